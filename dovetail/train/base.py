@@ -1,0 +1,147 @@
+"""What users build (`Training`) and what a technique promises (`Technique`, `Session`).
+
+Knows torch, and nothing of processes, stores or schedules.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import ProgramError
+
+Batch = Any
+Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Training:
+    """What a program builds: one model, its data, and how a step is taken. Plain PyTorch inside.
+
+    - `loss(model, batch)` gives the scalar to minimise, or that and a dict of metrics to record.
+    - `batches` is iterated once an epoch. Where it has `state_dict` and `load_state_dict` it resumes
+      through them; otherwise it is iterated anew and skipped to its position.
+    - A step takes `accumulate` batches and averages their gradients.
+    - `schedule` steps once after each optimizer step.
+    - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
+      where batches have a length) and at the end, in evaluation mode and without gradients.
+    - `clip_norm` clips the global norm of the gradients; `precision="bf16"` computes under autocast.
+    - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
+      adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
+      `optimizer` may then be a dict of optimizers.
+
+    The model may be on the CPU: Dovetail moves it, its optimizer's state and each batch to the device.
+
+    >>> model = nn.Linear(2, 1)
+    >>> Training(model=model, batches=[torch.ones(4, 2)], loss=lambda model, batch: model(batch).mean(),
+    ...          optimizer=torch.optim.SGD(model.parameters(), lr=0.1)).accumulate
+    1
+    """
+
+    model: nn.Module
+    batches: Iterable[Batch]
+    optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]
+    loss: Callable[[nn.Module, Batch], Loss] | None = None
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
+    evaluate_every: int | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    precision: str = "fp32"
+    log_every: int = 10
+    step: Callable[["Training", Batch], Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ProgramError(f"Training.model must be a torch.nn.Module, got {type(self.model).__name__}.")
+        if (self.loss is None) == (self.step is None):
+            raise ProgramError("a Training must have either a loss or a step function of its own, one of the two.")
+        if isinstance(self.optimizer, Mapping) and self.step is None:
+            raise ProgramError("several optimizers must go with a step function; give Training(step=...).")
+        if not hasattr(self.batches, "__iter__"):
+            raise ProgramError(f"Training.batches must be iterable, got {type(self.batches).__name__}.")
+        if self.precision not in ("fp32", "bf16"):
+            raise ProgramError(f"Training.precision must be 'fp32' or 'bf16', got {self.precision!r}.")
+        for name in ("accumulate", "log_every", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ProgramError(f"Training.{name} must be a whole number of at least 1, got {value!r}.")
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers by name; a single one is called ''."""
+        return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"": self.optimizer}
+
+    def steps_per_epoch(self) -> int | None:
+        """How many steps one pass over the batches takes, where batches have a length."""
+        try:
+            return len(self.batches) // self.accumulate  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionMember:
+    """One task of the gang that a session trains: its training and the seed of all its random numbers."""
+
+    training: Training
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What one optimizer step gave. Values stay on the device until somebody asks for them."""
+
+    step: int
+    loss: torch.Tensor
+    metrics: Mapping[str, Any]
+
+
+class Session(abc.ABC):
+    """Live training of one gang on its devices. Called from one thread of one worker, never at once.
+
+    After any method raises, only `close` may be called.
+    """
+
+    @abc.abstractmethod
+    def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
+        """Take one optimizer step with each member in `live`; the others are left as they are.
+
+        Raises `TrainingError` for a batch that the model rejects and `StopIteration`-free `ProgramError`
+        for batches that run out; whatever the user's own code raises passes through.
+        """
+
+    @abc.abstractmethod
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """The user's metrics for this member now; empty without an evaluation function. Changes nothing."""
+
+    @abc.abstractmethod
+    def state(self, member: int = 0) -> TrainingState:
+        """Everything that decides how this member goes on, in canonical form."""
+
+    @abc.abstractmethod
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Go on from `state`, whichever technique wrote it."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back devices and threads. May be called twice."""
+
+
+class Technique(abc.ABC):
+    """A way to run gangs on devices. Stateless; one object serves every session."""
+
+    name: str
+    exactness: str
+    """How exact it is, in words that its conformance test holds it to."""
+
+    @abc.abstractmethod
+    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+        """Why this technique cannot train these members exactly, or None if it can."""
+
+    @abc.abstractmethod
+    def open(self, members: Sequence[SessionMember], *, device: torch.device, threads: int) -> Session:
+        """A session at step 0 on this device. Raises `TechniqueRefused` where `refuse` gives a reason."""

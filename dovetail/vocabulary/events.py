@@ -1,0 +1,52 @@
+"""What happened, as workers report it and the store keeps it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.records import FrozenDict
+
+EVENTS = {
+    "described": "a task entered the store; data: nothing, the task is in its own table",
+    "changed": "a task's program or parameters were edited, a new identity took over; data: by",
+    "vanished": "a task is no longer in its workload file; it is kept",
+    "returned": "a vanished task is in its workload file again",
+    "extended": "a task's stopping rule was edited; data: before, after",
+    "fingerprinted": "a worker built a task; data: a Fingerprint",
+    "measured": "a trial ended; data: a Profile",
+    "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
+    "started": "an attempt began; data: placement (number), step, devices",
+    "progress": "steps were done; data: step, steps_per_second, points [[name, step, value], ...]",
+    "saved": "a checkpoint is complete; data: step, path, bytes",
+    "fell_back": "a damaged checkpoint was passed over; data: path, reason",
+    "finished": "a task met its stopping rule; data: step, seconds, reason",
+    "stopped": "an attempt ended early after saving, to go on later; data: step, reason",
+    "waiting": "a task reached a rung and waits for the others; data: step",
+    "halved": "a task was left behind by successive halving; data: step, metric, value",
+    "lost": "a worker died or fell silent; data: reason, log",
+    "failed": "a task cannot go on; data: reason, log",
+    "cancelled": "a user ended a task; data: step",
+    "released": "a placement's devices are free again; data: placement, duration_seconds",
+    "warned": "something the user should know; data: message",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a task (or, with an empty task, to the whole), in its n-th attempt.
+
+    >>> Event(kind="saved", task="a", attempt=1, at_seconds=12.5, data={"step": 10}).data["step"]
+    10
+    """
+
+    kind: str
+    at_seconds: float
+    task: str = ""
+    attempt: int = 0
+    data: Mapping[str, Any] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        if self.kind not in EVENTS:
+            raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {self.kind!r}.")
+        object.__setattr__(self, "data", FrozenDict(self.data))

@@ -1,0 +1,160 @@
+"""Devices, their kinds, their hosts, and the links between them."""
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+
+from dovetail.vocabulary.errors import InvalidRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A type of device. Rates are measured, or stated by the vendor; zero means not known yet.
+
+    `memory_bytes` is what one device holds; a CPU core's memory is its node's, so it is zero there
+    and options on it count host bytes instead.
+
+    >>> Kind(name="cpu", processor="cpu").memory_bytes
+    0
+    """
+
+    name: str
+    processor: str
+    memory_bytes: int = 0
+    matrix_flops_per_second: float = 0.0
+    memory_bytes_per_second: float = 0.0
+    price_per_hour: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.processor not in ("cpu", "cuda"):
+            raise InvalidRecord(f"a kind's processor must be 'cpu' or 'cuda', got {self.processor!r}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator or one CPU core: `index` is its number on its node.
+
+    >>> Device(name="n0:1", kind="cpu", node="n0", index=1).name
+    'n0:1'
+    """
+
+    name: str
+    kind: str
+    node: str
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A host: what its devices share.
+
+    >>> Node(name="n0", cores=2, memory_bytes=8 << 30).cores
+    2
+    """
+
+    name: str
+    cores: int
+    memory_bytes: int
+    disk_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How fast bytes move between two ends, each `host`, `process`, or a kind, on one node or between nodes.
+
+    >>> Link(source="host", target="h200", bytes_per_second=55e9).latency_seconds
+    0.0
+    """
+
+    source: str
+    target: str
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+    between_nodes: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """All devices at hand.
+
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, devices_per_node=4)
+    >>> len(cluster.devices), cluster.of_kind("cpu")[5].name
+    (8, 'n1:1')
+    """
+
+    kinds: tuple[Kind, ...]
+    nodes: tuple[Node, ...]
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({device.name for device in self.devices}) != len(self.devices):
+            raise InvalidRecord("devices of a cluster must have names of their own; two share one.")
+        kinds, nodes = {kind.name for kind in self.kinds}, {node.name for node in self.nodes}
+        for device in self.devices:
+            if device.kind not in kinds or device.node not in nodes:
+                raise InvalidRecord(
+                    f"device {device.name!r} must be of a kind and on a node of its cluster; "
+                    f"found kind {device.kind!r} of {sorted(kinds)}, node {device.node!r} of {len(nodes)}."
+                )
+
+    @staticmethod
+    def uniform(
+        kind: Kind, *, nodes: int = 1, devices_per_node: int = 1, cores: int = 0, memory_bytes: int = 64 << 30
+    ) -> "Cluster":
+        """`nodes` equal hosts with `devices_per_node` devices of one kind.
+
+        >>> Cluster.uniform(Kind(name="v100", processor="cuda", memory_bytes=16 << 30), devices_per_node=8).count("v100")
+        8
+        """
+        return Cluster(
+            kinds=(kind,),
+            nodes=tuple(
+                Node(name=f"n{n}", cores=cores or devices_per_node, memory_bytes=memory_bytes) for n in range(nodes)
+            ),
+            devices=tuple(
+                Device(name=f"n{n}:{d}", kind=kind.name, node=f"n{n}", index=d)
+                for n in range(nodes)
+                for d in range(devices_per_node)
+            ),
+        )
+
+    def count(self, kind: str) -> int:
+        """How many devices there are of a kind."""
+        return len(self.of_kind(kind))
+
+    def of_kind(self, kind: str) -> tuple[Device, ...]:
+        """The devices of a kind, in cluster order."""
+        return self._by_kind.get(kind, ())
+
+    def kind(self, name: str) -> Kind:
+        """The kind of that name."""
+        return self._kinds[name]
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        return self._nodes[name]
+
+    def device(self, name: str) -> Device:
+        """The device of that name."""
+        return self._devices[name]
+
+    def counts(self) -> Iterator[tuple[Kind, int]]:
+        """Each kind with the number of its devices."""
+        return ((kind, self.count(kind.name)) for kind in self.kinds)
+
+    @cached_property
+    def _by_kind(self) -> dict[str, tuple[Device, ...]]:
+        return {kind.name: tuple(d for d in self.devices if d.kind == kind.name) for kind in self.kinds}
+
+    @cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        return {kind.name: kind for kind in self.kinds}
+
+    @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _devices(self) -> dict[str, Device]:
+        return {device.name: device for device in self.devices}

@@ -1,0 +1,75 @@
+"""What was measured: layers, whole steps, devices."""
+
+import dataclasses
+
+from dovetail.vocabulary.errors import InvalidRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """One layer of a model, as measured for one batch.
+
+    A layer is a module that holds no other module with work of its own. `activation_bytes` is its
+    output, `saved_bytes` what it keeps for backward; parameters shared with an earlier layer count there.
+
+    >>> LayerProfile(name="0", operation="Linear", forward_seconds=1e-3, backward_seconds=2e-3).activation_bytes
+    0
+    """
+
+    name: str
+    operation: str
+    forward_seconds: float
+    backward_seconds: float
+    activation_bytes: int = 0
+    parameter_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured of a family on a kind with a device count: whole steps, memory, and the graph of
+    layers, whose `edges` are pairs of layer names, data flowing from the first to the second.
+
+    >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
+    True
+    """
+
+    family: str
+    kind: str
+    count: int
+    step_seconds: float
+    peak_bytes: int
+    technique: str = "resident"
+    parameter_bytes: int = 0
+    optimizer_bytes: int = 0
+    batch_bytes: int = 0
+    steps_per_epoch: int | None = None
+    evaluate_seconds: float = 0.0
+    evaluate_every: int | None = None
+    build_seconds: float = 0.0
+    save_seconds: float = 0.0
+    metrics: tuple[str, ...] = ()
+    layers: tuple[LayerProfile, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    versions: str = ""
+
+    def __post_init__(self) -> None:
+        # Written so that NaN fails too.
+        if not (self.step_seconds > 0 and self.peak_bytes >= 0 and self.count >= 1):
+            raise InvalidRecord(
+                f"a profile must have step_seconds > 0, peak_bytes >= 0 and count >= 1, "
+                f"got {self.step_seconds}, {self.peak_bytes}, {self.count}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What a worker learns of a task by building it: the family it belongs to and what planning needs of
+    it before anything is measured.
+
+    >>> Fingerprint(family="f", steps_per_epoch=10).steps_per_epoch
+    10
+    """
+
+    family: str
+    steps_per_epoch: int | None = None
+    evaluates: bool = False

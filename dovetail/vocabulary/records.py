@@ -1,0 +1,198 @@
+"""Records: frozen values that go to JSON and come back equal.
+
+Every noun of the vocabulary is a frozen, slotted, keyword-only dataclass with this module's two
+functions as its way out and in. The annotations of a record are its schema; there is no other.
+Knows nothing of what the records mean.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, TypeVar, cast
+
+from dovetail.vocabulary.errors import InvalidRecord
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
+
+# JSON has no spelling for these three; Python's default writes bare words other readers reject.
+_UNWRITABLE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class FrozenDict(Mapping[str, Any]):
+    """A mapping that cannot change and can be hashed, for use inside records.
+
+    >>> FrozenDict({"width": 128})["width"]
+    128
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any] = types.MappingProxyType({})) -> None:
+        self._items = {str(key): freeze(value) for key, value in items.items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return FrozenDict, (self._items,)
+
+
+def freeze(value: Any) -> Any:
+    """The unchanging form of a JSON-like value: lists become tuples, dicts `FrozenDict`s.
+
+    >>> freeze([1, [2, 3]])
+    (1, (2, 3))
+    """
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    if isinstance(value, Mapping) and not isinstance(value, FrozenDict):
+        return FrozenDict(value)
+    return value
+
+
+def to_json(value: Any) -> Json:
+    """A record, or any value inside one, as plain JSON data.
+
+    >>> from dovetail.vocabulary import Stop
+    >>> to_json(Stop(steps=5))["steps"]
+    5
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: to_json(getattr(value, name)) for name in _schema(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidRecord(
+        f"a value inside a record must be plain data (numbers, text, lists, dicts), "
+        f"got {type(value).__name__}: {value!r}. Pass it by name and look it up in the program."
+    )
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """The record of class `cls` that `to_json` wrote as `data`. Unknown fields are refused.
+
+    >>> from dovetail.vocabulary import Stop
+    >>> from_json(Stop, {"steps": 5}).steps
+    5
+    """
+    return cast(T, _decode(cls, data, cls.__name__))
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON text for a record or plain data.
+
+    >>> dumps({"a": (1, 2)})
+    '{"a":[1,2]}'
+    """
+    return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False)
+
+
+def loads(cls: type[T], text: str | bytes) -> T:
+    """The record of class `cls` in a line that `dumps` wrote.
+
+    >>> from dovetail.vocabulary import Stop
+    >>> loads(Stop, dumps(Stop(steps=5))) == Stop(steps=5)
+    True
+    """
+    return from_json(cls, json.loads(text))
+
+
+def plain(data: Any) -> Any:
+    """JSON data with the non-finite numbers that `to_json` spelled out put back.
+
+    >>> plain({"loss": {"__float__": "Infinity"}})
+    {'loss': inf}
+    """
+    if isinstance(data, dict):
+        if data.keys() == {"__float__"} and data["__float__"] in _UNWRITABLE:
+            return _UNWRITABLE[data["__float__"]]
+        return {key: plain(item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [plain(item) for item in data]
+    return data
+
+
+@functools.cache
+def _schema(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _decode(hint: Any, data: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return freeze(plain(data))
+    if origin in (types.UnionType, typing.Union):
+        if data is None and type(None) in arguments:
+            return None
+        return _decode(next(a for a in arguments if a is not type(None)), data, where)
+    if dataclasses.is_dataclass(hint):
+        return _decode_record(cast(type, hint), data, where)
+    if origin is tuple:
+        return _decode_tuple(arguments, data, where)
+    if origin in (Mapping, FrozenDict) or hint is FrozenDict:
+        inner = arguments[1] if len(arguments) > 1 else Any
+        _expect(isinstance(data, dict), "an object", data, where)
+        return FrozenDict({key: _decode(inner, item, f"{where}.{key}") for key, item in data.items()})
+    if hint is float:
+        number = plain(data)
+        _expect(isinstance(number, int | float) and not isinstance(number, bool), "a number", data, where)
+        return float(number)
+    if isinstance(hint, type) and hint in (int, str, bool):
+        right = isinstance(data, hint) and (hint is bool or not isinstance(data, bool))
+        _expect(right, f"of type {hint.__name__}", data, where)
+        return data
+    raise AssertionError(f"{where}: a record's field has a type this codec does not know: {hint}")
+
+
+def _decode_record(cls: type, data: Any, where: str) -> Any:
+    _expect(isinstance(data, dict), "an object", data, where)
+    schema = _schema(cls)
+    unknown = sorted(data.keys() - schema.keys())
+    _expect(not unknown, f"one with fields among {sorted(schema)}", unknown, where)
+    fields = {key: _decode(schema[key], item, f"{where}.{key}") for key, item in data.items()}
+    try:
+        return cls(**fields)
+    except TypeError as error:  # a field without a default is missing
+        raise InvalidRecord(f"{where} is incomplete: {error}") from None
+
+
+def _decode_tuple(arguments: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    _expect(isinstance(data, list | tuple), "a list", data, where)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    _expect(len(data) == len(arguments), f"a list of {len(arguments)}", data, where)
+    return tuple(
+        _decode(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(arguments, data, strict=True))
+    )
+
+
+def _expect(holds: bool, wanted: str, found: Any, where: str) -> None:
+    if not holds:
+        _refuse(wanted, found, where)
+
+
+def _refuse(wanted: str, found: Any, where: str) -> NoReturn:
+    raise InvalidRecord(f"{where} must be {wanted}, got {found!r}.")
