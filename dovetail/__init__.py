@@ -1,0 +1,71 @@
+"""Dovetail: train many models on the accelerators you have.
+
+Importing this loads no torch; names are fetched when they are first used.
+"""
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Cluster": "dovetail.vocabulary",
+    "DovetailError": "dovetail.vocabulary",
+    "Halving": "dovetail.vocabulary",
+    "Plan": "dovetail.vocabulary",
+    "Result": "dovetail.control",
+    "Stop": "dovetail.vocabulary",
+    "Task": "dovetail.vocabulary",
+    "Training": "dovetail.train",
+    "Workload": "dovetail.vocabulary",
+    "detect": "dovetail.engines",
+    "grid": "dovetail.describe",
+    "join": "dovetail.describe",
+    "log_uniform": "dovetail.describe",
+    "open_result": "dovetail.control",
+    "plan": "dovetail.cli.verbs",
+    "run": "dovetail.cli.verbs",
+    "sample": "dovetail.describe",
+    "task": "dovetail.describe",
+    "uniform": "dovetail.describe",
+    "workload": "dovetail.describe",
+}
+
+__all__ = sorted([*_WHERE, "__version__"])
+
+if TYPE_CHECKING:
+    from dovetail.control import Result, open_result
+    from dovetail.cli.verbs import plan, run
+    from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
+    from dovetail.engines import detect
+    from dovetail.train import Training
+    from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Surface(types.ModuleType):
+    """Keeps `dovetail.plan` the function: importing the package of that name would put itself in its place."""
+
+    @property
+    def plan(self) -> Any:
+        return importlib.import_module("dovetail.cli.verbs").plan
+
+    @plan.setter
+    def plan(self, package: types.ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Surface

@@ -1,0 +1,20 @@
+"""Training with torch: what users build, what techniques promise, and one file for each technique."""
+
+from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.resident import RESIDENT
+from dovetail.train.state import TrainingState
+
+TECHNIQUES: dict[str, Technique] = {
+    "resident": RESIDENT,
+}
+
+__all__ = [
+    "RESIDENT",
+    "TECHNIQUES",
+    "Session",
+    "SessionMember",
+    "StepReport",
+    "Technique",
+    "Training",
+    "TrainingState",
+]

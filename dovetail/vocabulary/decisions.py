@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.hardware import Cluster
 from dovetail.vocabulary.records import FrozenDict
+from dovetail.vocabulary.units import show_seconds
+from dovetail.vocabulary.work import Workload
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,8 @@ class Rejection:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What planning gives: a schedule or an allocation, the proven lower bound of the objective, what was
-    rejected, and one line for each task that says why.
+    rejected, and one line for each task that says why. What `dt.plan` returns also says for which workload
+    on which cluster, so that `dt.run` can run it.
 
     >>> Plan(schedule=Schedule(placements=()), bound_seconds=0.0).gap
     0.0
@@ -172,6 +176,21 @@ class Plan:
     bound_seconds: float = 0.0
     rejections: tuple[Rejection, ...] = ()
     explanation: tuple[str, ...] = ()
+    workload: Workload | None = None
+    cluster: Cluster | None = None
+
+    def __str__(self) -> str:
+        placements = self.schedule.placements if self.schedule else ()
+        names = {task.identity: task.name for task in (self.workload.tasks if self.workload else ())}
+        rows = [
+            f"{show_seconds(p.start_seconds):>12} {show_seconds(p.duration_seconds):>12}  "
+            f"{p.option.technique} on {', '.join(p.devices):<12}  {', '.join(names.get(t, t) for t in p.tasks)}"
+            for p in sorted(placements, key=lambda p: (p.start_seconds, p.devices))
+        ]
+        head = f"{'start':>12} {'duration':>12}  how, where and what"
+        makespan = self.schedule.makespan_seconds if self.schedule else 0.0
+        foot = f"makespan {show_seconds(makespan)}, at least {show_seconds(self.bound_seconds)} on these devices"
+        return "\n".join([head, *rows, foot, *self.explanation])
 
     @property
     def gap(self) -> float:

@@ -73,3 +73,4 @@ class Fingerprint:
     family: str
     steps_per_epoch: int | None = None
     evaluates: bool = False
+    versions: str = ""

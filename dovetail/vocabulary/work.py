@@ -125,7 +125,8 @@ class Task:
     def identity(self) -> str:
         """Who this task is across runs: its name, program, code and parameters, but not how long it
         trains, so that a task given more steps goes on from where it was."""
-        text = dumps([self.name, self.program, sorted(self.parameters.items())])
+        place = self.program.reference.rpartition("/")[2]  # a project that moves stays who it was
+        text = dumps([self.name, place, self.program.source, sorted(self.parameters.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,31 @@
+# Every target makes the environment first, if need be: on a fresh machine any of them is the first command.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test bench check clean
+
+demo: $(READY)
+	$(BIN)/python bench/demo.py
+
+test: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy dovetail
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+bench: $(READY)
+	$(BIN)/python bench/overhead.py --check
+	$(BIN)/python bench/simulation.py --check
+
+# Pins live in constraints.txt; pyproject.toml carries ranges.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .dovetail

@@ -1,0 +1,221 @@
+"""`dovetail`: each command reads its arguments, calls one verb, and shows what came of it.
+
+Exit codes: 0 all is well; 1 some task failed; 2 the input cannot be; 3 another controller holds the store;
+130 stopped before the end, run again to go on. Only imported when the command runs; torch is not.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dovetail.vocabulary import DovetailError, StoreBusy
+from dovetail.vocabulary.units import parse_bytes
+
+app = typer.Typer(
+    help="Train many models on the accelerators you have: measured, planned, run exactly, re-planned.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+WorkloadFile = Annotated[str, typer.Argument(help="A Python file with a workload: sweep.py, or sweep.py:name.")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+NameOption = Annotated[str | None, typer.Option("--workload", help="Only this workload's tasks.")]
+HOME = Path(".dovetail")
+
+FAILED, INVALID, BUSY, STOPPED = 1, 2, 3, 130
+
+
+@app.command()
+def run(
+    workload: WorkloadFile,
+    store: StoreOption = HOME,
+    save_seconds: Annotated[float, typer.Option(help="Save each task this often.")] = 30.0,
+    save_steps: Annotated[int | None, typer.Option(help="Save each task every so many steps instead.")] = None,
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
+    keep_bytes: Annotated[str | None, typer.Option(help="Bytes of checkpoints to keep of each task: '10 GiB'.")] = None,
+    retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure, plan and train a workload; stop it and run it again to go on."""
+    with _answering():
+        from dovetail.cli import show, verbs
+        from dovetail.control import Settings
+        from dovetail.describe import load_workload
+        from dovetail.metrics.progress import ENDED
+
+        settings = Settings(
+            save_every_seconds=save_seconds,
+            save_every_steps=save_steps,
+            keep_count=keep,
+            keep_bytes=parse_bytes(keep_bytes) if keep_bytes else None,
+            retries=retries,
+        )
+        console = Console(stderr=True, quiet=quiet)
+        result = verbs.run(
+            load_workload(workload),
+            store=store,
+            settings=settings,
+            progress=not quiet,
+            before=lambda found: [console.print(line, highlight=False) for line in found.lines()] and None,
+        )
+        if tensorboard is not None:
+            _write_tensorboard(store, tensorboard, result.workload)
+        show.result(result, as_json=as_json)
+        if any(task.status not in ENDED for task in result.tasks):
+            console.print("Stopped before the end; run the same command to go on.")
+            raise typer.Exit(STOPPED)
+        if any(task.status == "failed" for task in result.tasks):
+            raise typer.Exit(FAILED)
+
+
+@app.command()
+def plan(workload: WorkloadFile, store: StoreOption = HOME, as_json: JsonOption = False) -> None:
+    """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
+    with _answering():
+        from dovetail.cli import show, verbs
+        from dovetail.describe import load_workload
+
+        show.plan(verbs.plan(load_workload(workload), store=store), as_json=as_json)
+
+
+@app.command()
+def profile(
+    workload: WorkloadFile,
+    store: StoreOption = HOME,
+    layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure each family of a workload on this machine and show what was found."""
+    with _answering():
+        from dovetail.cli import show, verbs
+        from dovetail.describe import load_workload
+
+        found = verbs.profile(load_workload(workload), store=store)
+        show.profiles(found, layers=layers, as_json=as_json)
+
+
+@app.command("show")
+def show_(store: StoreOption = HOME, workload: NameOption = None, as_json: JsonOption = False) -> None:
+    """Show where every task stands, whether or not something runs."""
+    with _answering():
+        from dovetail.cli import show
+        from dovetail.control import open_result
+
+        show.result(open_result(store, workload=workload), as_json=as_json)
+
+
+@app.command()
+def report(
+    store: StoreOption = HOME,
+    workload: NameOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("report.html"),
+    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard event files here instead.")] = None,
+) -> None:
+    """Write one self-contained HTML page: charts, curves, tables. No network is needed to view it."""
+    with _answering():
+        from dovetail.store import Store
+        from dovetail.web.report import write_report
+
+        if tensorboard is not None:
+            _write_tensorboard(store, tensorboard, workload)
+            return
+        with Store(store) as opened:
+            typer.echo(write_report(opened, output, workload=workload))
+
+
+@app.command()
+def export(
+    task: Annotated[str | None, typer.Argument(help="The task's name; or leave it out and give --best.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path("model"),
+    best: Annotated[str | None, typer.Option(help="Export the task whose metric of this name is best.")] = None,
+    goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
+    store: StoreOption = HOME,
+    workload: NameOption = None,
+) -> None:
+    """Write a trained model: safetensors, or save_pretrained for a transformers model."""
+    with _answering():
+        from dovetail.control import open_result
+
+        if (task is None) == (best is None):
+            raise DovetailError("export must be told which task: its name, or --best METRIC, one of the two.")
+        if goal not in ("max", "min"):
+            raise DovetailError(f"--goal must be max or min, got {goal!r}.")
+        found = open_result(store, workload=workload)
+        if best is not None:
+            chosen = found.best(best, goal=goal)
+        else:
+            names = [each.name for each in found.tasks]
+            if task not in names:
+                raise DovetailError(f"the task must be one of {names}, got {task!r}.")
+            chosen = found[task or ""]
+        typer.echo(f"{chosen.export(output)}  ({chosen.name}, step {chosen.step})")
+
+
+@app.command()
+def cluster(
+    measure: Annotated[bool, typer.Option(help="Also measure matrix rate, memory rate and links.")] = False,
+    store: StoreOption = HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the devices of this machine."""
+    with _answering():
+        from dovetail.cli import show, verbs
+
+        show.cluster(verbs.cluster(measure=measure, store=store), as_json=as_json)
+
+
+@app.command()
+def stop(store: StoreOption = HOME) -> None:
+    """Ask the controller that runs on this store to save everything and stop."""
+    with _answering():
+        _ask(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"})
+
+
+@app.command()
+def cancel(task: Annotated[str, typer.Argument(help="The task's name.")], store: StoreOption = HOME) -> None:
+    """Ask the running controller to save one task and run it no more."""
+    with _answering():
+        _ask(store, {"do": "cancel", "task": task})
+
+
+def _ask(store: Path, request: dict[str, Any]) -> None:
+    from dovetail.control import ask
+
+    answer = ask(store, request)
+    if "error" in answer:
+        raise DovetailError(answer["error"])
+    typer.echo(json.dumps(answer))
+
+
+def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> None:
+    from dovetail.store import Store
+    from dovetail.web.tensorboard import write_tensorboard
+
+    with Store(store) as opened:
+        count = write_tensorboard(opened, directory, workload=workload)
+    typer.echo(f"{count} scalars in {directory}", err=True)
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """What Dovetail refuses becomes one line on the error stream and an exit code."""
+    try:
+        yield
+    except DovetailError as error:
+        typer.echo(f"dovetail: {error}", err=True)
+        raise typer.Exit(BUSY if isinstance(error, StoreBusy) else INVALID) from None
+    except KeyboardInterrupt:
+        typer.echo("dovetail: ended at once; what was saved is safe.", err=True)
+        raise typer.Exit(STOPPED) from None
+    except BrokenPipeError:
+        sys.exit(0)

@@ -1,0 +1,147 @@
+"""Tables for the terminal, and the same as JSON."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.control import Result, table
+from dovetail.vocabulary import Cluster, Plan, Profile, to_json
+from dovetail.vocabulary.units import show_bytes, show_seconds
+
+_COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
+
+
+def result(found: Result, *, as_json: bool = False) -> None:
+    """Every task with its status and last metrics."""
+    if as_json:
+        summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
+        _print_json({"workload": found.workload, **summary, "tasks": table(found)})
+        return
+    names = list(dict.fromkeys(name for task in found.tasks for name in task.metrics))[:5]
+    rows = _table("task", "status", "step", *names, "")
+    for task in found.tasks:
+        values = [f"{task.metrics[name]:.4g}" if name in task.metrics else "" for name in names]
+        status = Text(task.status, style=_COLOURS.get(task.status, ""))
+        rows.add_row(Text(task.name), status, str(task.step), *values, Text(task.reason))
+    console = Console()
+    console.print(rows)
+    if found.makespan_seconds:
+        console.print(
+            f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
+        )
+
+
+def plan(found: Plan, *, as_json: bool = False) -> None:
+    """Every placement, the bound, and why."""
+    assert found.schedule is not None
+    if as_json:
+        _print_json(to_json(found))
+        return
+    names = {task.identity: task.name for task in (found.workload.tasks if found.workload else ())}
+    rows = _table("start", "seconds", "task", "technique", "devices")
+    for placement in sorted(found.schedule.placements, key=lambda p: (p.start_seconds, p.devices)):
+        rows.add_row(
+            show_seconds(placement.start_seconds),
+            show_seconds(placement.duration_seconds),
+            Text(", ".join(names.get(task, task) for task in placement.tasks)),
+            placement.option.technique,
+            ", ".join(placement.devices),
+        )
+    console = Console()
+    console.print(rows)
+    makespan, bound = found.schedule.makespan_seconds, found.bound_seconds
+    console.print(f"makespan {show_seconds(makespan)}; no schedule takes less than {show_seconds(bound)}")
+    for line in found.explanation:
+        console.print(Text(f"  {_named(line, names)}", style="dim"))
+    for rejection in found.rejections:
+        console.print(Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}"))
+
+
+def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_json: bool = False) -> None:
+    """What was measured, a row for each family and count; `found` pairs each with the tasks it stands for."""
+    found = list(found)
+    if as_json:
+        _print_json([{"tasks": name, **_record(profile)} for name, profile in found])
+        return
+    rows = _table("tasks", "devices", "step", "evaluation", "peak", "parameters", "optimizer", "layers")
+    for name, one in found:
+        rows.add_row(
+            Text(name),
+            f"{one.count} × {one.kind}",
+            show_seconds(one.step_seconds),
+            show_seconds(one.evaluate_seconds) if one.evaluate_seconds else "",
+            show_bytes(one.peak_bytes),
+            show_bytes(one.parameter_bytes),
+            show_bytes(one.optimizer_bytes),
+            str(len(one.layers)),
+        )
+    console = Console()
+    console.print(rows)
+    for name, one in found if layers else ():
+        if one.layers:
+            console.print(Text(f"\n{name} on {one.kind}"))
+            console.print(_layer_table(one))
+
+
+def cluster(found: Cluster, *, as_json: bool = False) -> None:
+    """The devices of a cluster."""
+    if as_json:
+        _print_json(to_json(found))
+        return
+    rows = _table("devices", "kind", "memory", "matrix", "memory rate")
+    for kind, count in found.counts():
+        rows.add_row(
+            str(count),
+            kind.name,
+            show_bytes(kind.memory_bytes) if kind.memory_bytes else "the host's",
+            f"{kind.matrix_flops_per_second / 1e9:,.1f} GFLOP/s" if kind.matrix_flops_per_second else "not measured",
+            f"{show_bytes(kind.memory_bytes_per_second)}/s" if kind.memory_bytes_per_second else "not measured",
+        )
+    console = Console()
+    console.print(rows)
+    for node in found.nodes:
+        console.print(f"{node.name}: {node.cores} cores, {show_bytes(node.memory_bytes)} of memory")
+    for link in found.links:
+        rate, latency = show_bytes(link.bytes_per_second), show_seconds(link.latency_seconds)
+        console.print(f"{link.source} → {link.target}: {rate}/s, {latency} latency")
+
+
+def _layer_table(profile: Profile) -> Table:
+    rows = _table("layer", "operation", "forward", "backward", "activations", "parameters")
+    for layer in profile.layers:
+        rows.add_row(
+            Text(layer.name),
+            layer.operation,
+            show_seconds(layer.forward_seconds),
+            show_seconds(layer.backward_seconds),
+            show_bytes(layer.activation_bytes),
+            show_bytes(layer.parameter_bytes),
+        )
+    return rows
+
+
+def _table(*names: str) -> Table:
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    for name in names:
+        rows.add_column(name)
+    return rows
+
+
+def _record(profile: Profile) -> dict[str, Any]:
+    found = to_json(profile)
+    assert isinstance(found, dict)
+    return found
+
+
+def _named(line: str, names: dict[str, str]) -> str:
+    for identity, name in names.items():
+        line = line.replace(identity, name)
+    return line
+
+
+def _print_json(value: Any) -> None:
+    Console().print_json(json.dumps(value), highlight=False)

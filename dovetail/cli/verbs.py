@@ -1,0 +1,202 @@
+"""`dt.plan` and `dt.run`: the same two verbs for Python and for the command line."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dovetail.control import CommandServer, Controller, Reconciliation, Result, Settings, open_result
+from dovetail.engines import LocalEngine, detect
+from dovetail.metrics.progress import ENDED
+from dovetail.store import ControllerLock, Store
+from dovetail.vocabulary import Cluster, DovetailError, Plan, Profile, StoreError, Workload
+
+Observer = Callable[[Controller], None]
+
+
+@contextlib.contextmanager
+def controlling(
+    workload: Workload,
+    *,
+    cluster: Cluster,
+    home: Path,
+    settings: Settings,
+    observe: Observer = lambda controller: None,
+    silence_seconds: float = 30.0,
+) -> Iterator[Controller]:
+    """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards."""
+    _made(home)
+    current: dict[str, Controller] = {}
+    with contextlib.ExitStack() as stack:
+        server = CommandServer(lambda request: _answer(current, request))
+        stack.callback(server.close)
+        stack.enter_context(_lock(home, server.path))
+        store = stack.enter_context(Store(home, write=True))
+        engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
+        stack.callback(engine.close)
+        controller = Controller(
+            workload, cluster=cluster, store=store, engine=engine, settings=settings, observe=observe
+        )
+        current[""] = controller
+        stack.enter_context(_interruptible(controller))
+        yield controller
+
+
+def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Path = ".dovetail") -> Plan:
+    """Measure what has not been measured yet, and plan. Nothing is trained beyond the trials.
+
+    `print(plan)` shows a table and why; `dt.run(plan)` runs it.
+    """
+    cluster = cluster or detect()
+    with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
+        controller.reconcile()
+        controller.measure()
+        return dataclasses.replace(controller.plan(), workload=workload, cluster=cluster)
+
+
+def profile(workload: Workload, *, store: str | Path = ".dovetail") -> list[tuple[str, Profile]]:
+    """Measure what has not been measured yet; gives each profile with the names of the tasks it stands for."""
+    with controlling(workload, cluster=detect(), home=Path(store), settings=Settings()) as controller:
+        controller.reconcile()
+        controller.measure()
+        names: dict[str, list[str]] = {}
+        for identity, one in controller.progress.items():
+            if one.fingerprint:
+                names.setdefault(one.fingerprint["family"], []).append(controller.tasks[identity].name)
+        failures = [f"{controller.tasks[i].name}: {one.reason}" for i, one in controller.progress.items() if one.reason]
+        if failures and not names:
+            raise DovetailError("no task could be measured:\n" + "\n".join(failures))
+        return [(", ".join(names[p.family]), p) for p in controller.store.profiles() if p.family in names]
+
+
+def cluster(*, measure: bool = False, store: str | Path = ".dovetail") -> Cluster:
+    """This machine, with what was measured of its devices and links, now or earlier."""
+    found, home = detect(), Path(store)
+    if measure:
+        found = _measured(found)
+        with ControllerLock(_made(home)), Store(home, write=True) as opened:
+            opened.add(hardware=[(kind.name, found) for kind in found.kinds])
+    elif (home / "store.sqlite").exists():
+        with Store(home) as opened:
+            known = opened.hardware(found.kinds[0].name, Cluster)
+            found = dataclasses.replace(found, kinds=known.kinds, links=known.links) if known else found
+    return found
+
+
+def run(
+    what: Plan | Workload,
+    *,
+    cluster: Cluster | None = None,
+    store: str | Path = ".dovetail",
+    settings: Settings | None = None,
+    progress: bool = True,
+    before: Callable[[Reconciliation], None] = lambda found: None,
+    observe: Observer | None = None,
+) -> Result:
+    """Run a plan, or measure, plan and run a workload. Stop it and run it again to go on.
+
+    `before` is told what changed since the store last saw this workload. With `progress`, a live table shows
+    where every task stands. A second Ctrl-C ends at once what the first asks to save and stop.
+    """
+    workload = what.workload if isinstance(what, Plan) else what
+    if workload is None:
+        raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
+    cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or detect()
+    with contextlib.ExitStack() as stack:
+        if observe is None and progress:
+            from dovetail.cli.live import Live
+
+            observe = stack.enter_context(Live())
+        controller = stack.enter_context(
+            controlling(
+                workload,
+                cluster=cluster,
+                home=Path(store),
+                settings=settings or Settings(),
+                observe=observe or (lambda controller: None),
+            )
+        )
+        before(controller.reconcile())
+        controller.measure()
+        controller.run()
+    return open_result(store, workload=workload.name)
+
+
+def _made(home: Path) -> Path:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
+    return home
+
+
+def _measured(found: Cluster) -> Cluster:
+    import torch
+
+    from dovetail.profile.devices import measure_kind
+    from dovetail.profile.links import measure_links
+
+    kinds, links = [], []
+    for kind in found.kinds:
+        device = torch.device(kind.processor)
+        kinds.append(measure_kind(kind, device=device))
+        links += measure_links(kind, device=device)
+    return dataclasses.replace(found, kinds=tuple(kinds), links=tuple(links))
+
+
+def _lock(home: Path, path: str) -> ControllerLock:
+    try:
+        return ControllerLock(home, note={"socket": path})
+    except PermissionError as error:
+        raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
+
+
+def _answer(current: dict[str, Controller], request: dict[str, Any]) -> dict[str, Any]:
+    controller = current.get("")
+    if controller is None:
+        return {"error": "the controller is still starting"}
+    if request.get("do") in ("stop", "cancel"):
+        names = {task.name for task in controller.tasks.values()}
+        if request["do"] == "cancel" and request.get("task") not in names:
+            return {"error": f"the task must be one of {sorted(names)}, got {request.get('task')!r}"}
+        controller.post(request.pop("do"), **request)
+        return {"done": True}
+    if request.get("do") == "status":
+        progress = controller.progress
+        return {
+            "process": os.getpid(),
+            "phase": controller.phase,
+            "tasks": [
+                {"task": task.name, "status": progress[i].status, "step": progress[i].step}
+                for i, task in controller.tasks.items()
+                if i in progress
+            ],
+            "left": sum(one.status not in ENDED for one in progress.values()),
+        }
+    return {"error": f"a command must be one of status, stop, cancel; got {request.get('do')!r}"}
+
+
+@contextlib.contextmanager
+def _interruptible(controller: Controller) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks to save and stop; the second ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = []
+
+    def handle(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        controller.post("stop", reason=f"interrupted by {signal.Signals(number).name}")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

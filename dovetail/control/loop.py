@@ -1,0 +1,525 @@
+"""The loop: snapshot → plan → check → start → wait, until every task has ended.
+
+The controller is the only writer of its store. What an engine reports is put on disk before anything follows
+from it, and what it is asked to do is put on disk before it is asked, so that a controller killed at any moment
+is replaced by the next one reading the same file. Knows engines by their contract and planners as functions.
+"""
+
+import dataclasses
+import itertools
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from dovetail.control import halving
+from dovetail.control.queues import Queues
+from dovetail.control.reconcile import Reconciliation, events_of, reconcile
+from dovetail.control.settings import Settings
+from dovetail.control.snapshot import Waiting, snapshot, unplaceable, without
+from dovetail.describe import deposit, versions
+from dovetail.engines import Engine, MemberOrder, Order
+from dovetail.metrics.progress import ENDED, Progress, fold
+from dovetail.plan import PLANNERS, Problem, Trial, check, trials
+from dovetail.store import Point, Store, raise_fence
+from dovetail.vocabulary import Cluster, Event, InvalidWorkload, Option, Placement, Plan, Profile, Task, Workload
+from dovetail.vocabulary import from_json, to_json
+
+# A placement that took this much more or less than predicted makes the plan worth making again.
+DRIFT = 0.10
+DRIFT_SECONDS = 1.0
+
+Command = tuple[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Running:
+    order: Order
+    option: Option | None
+    placement: Placement | None
+    started_at: float
+
+
+class Controller:
+    """Carries one workload to its end on one engine.
+
+    `observe(controller)` is called after everything that happened, from the controller's own thread; commands
+    from elsewhere come in through `post`, which any thread or signal handler may call.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        cluster: Cluster,
+        store: Store,
+        engine: Engine,
+        settings: Settings | None = None,
+        planner: Callable[[Problem], Plan] = PLANNERS["list"],
+        observe: Callable[["Controller"], None] = lambda controller: None,
+    ) -> None:
+        self.workload, self.cluster, self.store = workload, cluster, store
+        self.settings = settings or Settings()
+        self.tasks: dict[str, Task] = {task.identity: task for task in workload.tasks}
+        self.phase = "reading"
+        self.plans: list[tuple[float, Plan]] = []
+        self.trials_left = 0
+        self._engine, self._planner, self._observe = engine, planner, observe
+        self._everything = fold(event for _, event in store.events())
+        self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._running: dict[str, _Running] = {}
+        self._queues = Queues(cluster)
+        self._numbers = itertools.count(1)
+        self._stale = "the run began"
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._stopping = ""
+        self._cancelled: set[str] = set()
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """Where each task of this workload stands."""
+        return {identity: self._everything[identity] for identity in self.tasks}
+
+    def now(self) -> float:
+        """The engine's clock."""
+        return self._engine.now()
+
+    def post(self, command: str, **arguments: Any) -> None:
+        """Ask for `stop` (reason) or `cancel` (task, by name); carried out soon."""
+        self._commands.put((command, arguments))
+
+    def reconcile(self) -> Reconciliation:
+        """Bring the store up to date with the workload; gives what changed since it last ran."""
+        gone = {identity for identity, one in self._everything.items() if one.vanished}
+        found = reconcile(self.workload, self.store, gone=gone)
+        events = events_of(found, at_seconds=self.now())
+        events += [
+            Event(kind="retried", task=task, at_seconds=self.now())
+            for task in self.tasks
+            if (one := self._everything.get(task)) and one.status == "failed"
+        ]
+        # A controller that was killed left tasks that seem to run.
+        events += [
+            Event(
+                kind="lost",
+                task=task,
+                attempt=one.attempt,
+                at_seconds=self.now(),
+                data={"reason": "its controller ended"},
+            )
+            for task in self.tasks
+            if (one := self._everything.get(task)) and one.status == "running"
+        ]
+        if self.store.home is not None:
+            deposit(self.store.home)
+        self.store.add(tasks=[(self.workload.name, task) for task in self.tasks.values()], events=events)
+        fold(events, self._everything)
+        for task in self.tasks:
+            self._everything.setdefault(task, Progress(task=task)).losses = 0
+        return found
+
+    def measure(self) -> None:
+        """Learn each task's family, then measure every option of every family that was not measured yet."""
+        self.phase = "measuring"
+        self._run_all(self._fingerprint_orders())
+        self._check_metrics_known()
+        while missing := self._missing_trials():
+            self.trials_left = len(missing)
+            self._run_all(missing)
+        self.trials_left = 0
+        self._check_metrics_reported()
+
+    def plan(self) -> Plan:
+        """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
+        problem = self._problem()
+        if nowhere := unplaceable(problem):
+            self._record(self._event("failed", task, reason=reason) for task, reason in nowhere.items())
+            problem = without(problem, nowhere)
+        plan = self._planner(problem)
+        assert plan.schedule is not None
+        check(plan.schedule, self.cluster, running=problem.running)
+        return plan
+
+    def run(self) -> None:
+        """Until every task has ended, or a stop was asked for and everything is saved."""
+        self.phase = "running"
+        while not self._stopping and self._pending():
+            if self._stale:
+                self._replan()
+            self._start_ready()
+            if not self._running and not self._stale:
+                assert not self._queues.empty() or not self._pending(), "tasks are pending and nothing can start"
+                self._stale = "nothing was left to start"
+                continue
+            self._step()
+        while self._running:
+            self._step()
+        self.phase = "stopped" if self._stopping else "done"
+        self._observe(self)
+
+    # What is to be done
+
+    def _pending(self) -> bool:
+        return any(self._everything[task].status not in ENDED for task in self.tasks)
+
+    def _problem(self) -> Problem:
+        now = self.now()
+        running = tuple(_remaining(each, now) for each in self._running.values() if each.placement)
+        waiting = [
+            Waiting(task=task, family=one.fingerprint["family"], steps=self._steps(task), count=self._kept(one))
+            for task in self.tasks
+            if (one := self._everything[task]).status == "pending" and one.fingerprint
+        ]
+        return snapshot(waiting, profiles=self._profiles.values(), cluster=self.cluster, running=running)
+
+    def _kept(self, one: Progress) -> int:
+        return one.count if one.saved_step else 0
+
+    def _target(self, task: str) -> tuple[int, bool]:
+        one = self._everything[task]
+        assert one.fingerprint is not None
+        last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+        return halving.target(self.workload.halving, step=one.saved_step, last_step=last)
+
+    def _steps(self, task: str) -> int:
+        until, _ = self._target(task)
+        # A task already there has its end to report; that is a step's worth of work at most.
+        return max(1, until - self._everything[task].saved_step)
+
+    def _replan(self) -> None:
+        because, self._stale = self._stale, ""
+        plan = self.plan()
+        assert plan.schedule is not None
+        now = self.now()
+        number = self.store.add_plan(plan, workload=self.workload.name, at_seconds=now)
+        self.plans.append((now, plan))
+        self._queues.load(plan.schedule)
+        self._record(
+            [
+                Event(
+                    kind="planned",
+                    at_seconds=now,
+                    data={
+                        "plan": number,
+                        "makespan_seconds": plan.schedule.makespan_seconds,
+                        "bound_seconds": plan.bound_seconds,
+                        "because": because,
+                        "workload": self.workload.name,
+                    },
+                )
+            ]
+        )
+
+    def _start_ready(self) -> None:
+        started = self._queues.ready()
+        orders = [self._order(placement) for placement in started]
+        self._record(
+            self._event(
+                "started",
+                member.task.identity,
+                attempt=member.attempt,
+                placement=order.name,
+                devices=order.devices,
+                step=self._everything[member.task.identity].saved_step,
+                until=member.until_step,
+                predicted_seconds=placement.duration_seconds,
+                option=to_json(placement.option),
+            )
+            for placement, order in zip(started, orders, strict=True)
+            for member in order.members
+        )
+        for placement, order in zip(started, orders, strict=True):
+            self._begin(order, option=placement.option, placement=placement)
+
+    def _order(self, placement: Placement) -> Order:
+        members = []
+        for task in placement.tasks:
+            until, final = self._target(task)
+            attempt = self._everything[task].attempt + 1
+            members.append(
+                MemberOrder(
+                    task=self.tasks[task],
+                    attempt=attempt,
+                    until_step=until,
+                    final=final,
+                    directory=self._directory(task, attempt),
+                )
+            )
+        return self._new_order(
+            purpose="train",
+            members=tuple(members),
+            devices=placement.devices,
+            technique=placement.option.technique,
+            knobs=placement.option.knobs,
+            save_every_seconds=self.settings.save_every_seconds,
+            save_every_steps=self.settings.save_every_steps,
+            keep_count=self.settings.keep_count,
+            keep_bytes=self.settings.keep_bytes,
+            predicted_seconds=placement.duration_seconds,
+        )
+
+    def _directory(self, task: str, attempt: int) -> str:
+        if self.store.home is None:
+            return ""
+        directory = Path(self.store.home).resolve() / "checkpoints" / task
+        raise_fence(directory, attempt)
+        return str(directory)
+
+    def _new_order(self, **fields: Any) -> Order:
+        return Order(name=f"{self.now():.3f}-{next(self._numbers)}", **fields)
+
+    def _begin(self, order: Order, *, option: Option | None = None, placement: Placement | None = None) -> None:
+        self._running[order.name] = _Running(
+            order=order, option=option, placement=placement, started_at=self._engine.now()
+        )
+        self._engine.start(order)
+
+    # Measuring
+
+    def _fingerprint_orders(self) -> list[Order]:
+        unknown = [
+            task
+            for task in self.tasks
+            if (one := self._everything[task]).status not in ENDED
+            and (one.fingerprint is None or one.fingerprint.get("versions", versions()) != versions())
+        ]
+        devices = self.cluster.devices[: max(1, len(unknown))]
+        shares = [unknown[n :: len(devices)] for n in range(len(devices))]
+        return [
+            self._new_order(
+                purpose="fingerprint",
+                members=tuple(MemberOrder(task=self.tasks[task]) for task in share),
+                devices=(device.name,),
+            )
+            for device, share in zip(devices, shares, strict=True)
+            if share
+        ]
+
+    def _missing_trials(self) -> list[Order]:
+        """An order for each trial that is missing, made with some task of the family that has not failed."""
+        able: dict[str, str] = {}
+        for task in self.tasks:
+            one = self._everything[task]
+            if one.status not in ENDED and one.fingerprint:
+                able.setdefault(one.fingerprint["family"], task)
+        return [self._trial_order(trial, able[trial.family]) for trial in trials(able, self._profiles.values(), self.cluster)]
+
+    def _trial_order(self, trial: Trial, task: str) -> Order:
+        return self._new_order(
+            purpose="measure",
+            members=(MemberOrder(task=self.tasks[task]),),
+            devices=tuple(device.name for device in self.cluster.of_kind(trial.kind)[: trial.count]),
+            technique=trial.technique,
+            family=trial.family,
+        )
+
+    def _run_all(self, orders: Iterable[Order]) -> None:
+        """Run measuring orders, as many at once as devices allow: options are measured as they will run,
+        with neighbours, since neighbours share memory and caches."""
+        waiting = deque(orders)
+        while (waiting or self._running) and not (self._stopping and not self._running):
+            for _ in range(len(waiting)):
+                order = waiting.popleft()
+                kind = self.cluster.device(order.devices[0]).kind
+                free = self._queues.free(kind)
+                node = self._same_node(free, len(order.devices))
+                if node is None or self._stopping or self._failed(order):
+                    if not (self._stopping or self._failed(order)):
+                        waiting.append(order)
+                    continue
+                order = dataclasses.replace(order, devices=node)
+                self._queues.occupy(order.devices, None)
+                self._begin(order)
+            if self._running:
+                self._step()
+
+    def _failed(self, order: Order) -> bool:
+        return all(self._everything[member.task.identity].status in ENDED for member in order.members)
+
+    def _same_node(self, devices: list[str], count: int) -> tuple[str, ...] | None:
+        by_node: dict[str, list[str]] = {}
+        for device in devices:
+            by_node.setdefault(self.cluster.device(device).node, []).append(device)
+        return next((tuple(found[:count]) for found in by_node.values() if len(found) >= count), None)
+
+    def _check_metrics_known(self) -> None:
+        """Epochs need a length; it is known as soon as the task was built."""
+        for task in self.tasks:
+            one = self._everything[task]
+            if one.fingerprint and one.status not in ENDED:
+                try:
+                    self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+                except InvalidWorkload as error:
+                    self._record([self._event("failed", task, reason=str(error))])
+
+    def _check_metrics_reported(self) -> None:
+        """A target that evaluation never reports would train to the end in vain."""
+        reported: dict[str, set[str]] = {}
+        for profile in self._profiles.values():
+            reported.setdefault(profile.family, set()).update(profile.metrics)
+        for task, one in self.progress.items():
+            if one.status in ENDED or not one.fingerprint or one.fingerprint["family"] not in reported:
+                continue
+            names = reported[one.fingerprint["family"]]
+            wanted = {self.tasks[task].stop.metric}
+            if self.workload.halving:
+                wanted.add(self.workload.halving.metric)
+            for metric in sorted(name for name in wanted if name is not None and names and name not in names):
+                reason = (
+                    f"evaluation must report the metric {metric!r} that this task is judged by; it reports "
+                    f"{sorted(names)}. Add it to what evaluate gives, or change the target."
+                )
+                self._record([self._event("failed", task, reason=reason)])
+
+    # What happened
+
+    def _step(self) -> None:
+        self._take_commands()
+        self._handle(self._engine.wait())
+        self._observe(self)
+
+    def _handle(self, events: list[Event]) -> None:
+        accepted = [event for event in map(self._accept, events) if event is not None]
+        self._record(accepted)
+        for event in accepted:
+            if event.kind == "saved":
+                self._acknowledge(event)
+            elif event.kind == "measured":
+                profile = from_json(Profile, to_json(event.data))
+                self._profiles[_key(profile)] = profile
+                self.store.add(profiles=[profile])
+            elif event.kind == "lost":
+                self._after_loss(event)
+            elif event.kind == "stopped" and event.task in self._cancelled:
+                self._record([self._event("cancelled", event.task, step=event.data["step"])])
+            elif event.kind in ("waiting", "failed", "finished"):
+                self._after_end(event)
+            elif event.kind == "released":
+                self._after_release(event)
+
+    def _accept(self, event: Event) -> Event | None:
+        """None for what a stale attempt says."""
+        if event.kind == "released":
+            running = self._running.get(event.data["placement"])
+            assert running is not None
+            duration = event.at_seconds - running.started_at
+            return dataclasses.replace(event, data={**event.data, "duration_seconds": duration})
+        if event.attempt and event.attempt != self._everything[event.task].attempt:
+            return None
+        return event
+
+    def _record(self, events: Iterable[Event]) -> None:
+        """Put events and the points they carry on disk, then let them count."""
+        events = list(events)
+        if not events:
+            return
+        points = [
+            Point(task=event.task, name=name, step=step, value=value, at_seconds=event.at_seconds)
+            for event in events
+            if event.kind == "progress"
+            for name, step, value in event.data["points"]
+        ]
+        self.store.add(events=[event for event in events if event.kind != "progress"], points=points)
+        fold(events, self._everything)
+
+    def _acknowledge(self, event: Event) -> None:
+        for name, running in self._running.items():
+            if any(member.task.identity == event.task for member in running.order.members):
+                self._engine.acknowledge(name, task=event.task, step=event.data["step"])
+
+    def _after_loss(self, event: Event) -> None:
+        one = self._everything[event.task]
+        self._stale = self._stale or "a worker was lost"
+        if one.losses > self.settings.retries:
+            reason = (
+                f"a task may be lost {self.settings.retries} times in a row without anything newly saved; "
+                f"this was loss {one.losses}: {event.data['reason']}"
+            )
+            self._record([self._event("failed", event.task, reason=reason, log=event.data.get("log", ""))])
+
+    def _after_end(self, event: Event) -> None:
+        if event.kind == "failed" or event.data.get("reason"):
+            self._stale = self._stale or f"a task {event.kind} early"
+        if self.workload.halving and (rung := halving.complete_rung(self.progress)) is not None:
+            self._halve(rung)
+
+    def _halve(self, rung: int) -> None:
+        rule = self.workload.halving
+        assert rule is not None
+        resting = {t: one for t, one in self.progress.items() if one.status == "resting" and one.step == rung}
+        missing = {t for t, one in resting.items() if rule.metric not in one.metrics}
+        scores = {t: one.metrics[rule.metric] for t, one in resting.items() if t not in missing}
+        onward = halving.survivors(rule, scores) if scores else set()
+        self._record(
+            self._event("failed", task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved")
+            for task in missing
+        )
+        self._record(
+            self._event(
+                "promoted" if task in onward else "halved",
+                task,
+                step=rung,
+                metric=rule.metric,
+                value=value,
+                reason="" if task in onward else f"{rule.metric} {value:.4g} at step {rung} was not among the best",
+            )
+            for task, value in scores.items()
+        )
+        self._stale = self._stale or "tasks were halved"
+
+    def _after_release(self, event: Event) -> None:
+        running = self._running.pop(event.data["placement"])
+        self._queues.release(running.order.devices, running.option)
+        if running.placement is None:
+            return
+        predicted, taken = running.placement.duration_seconds, event.data["duration_seconds"]
+        off = abs(taken - predicted)
+        drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
+        if drifted and self._queues.idle_and_behind():
+            self._stale = self._stale or f"a placement took {taken:.1f} s for {predicted:.1f} s"
+
+    # Commands
+
+    def _take_commands(self) -> None:
+        while not self._commands.empty():
+            command, arguments = self._commands.get()
+            if command == "stop":
+                self._stop_all(arguments.get("reason", "a stop was asked for"))
+            elif command == "cancel":
+                self._cancel(arguments["task"])
+
+    def _stop_all(self, reason: str) -> None:
+        self._stopping = reason
+        for name, running in list(self._running.items()):
+            self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
+
+    def _cancel(self, name: str) -> None:
+        for task, record in self.tasks.items():
+            if record.name != name or self._everything[task].status in ENDED:
+                continue
+            held = [n for n, r in self._running.items() if any(m.task.identity == task for m in r.order.members)]
+            self._cancelled.add(task)
+            self._stale = self._stale or "a task was cancelled"
+            for order in held:
+                self._engine.stop(order, reason="cancelled")
+            if not held:
+                self._record([self._event("cancelled", task, step=self._everything[task].saved_step)])
+
+    def _event(self, kind: str, task: str, *, attempt: int | None = None, **data: Any) -> Event:
+        number = self._everything[task].attempt if attempt is None else attempt
+        return Event(kind=kind, task=task, attempt=number, at_seconds=self._engine.now(), data=data)
+
+
+def _key(profile: Profile) -> tuple[str, str, str, int]:
+    return profile.family, profile.technique, profile.kind, profile.count
+
+
+def _remaining(running: _Running, now: float) -> Placement:
+    """A running placement as planners see it: started before zero, ending when predicted, or soon if late."""
+    assert running.placement is not None
+    start = running.started_at - now
+    predicted = start + running.placement.duration_seconds
+    # Late by an unknown amount: a tenth of its length more is as good a guess as any.
+    end = predicted if predicted > 0 else 0.1 * running.placement.duration_seconds
+    return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)

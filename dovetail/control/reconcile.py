@@ -1,0 +1,70 @@
+"""What changed between the workload that a store knows and the one that is to run now."""
+
+import dataclasses
+
+from dovetail.store import Store
+from dovetail.vocabulary import Event, Task, Workload
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reconciliation:
+    """Which tasks are new, the same, given another stopping rule, replaced by an edit, gone, or back.
+
+    `changed` holds pairs of the task as it was and as it is. Tasks that were replaced or are gone keep all they
+    have in the store.
+
+    >>> Reconciliation().lines()
+    []
+    """
+
+    new: tuple[Task, ...] = ()
+    same: tuple[Task, ...] = ()
+    extended: tuple[tuple[Task, Task], ...] = ()
+    changed: tuple[tuple[Task, Task], ...] = ()
+    vanished: tuple[Task, ...] = ()
+    returned: tuple[Task, ...] = ()
+
+    def lines(self) -> list[str]:
+        """What a user should know before the run starts; nothing where all is new or all the same."""
+        if not (self.extended or self.changed or self.vanished or self.returned or (self.new and self.same)):
+            return []
+        lines = [f"{len(self.same)} tasks go on as they are"] if self.same else []
+        lines += [f"new: {task.name}" for task in self.new]
+        lines += [f"goes on, {after.stop} instead of {before.stop}: {after.name}" for before, after in self.extended]
+        lines += [f"starts anew, its program or parameters were edited: {after.name}" for _, after in self.changed]
+        lines += [f"no longer in the file, kept in the store: {task.name}" for task in self.vanished]
+        return lines + [f"is back in the file and goes on: {task.name}" for task in self.returned]
+
+
+def reconcile(workload: Workload, store: Store, *, gone: set[str]) -> Reconciliation:
+    """Compare a workload with what `store` knows under its name; `gone` are identities no longer in the file."""
+    known = {task.identity: task for _, task in store.tasks(workload=workload.name)}
+    by_name = {task.name: task for identity, task in known.items() if identity not in gone}
+    now = {task.identity: task for task in workload.tasks}
+    changed = [(by_name[t.name], t) for i, t in now.items() if i not in known and t.name in by_name]
+    replaced = {before.identity for before, _ in changed}
+    here = [(known[i], t) for i, t in now.items() if i in known]
+    return Reconciliation(
+        new=tuple(t for i, t in now.items() if i not in known and t.name not in by_name),
+        same=tuple(t for before, t in here if before.stop == t.stop and t.identity not in gone),
+        extended=tuple((before, t) for before, t in here if before.stop != t.stop),
+        changed=tuple(changed),
+        vanished=tuple(t for i, t in known.items() if i not in now and i not in gone and i not in replaced),
+        returned=tuple(t for before, t in here if t.identity in gone and before.stop == t.stop),
+    )
+
+
+def events_of(found: Reconciliation, *, at_seconds: float) -> list[Event]:
+    """The events that put a reconciliation on record."""
+
+    def event(kind: str, task: Task, **data: str) -> Event:
+        return Event(kind=kind, task=task.identity, at_seconds=at_seconds, data=data)
+
+    return [
+        *(event("described", task) for task in found.new),
+        *(event("changed", before, by=after.identity) for before, after in found.changed),
+        *(event("described", after) for _, after in found.changed),
+        *(event("extended", after, before=str(before.stop), after=str(after.stop)) for before, after in found.extended),
+        *(event("vanished", task) for task in found.vanished),
+        *(event("returned", task) for task in [*found.returned, *(after for _, after in found.extended)]),
+    ]

@@ -1,0 +1,138 @@
+"""What came of a workload, read from its store."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.metrics.progress import Progress, fold
+from dovetail.store import Store
+from dovetail.vocabulary import DovetailError, Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """One task and what came of it: `metrics` are the last ones, `history` all of them by step."""
+
+    task: Task
+    status: str
+    step: int
+    reason: str
+    metrics: Mapping[str, float]
+    history: Mapping[str, tuple[tuple[int, float], ...]]
+    home: Path
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def directory(self) -> Path:
+        """Where its checkpoints are."""
+        return self.home / "checkpoints" / self.task.identity
+
+    def model(self) -> "nn.Module":
+        """The trained model: built by its program, with the weights of the newest checkpoint. Imports torch."""
+        from dovetail.train.export import load_model
+
+        return load_model(self.task, self.directory, home=self.home)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the trained model to `path`: a directory through `save_pretrained` where the model has it, else
+        one safetensors file."""
+        from dovetail.train.export import export
+
+        return export(self.task, self.directory, Path(path), home=self.home)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of a workload. `makespan_seconds` runs from the first start to the last end of this workload."""
+
+    workload: str
+    tasks: tuple[TaskResult, ...]
+    makespan_seconds: float
+    planned_seconds: float
+    home: Path
+
+    def best(self, metric: str, *, goal: str = "max") -> TaskResult:
+        """The task whose metric, at its last evaluation, is best."""
+        scored = [task for task in self.tasks if metric in task.metrics]
+        if not scored:
+            known = sorted({name for task in self.tasks for name in task.metrics})
+            raise DovetailError(f"some task must have reported {metric!r}; reported were {known}.")
+        sign = {"max": 1.0, "min": -1.0}[goal]
+        return max(scored, key=lambda task: sign * task.metrics[metric])
+
+    def __getitem__(self, name: str) -> TaskResult:
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        rows = [
+            f"{task.name:<40} {task.status:<9} {task.step:>8}  "
+            + "  ".join(f"{name} {value:.4g}" for name, value in task.metrics.items())
+            for task in self.tasks
+        ]
+        return "\n".join(rows)
+
+
+def open_result(store: str | Path = ".dovetail", *, workload: str | None = None) -> Result:
+    """What a store holds of a workload (None: of all its tasks that are still in their files)."""
+    home = Path(store)
+    with Store(home) as opened:
+        progress = fold(event for _, event in opened.events())
+        tasks = [
+            task
+            for _, task in opened.tasks(workload=workload)
+            if not progress.get(task.identity, Progress(task="")).vanished
+        ]
+        results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
+        plans = opened.plans(workload=workload)
+    spans = [span for task in tasks if task.identity in progress for span in progress[task.identity].spans]
+    starts, ends = [s.start_seconds for s in spans], [s.end_seconds for s in spans if s.end_seconds is not None]
+    planned = plans[0][2].schedule.makespan_seconds if plans and plans[0][2].schedule else 0.0
+    return Result(
+        workload=workload or "all",
+        tasks=results,
+        makespan_seconds=max(ends) - min(starts) if ends else 0.0,
+        planned_seconds=planned,
+        home=home,
+    )
+
+
+def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+    history: dict[str, list[tuple[int, float]]] = {}
+    for point in store.points(task.identity):
+        history.setdefault(point.name, []).append((point.step, point.value))
+    one = progress or Progress(task=task.identity)
+    return TaskResult(
+        task=task,
+        status=one.status,
+        step=one.step,
+        reason=one.reason,
+        metrics={name: values[-1][1] for name, values in history.items()},
+        history={name: tuple(values) for name, values in history.items()},
+        home=home,
+    )
+
+
+def table(result: Result) -> list[dict[str, Any]]:
+    """A result as rows of plain data, for `--json`."""
+    return [
+        {
+            "task": task.name,
+            "status": task.status,
+            "step": task.step,
+            "reason": task.reason,
+            "metrics": dict(task.metrics),
+            "parameters": dict(task.task.parameters),
+        }
+        for task in result.tasks
+    ]

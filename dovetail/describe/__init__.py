@@ -1,0 +1,23 @@
+"""From what users write to programs, tasks and workloads. Imports user code; knows nothing of torch or stores."""
+
+from dovetail.describe.carried import deposit
+from dovetail.describe.environment import versions
+from dovetail.describe.files import load_workload
+from dovetail.describe.programs import check_parameters, load, program
+from dovetail.describe.sweeps import grid, join, log_uniform, sample, task, uniform, workload
+
+__all__ = [
+    "check_parameters",
+    "deposit",
+    "grid",
+    "join",
+    "load",
+    "load_workload",
+    "log_uniform",
+    "program",
+    "sample",
+    "task",
+    "uniform",
+    "versions",
+    "workload",
+]

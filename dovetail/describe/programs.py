@@ -1,0 +1,180 @@
+"""Programs: from what the user writes to a reference, and from a reference back to a function."""
+
+import difflib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.describe import carried, source
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
+
+PICKLED = "pickle:"
+
+
+def program(named: str | Callable[..., Any]) -> Program:
+    """The program that a reference or a function names.
+
+    >>> program("dovetail.vocabulary.units:show_bytes").reference
+    'dovetail.vocabulary.units:show_bytes'
+    """
+    if isinstance(named, str):
+        return _from_reference(named)
+    if not callable(named):
+        raise InvalidWorkload(f"a program must be a function or 'file.py:function', got {named!r}.")
+    place = _importable_place(named)
+    if place is not None:
+        return _from_reference(f"{place}:{named.__qualname__}")
+    return _from_pickle(named)
+
+
+def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
+    """The function that `program` names; `home` is the store that holds pickled ones.
+
+    >>> load(Program(reference="dovetail.vocabulary.units:show_bytes"))(2048)
+    '2.0 KiB'
+    """
+    if program.reference.startswith(PICKLED):
+        if home is None:
+            raise ProgramError(f"{program.reference} lives in a store; open it through that store.")
+        return carried.fetch(home, program.function)
+    place, _, name = program.reference.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ProgramError(f"{place} must define a function {name!r}; it does not{hint}")
+    return function  # type: ignore[no-any-return]
+
+
+def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+    """The arguments to call `function` with. A `seed` that it does not take seeds the generators all the same.
+
+    >>> check_parameters(lambda width: width, {"width": 1, "seed": 2}, name="f")
+    {'width': 1}
+    """
+    signature = inspect.signature(function)
+    accepted = signature.parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
+        return dict(parameters)
+    arguments = {key: value for key, value in parameters.items() if key in accepted or key != "seed"}
+    for key in arguments:
+        if key not in accepted:
+            near = difflib.get_close_matches(key, accepted, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidWorkload(
+                f"program {name!r} must take every parameter; it takes {list(accepted)}, not {key!r}.{hint}"
+            )
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise InvalidWorkload(f"program {name!r} must get all its parameters: {error}; it takes {signature}.") from None
+    return arguments
+
+
+def load_file(path: Path) -> types.ModuleType:
+    """The module in a file, run once for each version of the file; its folder is importable from it."""
+    if not path.is_file():
+        raise ProgramError(f"{path} must be a Python file; it is not there.")
+    return _load_file(path.resolve(), path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _load_file(path: Path, changed: int) -> types.ModuleType:
+    name = f"_dovetail_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr, func-returns-value]
+
+
+def _import(name: str) -> types.ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return _executed(name, lambda: importlib.import_module(name))
+
+
+def _executed(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
+    try:
+        return run()
+    except DovetailError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            f"{place} must be importable; importing it raised {type(error).__name__}: {error}."
+        ) from error
+
+
+def _from_reference(reference: str) -> Program:
+    place, _, name = Program(reference=reference).reference.rpartition(":")
+    if not place.endswith(".py"):
+        # Searching does not import the module itself, only the packages around it.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        try:
+            spec = importlib.util.find_spec(place)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            raise ProgramError(f"a program's module must be importable; {place!r} was not found on the path.")
+        return Program(reference=reference, source=source.digest(Path(spec.origin), name))
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise ProgramError(f"a program's file must exist; {path} does not.")
+    return Program(reference=f"{path}:{name}", source=source.digest(path, name))
+
+
+def _importable_place(function: Callable[..., Any]) -> str | None:
+    # Only what stands at the top level of a file can be found there again by name.
+    name, module = getattr(function, "__qualname__", "."), sys.modules.get(getattr(function, "__module__", ""))
+    if "." in name or "<" in name or getattr(module, name, None) is not function:
+        return None
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or not str(file).endswith(".py"):
+        return None
+    if module.__name__ != "__main__" and ("." in module.__name__ or _is_installed(Path(file))):
+        return module.__name__
+    return str(Path(file).resolve())
+
+
+def _is_installed(file: Path) -> bool:
+    return any(file.is_relative_to(sysconfig.get_path(key)) for key in ("purelib", "platlib", "stdlib"))
+
+
+def _from_pickle(function: Callable[..., Any]) -> Program:
+    digest = _digest_of(function)
+    name = getattr(function, "__name__", type(function).__name__).strip("<>").replace(".", "-") + "-" + digest
+    carried.carry(name, function)
+    return Program(reference=PICKLED + name, source=digest)
+
+
+def _digest_of(function: Callable[..., Any]) -> str:
+    # A pickle's own bytes change from process to process, so they cannot say who the program is.
+    inner = inspect.unwrap(function)
+    closed = [
+        repr(cell.cell_contents) for cell in getattr(inner, "__closure__", None) or () if _plain(cell.cell_contents)
+    ]
+    try:
+        text = source.digest_text(inspect.cleandoc("\n" + inspect.getsource(inner)))
+    except (OSError, TypeError, SyntaxError):
+        code = getattr(inner, "__code__", None)
+        text = (
+            repr((code.co_code, code.co_names, [c for c in code.co_consts if _plain(c)])) if code else repr(type(inner))
+        )
+    return hashlib.sha256("\n".join([text, *closed]).encode()).hexdigest()[:12]
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | bytes)

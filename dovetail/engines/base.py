@@ -1,0 +1,77 @@
+"""What an engine promises, and what it is asked to do."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.vocabulary import Event, FrozenDict, Task
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOrder:
+    """One task of an order: train it to `until_step`, its checkpoints in `directory`.
+
+    `final` says that the task's stopping rule ends there, and not only a rung of successive halving.
+    """
+
+    task: Task
+    attempt: int = 0
+    until_step: int = 0
+    final: bool = True
+    directory: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an engine is to do on some devices: train a gang, measure an option, or only build tasks to learn
+    their families (`purpose` is `train`, `measure` or `fingerprint`).
+
+    `name` is unique; everything that comes of the order carries it as its placement.
+    """
+
+    name: str
+    purpose: str
+    members: tuple[MemberOrder, ...]
+    devices: tuple[str, ...]
+    technique: str = "resident"
+    knobs: Mapping[str, Any] = FrozenDict()
+    family: str = ""
+    save_every_seconds: float = 30.0
+    save_every_steps: int | None = None
+    keep_count: int = 2
+    keep_bytes: int | None = None
+    predicted_seconds: float = 0.0
+
+
+class Engine(abc.ABC):
+    """Where placements run. Called by the controller alone, from one thread.
+
+    Everything an order leads to comes back through `wait` as events. Whatever happens to an order, the last
+    event it leads to is `released`, after which its devices are free; before it, every member that was to be
+    trained has ended with one of finished, waiting, stopped, failed or lost.
+    """
+
+    @abc.abstractmethod
+    def start(self, order: Order) -> None:
+        """Begin an order on its devices, which must be free. Returns at once."""
+
+    @abc.abstractmethod
+    def stop(self, name: str, *, reason: str, save: bool = True) -> None:
+        """Ask an order to save and end early; with `save=False`, end it at once. Unknown names are ignored."""
+
+    @abc.abstractmethod
+    def acknowledge(self, name: str, *, task: str, step: int) -> None:
+        """Tell an order that its save at `step` and all points before it are in the store."""
+
+    @abc.abstractmethod
+    def wait(self) -> list[Event]:
+        """What happened since the last call. Blocks for as long as the engine sees fit, and may give nothing."""
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """The engine's clock, in seconds since 1970 or, simulated, since its start."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End every process this engine started. May be called twice."""

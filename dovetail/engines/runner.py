@@ -1,0 +1,293 @@
+"""What an order does inside a worker: build, measure or train, and report events.
+
+Knows sessions, checkpoints and profiles; knows nothing of processes or sockets, so that every engine, every
+test and the overhead bench run the same code.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import math
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.describe import versions
+from dovetail.engines.base import MemberOrder, Order
+from dovetail.train import TECHNIQUES, SessionMember
+from dovetail.train import checkpoint as checkpoints
+from dovetail.train.base import Session, StepReport, Training
+from dovetail.train.build import build
+from dovetail.vocabulary import (
+    CheckpointError,
+    DovetailError,
+    Event,
+    Kind,
+    ProgramError,
+    TechniqueRefused,
+    TrainingError,
+    to_json,
+)
+
+FLUSH_SECONDS = 0.5
+FLUSH_STEPS = 512
+
+
+@dataclasses.dataclass(kw_only=True)
+class Surroundings:
+    """What a runner has around it: where it reports, whether it should stop, on what it runs."""
+
+    report: Callable[[Event], None]
+    stop_reason: Callable[[], str | None]
+    acknowledged_step: Callable[[str], int]
+    device: torch.device
+    kind: Kind
+    threads: int
+    home: Path
+
+
+def run(order: Order, around: Surroundings) -> None:
+    """Carry out an order. Whatever goes wrong with a task is reported as its `failed`; nothing is raised for it."""
+    try:
+        {"train": _train, "measure": _measure, "fingerprint": _fingerprint}[order.purpose](order, around)
+    finally:
+        gc.collect()
+        if around.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _fingerprint(order: Order, around: Surroundings) -> None:
+    from dovetail.profile.fingerprint import fingerprint
+
+    for member in order.members:
+        with _failing(member, around):
+            training = build(member.task, home=around.home)
+            found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
+            around.report(_event("fingerprinted", member, to_json(found)))
+
+
+def _measure(order: Order, around: Surroundings) -> None:
+    from dovetail.profile.steps import measure
+
+    (member,) = order.members
+    with _failing(member, around):
+        start = time.monotonic()
+        training = build(member.task, home=around.home)
+        profile = measure(
+            TECHNIQUES[order.technique],
+            training,
+            seed=member.task.seed,
+            device=around.device,
+            threads=around.threads,
+            kind=around.kind.name,
+            count=len(order.devices),
+            family=order.family,
+            build_seconds=time.monotonic() - start,
+            scratch=around.home / "scratch",
+            layers=len(order.devices) == 1,
+        )
+        around.report(_event("measured", member, to_json(profile)))
+
+
+def _train(order: Order, around: Surroundings) -> None:
+    # Gangs come with the techniques that train them; `resident` has one member.
+    (member,) = order.members
+    with _failing(member, around):
+        training = build(member.task, home=around.home)
+        technique = TECHNIQUES[order.technique]
+        members = [SessionMember(training=training, seed=member.task.seed)]
+        if reason := technique.refuse(members):
+            raise TechniqueRefused(f"task {member.task.name!r}: {reason}")
+        session = technique.open(members, device=around.device, threads=around.threads)
+        with contextlib.closing(session):
+            _Trainer(order, member, training, session, around).run()
+
+
+class _Trainer:
+    """One member's way from its last checkpoint to `until_step`."""
+
+    def __init__(
+        self, order: Order, member: MemberOrder, training: Training, session: Session, around: Surroundings
+    ) -> None:
+        self._order, self._member, self._training = order, member, training
+        self._session, self._around = session, around
+        self._every = training.evaluate_every or training.steps_per_epoch()
+        self._step = self._saved_step = 0
+        self._metrics: dict[str, float] = {}
+        self._losses: list[torch.Tensor] = []
+        self._logged: list[tuple[int, Mapping[str, Any]]] = []
+        self._points: list[list[Any]] = []  # to report next
+        self._carried: list[list[Any]] = []  # reported, but not known to be in the store
+        self._flushed_at = self._saved_at = time.monotonic()
+        self._flushed_step = 0
+
+    def run(self) -> None:
+        self._resume()
+        member = self._member
+        while self._step < member.until_step and not member.task.stop.reached(self._metrics):
+            if reason := self._around.stop_reason():
+                self._stop(reason)
+                return
+            self._after(self._session.advance()[0])
+        self._end()
+
+    def _resume(self) -> None:
+        state, damages = checkpoints.recover(Path(self._member.directory), at_most=self._member.until_step)
+        for damage in damages:
+            self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
+        if state is not None:
+            self._session.load(state)
+            self._step = self._saved_step = self._flushed_step = state.step
+            self._metrics = dict(state.values["progress"]["metrics"])
+            # Points that may not have reached the store before the last attempt ended.
+            self._points = [list(point) for point in state.values["progress"]["points"]]
+        self._saved_at = self._flushed_at = time.monotonic()
+        self._flush()
+
+    def _after(self, report: StepReport) -> None:
+        self._step = report.step
+        self._losses.append(report.loss)
+        if report.step % self._training.log_every == 0 or report.step == self._member.until_step:
+            self._logged.append((len(self._losses) - 1, report.metrics))
+        if self._evaluation_due():
+            self._evaluate()
+        now = time.monotonic()
+        if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
+            self._flush()
+        if self._save_due(now) and self._step < self._member.until_step:
+            self._save(required=False)
+
+    def _evaluation_due(self) -> bool:
+        if self._step == self._member.until_step:
+            return True
+        return self._every is not None and self._step % self._every == 0
+
+    def _evaluate(self) -> None:
+        self._collect()
+        self._metrics = self._session.evaluate()
+        metric = self._member.task.stop.metric
+        if metric is not None and metric not in self._metrics:
+            stepwise = {name: value for name, _, value in self._points if name == metric}
+            if not stepwise:
+                raise ProgramError(
+                    f"evaluation must report the target metric {metric!r}; it reports {sorted(self._metrics)}. "
+                    f"Add it to what evaluate gives, or change the target."
+                )
+            self._metrics |= stepwise
+        self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
+
+    def _collect(self) -> None:
+        """Bring losses over from the device, look at them, and turn the logged ones into points."""
+        if not self._losses:
+            return
+        values = torch.stack([loss.float() for loss in self._losses]).tolist()
+        first = self._step - len(values) + 1
+        for offset, value in enumerate(values):
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the loss must be a finite number; it was {value} at step {first + offset}, the first such step. "
+                    f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
+                    f"The last checkpoint, at step {self._saved_step}, is kept."
+                )
+        for offset, metrics in self._logged:
+            step = first + offset
+            # Named apart from what evaluation reports, which may well have a loss of its own.
+            self._points.append(["train/loss", step, values[offset]])
+            self._points += [[f"train/{name}", step, float(value)] for name, value in metrics.items()]
+        self._losses, self._logged = [], []
+
+    def _flush(self) -> None:
+        self._collect()
+        now = time.monotonic()
+        rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
+        self._report("progress", {"step": self._step, "steps_per_second": rate, "points": self._points})
+        self._carried += self._points
+        self._points = []
+        self._flushed_at, self._flushed_step = now, self._step
+
+    def _save_due(self, now: float) -> bool:
+        every = self._order.save_every_steps
+        if every is not None:
+            return self._step % every == 0
+        return now - self._saved_at > self._order.save_every_seconds
+
+    def _save(self, *, required: bool) -> None:
+        self._flush()
+        acknowledged = self._around.acknowledged_step(self._member.task.identity)
+        self._carried = [point for point in self._carried if point[1] > acknowledged]
+        state = self._session.state()
+        progress = {"metrics": self._metrics, "points": self._carried}
+        state = dataclasses.replace(state, values={**state.values, "progress": progress})
+        try:
+            path, size = checkpoints.write(
+                Path(self._member.directory),
+                state,
+                task=self._member.task.name,
+                attempt=self._member.attempt,
+                retention=checkpoints.Retention(count=self._order.keep_count, bytes=self._order.keep_bytes),
+            )
+        except CheckpointError as error:
+            if required:
+                raise
+            # Training is worth more than this one save: say so and try again later.
+            self._report("warned", {"message": str(error)})
+            self._saved_at = time.monotonic()
+            return
+        self._saved_step, self._saved_at = self._step, time.monotonic()
+        self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
+
+    def _stop(self, reason: str) -> None:
+        if self._step > self._saved_step:
+            self._save(required=True)
+        self._report("stopped", {"step": self._step, "reason": reason})
+
+    def _end(self) -> None:
+        reached = self._member.task.stop.reached(self._metrics)
+        if self._step > self._saved_step or self._step == 0:
+            self._save(required=True)
+        ended = self._member.final or reached
+        self._flush()
+        self._report(
+            "finished" if ended else "waiting",
+            {
+                "step": self._step,
+                "reason": f"reached {self._member.task.stop}" if reached else "",
+                "metrics": self._metrics,
+            },
+        )
+
+    def _report(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._around.report(_event(kind, self._member, data))
+
+
+def _event(kind: str, member: MemberOrder, data: Any) -> Event:
+    return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), data=data)
+
+
+@contextlib.contextmanager
+def _failing(member: MemberOrder, around: Surroundings) -> Any:
+    """Turn whatever goes wrong with this member into its `failed` event."""
+    try:
+        yield
+    except Exception as error:
+        reason, cause = str(error), "program"
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            cause = "memory"
+            reason = (
+                f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
+                f"Use a smaller batch with accumulate, or a device with more memory."
+            )
+        elif not isinstance(error, DovetailError):
+            reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
+        log = "".join(traceback.format_exception(error))[-4000:]
+        around.report(_event("failed", member, {"reason": reason, "cause": cause, "log": log}))
+
+
+def _first_batch(training: Training) -> Any:
+    from dovetail.feed import Cursor
+
+    return Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)[0]

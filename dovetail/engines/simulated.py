@@ -1,0 +1,110 @@
+"""The engine `simulated`: a virtual clock instead of processes. The loop that drives it is the one that drives
+yours; what it measures and how long things take come from two functions."""
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable
+
+from dovetail.engines.base import Engine, MemberOrder, Order
+from dovetail.vocabulary import Event, Fingerprint, Profile, Task, to_json
+
+
+@dataclasses.dataclass(kw_only=True)
+class World:
+    """What is true in a simulation: each task's family, what measuring an option shows, and by what factor
+    a placement really takes longer than predicted (1: predictions hold)."""
+
+    fingerprint: Callable[[Task], Fingerprint]
+    profile: Callable[[str, str, int], Profile]
+    slowness: Callable[[Order], float] = lambda order: 1.0
+    trial_seconds: float = 1.0
+
+
+class SimulatedEngine(Engine):
+    """Runs orders in virtual time.
+
+    >>> world = World(fingerprint=lambda task: Fingerprint(family="f"), profile=lambda family, kind, count: None)
+    >>> SimulatedEngine(world, kind_of=lambda device: "cpu").now()
+    0.0
+    """
+
+    def __init__(self, world: World, *, kind_of: Callable[[str], str]) -> None:
+        self._world, self._kind_of = world, kind_of
+        self._now = 0.0
+        self._number = itertools.count()
+        self._due: list[tuple[float, int, Order, tuple[Event, ...]]] = []
+        self._begun: dict[str, tuple[float, float, dict[str, int]]] = {}
+        self._steps: dict[str, int] = {}
+
+    def start(self, order: Order) -> None:
+        """Put the order's end on the calendar."""
+        seconds = self._seconds(order)
+        from_steps = {member.task.identity: self._steps.get(member.task.identity, 0) for member in order.members}
+        self._begun[order.name] = (self._now, seconds, from_steps)
+        events = tuple(self._outcome(order, member, self._now + seconds) for member in order.members)
+        heapq.heappush(self._due, (self._now + seconds, next(self._number), order, events))
+
+    def stop(self, name: str, *, reason: str, save: bool = True) -> None:
+        """End the order now, at the step it would have reached; without saving, at the step it began."""
+        for number, (_, _, order, _) in enumerate(self._due):
+            if order.name != name:
+                continue
+            del self._due[number]
+            heapq.heapify(self._due)
+            start, seconds, steps = self._begun[name]
+            share = (self._now - start) / seconds if save and seconds > 0 else 0.0
+            events = tuple(self._interrupted(member, steps, share, reason, save) for member in order.members)
+            heapq.heappush(self._due, (self._now, next(self._number), order, events))
+            return
+
+    def acknowledge(self, name: str, *, task: str, step: int) -> None:
+        """Nothing is carried here."""
+
+    def wait(self) -> list[Event]:
+        """Jump to the next instant at which something ends, and give all that ends then."""
+        events: list[Event] = []
+        if not self._due:
+            return events
+        self._now = self._due[0][0]
+        while self._due and self._due[0][0] <= self._now:
+            _, _, order, outcome = heapq.heappop(self._due)
+            for event in outcome:
+                if "step" in event.data:
+                    self._steps[event.task] = event.data["step"]
+            self._begun.pop(order.name, None)
+            events += outcome
+            events.append(Event(kind="released", at_seconds=self._now, data={"placement": order.name}))
+        return events
+
+    def now(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now
+
+    def close(self) -> None:
+        """Nothing to end."""
+        self._due.clear()
+
+    def _seconds(self, order: Order) -> float:
+        if order.purpose == "train":
+            return order.predicted_seconds * self._world.slowness(order)
+        return self._world.trial_seconds if order.purpose == "measure" else 0.0
+
+    def _outcome(self, order: Order, member: MemberOrder, at: float) -> Event:
+        if order.purpose == "fingerprint":
+            return self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))
+        if order.purpose == "measure":
+            profile = self._world.profile(order.family, self._kind_of(order.devices[0]), len(order.devices))
+            return self._event("measured", member, at, to_json(profile))
+        kind = "finished" if member.final else "waiting"
+        return self._event(kind, member, at, {"step": member.until_step, "reason": "", "metrics": {}})
+
+    def _interrupted(self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool) -> Event:
+        begun = steps[member.task.identity]
+        step = begun + int((member.until_step - begun) * share)
+        data = {"step": step, "reason": reason}
+        return self._event("stopped" if save else "lost", member, self._now, data)
+
+    @staticmethod
+    def _event(kind: str, member: MemberOrder, at: float, data: object) -> Event:
+        return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=at, data=data)  # type: ignore[arg-type]

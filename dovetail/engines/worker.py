@@ -1,0 +1,143 @@
+"""A worker: a process that carries out orders one after another and reports what happens.
+
+Started as `python -m dovetail.engines.worker FILE_DESCRIPTOR`, with a socket to its engine on which both sides
+write lines of JSON. It ends when the engine does: on the socket's end, and by the kernel's word that its parent
+died. Orders run on the main thread; a second thread reads the socket, a third sends heartbeats.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dovetail.vocabulary import Event, dumps, from_json, to_json
+from dovetail.vocabulary.hardware import Kind
+
+HEARTBEAT_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """Reads orders, runs them, reports."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._sending = threading.Lock()
+        self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._stop_reason: str | None = None
+        self._acknowledged: dict[str, int] = {}
+        self._current = ""
+
+    def main(self) -> None:
+        """Until the engine says exit or goes away."""
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+        while True:
+            message = self._orders.get()
+            if message["do"] == "exit":
+                os._exit(0)  # nothing is left to save, and torch's own teardown takes time
+            self._run(message)
+
+    def _run(self, message: dict[str, Any]) -> None:
+        # torch is imported with the first order, while heartbeats already flow.
+        import torch
+
+        from dovetail.engines import runner
+        from dovetail.engines.base import Order
+
+        order = from_json(Order, message["order"])
+        kind = from_json(Kind, message["kind"])
+        cores = message["cores"]
+        _bind(cores)
+        _calm(torch, threads=max(1, len(cores)) if kind.processor == "cpu" else message["threads"])
+        runner.run(
+            order,
+            runner.Surroundings(
+                report=self._report,
+                stop_reason=lambda: self._stop_reason,
+                acknowledged_step=lambda task: self._acknowledged.get(task, 0),
+                device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
+                kind=kind,
+                threads=torch.get_num_threads(),
+                home=Path(message["home"]),
+            ),
+        )
+        # Before the word that devices are free, so that a stop meant for this order never meets the next.
+        self._stop_reason, self._current = None, ""
+        self._send({"released": order.name})
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._channel.makefile("r") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if message["do"] == "stop":
+                    if message["name"] == self._current:
+                        self._stop_reason = message["reason"]
+                elif message["do"] == "acknowledge":
+                    self._acknowledged[message["task"]] = message["step"]
+                else:
+                    self._current = message.get("order", {}).get("name", "")
+                    self._orders.put(message)
+        os._exit(0)  # the engine is gone: whatever runs here has nobody to report to
+
+    def _beat(self) -> None:
+        while True:
+            self._send({"heartbeat": time.time()})
+            time.sleep(HEARTBEAT_SECONDS)
+
+    def _report(self, event: Event) -> None:
+        self._send({"event": to_json(event), "order": self._current})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        line = dumps(message).encode() + b"\n"
+        try:
+            with self._sending:
+                self._channel.sendall(line)
+        except OSError:
+            os._exit(0)
+
+
+def _bind(cores: list[int]) -> None:
+    # torch's thread pool outlives an order, so each of its threads must be moved, not only this one.
+    if not cores:
+        return
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(int(thread), cores)
+
+
+def _calm(torch: Any, *, threads: int) -> None:
+    """Undo what the program of an earlier order may have set for the whole process."""
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        sys.exit(0)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    os.environ["DOVETAIL_WORKER"] = "1"
+    Worker(socket.socket(fileno=int(sys.argv[1]))).main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Where a training stands in its batches, and how to stand there again in another process.
+
+Batches that have `state_dict` and `load_state_dict` resume through them. Others are iterated anew and skipped
+to their position, all earlier epochs included, since an iterable may carry a generator from epoch to epoch;
+a digest of the first batches of the epoch tells when an iterable does not repeat itself. Knows batches;
+knows nothing of models or checkpoints.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dovetail.vocabulary import ProgramError
+
+DIGESTED_BATCHES = 2
+DIGESTED_BYTES = 1 << 20
+
+
+class Cursor:
+    """Takes batches one step's worth at a time, epoch after epoch.
+
+    `before_draw(epoch, index)` is called before an epoch begins (index -1) and before each batch, so that what
+    an iterable draws from the global generators depends on its position alone.
+
+    >>> cursor = Cursor([1, 2, 3], before_draw=lambda epoch, index: None)
+    >>> cursor.take(2), cursor.take(2)  # what is left of an epoch and too little for a step is dropped
+    ([1, 2], [1, 2])
+    """
+
+    def __init__(self, batches: Iterable[Any], *, before_draw: Callable[[int, int], None]) -> None:
+        self._batches = batches
+        self._before_draw = before_draw
+        self._iterator: Iterator[Any] | None = None
+        self._digests: list[str] = []
+        self.epoch = 0
+        self.index = 0
+
+    def take(self, count: int) -> list[Any]:
+        """The next `count` batches, all of one epoch."""
+        taken = self._take_up_to(count)
+        if len(taken) < count:
+            self._begin(self.epoch + 1)
+            taken = self._take_up_to(count)
+        if len(taken) < count:
+            raise ProgramError(
+                f"batches must give at least {count} each time they are iterated; epoch {self.epoch} gave {len(taken)}. "
+                f"A generator runs once only: use a list, a DataLoader, or a class with __iter__."
+            )
+        return taken
+
+    def state(self) -> dict[str, Any]:
+        """Where this cursor stands, as plain data and tensors."""
+        own = self._batches.state_dict() if _is_stateful(self._batches) else None
+        return {"epoch": self.epoch, "index": self.index, "digests": list(self._digests), "batches": own}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` was taken. Raises `ProgramError` if the batches do not repeat themselves."""
+        if state["batches"] is not None and _is_stateful(self._batches):
+            self._batches.load_state_dict(state["batches"])
+            self._begin(state["epoch"])
+            self.index, self._digests = state["index"], list(state["digests"])
+            return
+        for epoch in range(state["epoch"]):
+            self._pass_epoch(epoch)
+        self._begin(state["epoch"])
+        skipped = len(self._take_up_to(state["index"], keep=False))
+        if skipped < state["index"] or self._digests != list(state["digests"]):
+            raise ProgramError(
+                f"batches must repeat themselves when they are iterated again; epoch {self.epoch} did not: "
+                f"{skipped} of {state['index']} batches passed, first ones {self._digests} for {list(state['digests'])}. "
+                f"Seed their order from the task's seed, or give them state_dict and load_state_dict."
+            )
+
+    def _begin(self, epoch: int) -> None:
+        self.epoch, self.index, self._digests = epoch, 0, []
+        self._before_draw(epoch, -1)
+        self._iterator = iter(self._batches)
+
+    def _take_up_to(self, count: int, *, keep: bool = True) -> list[Any]:
+        if self._iterator is None:
+            self._begin(self.epoch)
+        assert self._iterator is not None
+        taken: list[Any] = []
+        while len(taken) < count:
+            self._before_draw(self.epoch, self.index)
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                return taken
+            if self.index < DIGESTED_BATCHES and not _is_stateful(self._batches):
+                self._digests.append(digest(batch))
+            self.index += 1
+            taken.append(batch if keep else None)
+        return taken
+
+    def _pass_epoch(self, epoch: int) -> None:
+        if isinstance(self._batches, list | tuple):
+            return  # nothing is carried from epoch to epoch
+        batches = _indices_only(self._batches) if isinstance(self._batches, DataLoader) else self._batches
+        self._before_draw(epoch, -1)
+        iterator = iter(batches)
+        index = 0
+        while True:
+            self._before_draw(epoch, index)
+            try:
+                next(iterator)
+            except StopIteration:
+                return
+            index += 1
+
+
+def digest(batch: Any) -> str:
+    """A short digest of what is in a batch, up to a megabyte of each tensor.
+
+    >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest([2, 1])
+    (True, False)
+    """
+    found = hashlib.blake2b(digest_size=8)
+    _digest_into(batch, found)
+    return found.hexdigest()
+
+
+def _digest_into(batch: Any, found: "hashlib.blake2b") -> None:
+    if isinstance(batch, torch.Tensor):
+        found.update(f"{batch.dtype}{tuple(batch.shape)}".encode())
+        flat = batch.detach().cpu().contiguous().flatten()
+        found.update(flat[: max(1, DIGESTED_BYTES // max(1, flat.element_size()))].view(torch.uint8).numpy().tobytes())
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            found.update(str(key).encode())
+            _digest_into(value, found)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            _digest_into(value, found)
+    elif hasattr(batch, "tobytes"):
+        found.update(batch.tobytes()[:DIGESTED_BYTES])
+    elif isinstance(batch, str | bytes | int | float | bool) or batch is None:
+        found.update(repr(batch).encode())
+    else:  # objects of the user's own: their text may hold an address, so only the type counts
+        found.update(type(batch).__qualname__.encode())
+
+
+def _is_stateful(batches: Any) -> bool:
+    return hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
+
+
+def _indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
+    # A loader over the indices with the same sampler and generator draws the same numbers and loads nothing.
+    if not hasattr(loader.dataset, "__getitem__") or loader.batch_sampler is None:
+        return loader
+    return DataLoader(_Indices(), batch_sampler=loader.batch_sampler, generator=loader.generator, collate_fn=list)
+
+
+class _Indices(torch.utils.data.Dataset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return index

@@ -1,0 +1,74 @@
+"""Time to target: how long until a metric first was good enough, as DAWNBench and MLPerf judge training.
+
+Three figures, because they answer different questions: steps (how well it learns), seconds of training (how well
+it runs, work that was lost and repeated included), and seconds on the wall (how long one waited).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dovetail.metrics.curves import Curve
+from dovetail.metrics.progress import Span
+from dovetail.metrics.spans import trained_seconds
+from dovetail.vocabulary import Stop
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReached:
+    """When a metric first met its target, and the value with which it did.
+
+    >>> TargetReached(metric="accuracy", value=0.95, step=80, trained_seconds=40.0, wall_seconds=55.0).step
+    80
+    """
+
+    metric: str
+    value: float
+    step: int
+    trained_seconds: float
+    wall_seconds: float
+
+
+def time_to_target(
+    stop: Stop, *, curves: Mapping[str, Curve], spans: Sequence[Span], since_seconds: float | None = None
+) -> TargetReached | None:
+    """When the target of `stop` was first reached; None where there is no target or it never was.
+
+    Wall seconds count from `since_seconds`, without it from the task's first start.
+
+    >>> span = Span(placement="0", devices=("n0:0",), start_seconds=5, from_step=0, until_step=9, predicted_seconds=1)
+    >>> curve = Curve(name="accuracy", steps=(2, 4), values=(0.5, 0.9), at_seconds=(6.0, 7.5))
+    >>> stop = Stop(steps=9, metric="accuracy", at_least=0.8)
+    >>> time_to_target(stop, curves={"accuracy": curve}, spans=[span]).trained_seconds
+    2.5
+    """
+    if stop.metric is None or stop.metric not in curves:
+        return None
+    curve = curves[stop.metric]
+    for step, value, at_seconds in zip(curve.steps, curve.values, curve.at_seconds, strict=True):
+        if stop.reached({stop.metric: value}):
+            return TargetReached(
+                metric=stop.metric,
+                value=value,
+                step=step,
+                trained_seconds=trained_seconds(spans, until_seconds=at_seconds),
+                wall_seconds=at_seconds - _since(since_seconds, spans, at_seconds),
+            )
+    return None
+
+
+def show_target(stop: Stop) -> str:
+    """The target alone, without the limit of steps.
+
+    >>> show_target(Stop(steps=9, metric="accuracy", at_least=0.8))
+    'accuracy ≥ 0.8'
+    """
+    if stop.metric is None:
+        return ""
+    sign, value = ("≥", stop.at_least) if stop.at_least is not None else ("≤", stop.at_most)
+    return f"{stop.metric} {sign} {value:g}"
+
+
+def _since(since_seconds: float | None, spans: Sequence[Span], at_seconds: float) -> float:
+    if since_seconds is not None:
+        return since_seconds
+    return spans[0].start_seconds if spans else at_seconds

@@ -1,0 +1,196 @@
+"""Why a schedule is as it is, in sentences with numbers, and what changed between two.
+
+Reads the problem and the schedule only, so it explains the schedules of every planner alike, and repeats
+nothing that a planner believed. It says what each choice takes; it does not know how the choice was found.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from dovetail.plan.problem import Problem
+from dovetail.vocabulary import Option, Placement, Rejection, Schedule
+from dovetail.vocabulary.units import show_seconds
+
+# Above this many tasks nobody reads a line for each; families have a line each instead.
+TASKS_EXPLAINED = 200
+
+_Record = TypeVar("_Record", Option, Rejection)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A task that one schedule has elsewhere than the other; `before` or `after` is empty where it has no place.
+
+    >>> Moved(task="bert", before="resident on n0:0", after="resident on n2:1", because="n0:0 holds 'gpt' then").task
+    'bert'
+    """
+
+    task: str
+    before: str
+    after: str
+    because: str
+
+
+def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
+    """One line for each task, in the order they start, that says why this option and not the next best;
+    beyond 200 tasks, one for each family.
+
+    >>> from dovetail.vocabulary import Cluster, Kind
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(4.2,))
+    >>> two = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(3.0,))
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> placement = Placement(
+    ...     tasks=("a",), steps=(10,), option=one, devices=("n0:0",), start_seconds=0.0, duration_seconds=42.0)
+    >>> problem = Problem(cluster=cluster, families=(), options=(one, two))
+    >>> print(*explain(problem, Schedule(placements=(placement,)))[0].split("; "), sep="\\n")
+    a: resident on 1 × cpu, 42.0 s (measured)
+    next best resident on 2 × cpu would take 30.0 s but 60.0 device-seconds instead of 42.0
+    """
+    ordered = sorted(schedule.placements, key=lambda placement: (placement.start_seconds, placement.tasks))
+    options, rejections = _by_families(problem.options), _by_families(problem.rejections)
+    if sum(len(placement.tasks) for placement in ordered) <= TASKS_EXPLAINED:
+        chosen = [(", ".join(placement.tasks), [placement]) for placement in ordered]
+    else:
+        chosen = _by_family_name(ordered)
+    return tuple(
+        _line(name, placements, options[placements[0].option.families], rejections[placements[0].option.families])
+        for name, placements in chosen
+    )
+
+
+def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
+    """The tasks whose option or devices differ, those that are new and those that are gone, by name.
+
+    A start that differs is not a move by itself: the zero of each schedule is its own now.
+
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> placement = Placement(
+    ...     tasks=("a",), steps=(5,), option=option, devices=("n0:0",), start_seconds=0.0, duration_seconds=5.0)
+    >>> differences(Schedule(placements=()), Schedule(placements=(placement,)))[0].because
+    'it is new in the plan'
+    """
+    old, new = _first_places(before), _first_places(after)
+    moved = (_moved(task, old.get(task), new.get(task), after) for task in sorted(old.keys() | new.keys()))
+    return tuple(each for each in moved if each is not None)
+
+
+def _line(name: str, placements: Sequence[Placement], options: Sequence[Option], rejected: Sequence[Rejection]) -> str:
+    """What was chosen, and the next best for what starts first."""
+    if len(placements) == 1:
+        taken = f"{_option(placements[0].option)}, {show_seconds(placements[0].duration_seconds)} "
+        taken += f"({_origin(placements[0].option)})"
+    else:
+        taken = "; ".join(_group(option, group) for option, group in _by_option(placements).items())
+    return f"{name}: {taken}; {_next_best(placements, options, rejected)}"
+
+
+def _group(option: Option, placements: Sequence[Placement]) -> str:
+    durations = [placement.duration_seconds for placement in placements]
+    shortest, longest = show_seconds(min(durations)), show_seconds(max(durations))
+    each = shortest if shortest == longest else f"{shortest} to {longest}"
+    return f"{len(placements)} on {_option(option)}, {each} each ({_origin(option)})"
+
+
+def _next_best(placements: Sequence[Placement], options: Sequence[Option], rejected: Sequence[Rejection]) -> str:
+    """The other option that takes the least device-seconds for the same tasks, with what it takes."""
+    used = set(_by_option(placements))
+    others = [option for option in options if option not in used]
+    if not others:
+        return _no_other(rejected, many=len(used) > 1)
+    steps = [placement.steps for placement in placements]
+    best = min(others, key=lambda option: (_area(option, steps), _longest(option, steps), _option(option)))
+    seconds, longest = _longest(best, steps), max(placement.duration_seconds for placement in placements)
+    area = sum(placement.duration_seconds * placement.option.count for placement in placements)
+    return f"next best {_option(best)} would take {_trade(seconds, longest, _area(best, steps), area)}"
+
+
+def _trade(seconds: float, instead_seconds: float, area: float, instead_area: float) -> str:
+    """Both figures of the option not taken, what speaks for it first."""
+    areas = f"{area:.1f} device-seconds instead of {instead_area:.1f}"
+    if seconds <= instead_seconds:
+        return f"{show_seconds(seconds)} {'but' if area > instead_area else 'and'} {areas}"
+    return f"{areas} {'but' if area < instead_area else 'and'} {show_seconds(seconds)}"
+
+
+def _no_other(rejected: Sequence[Rejection], *, many: bool) -> str:
+    only = "the only options that fit" if many else "the only option that fits"
+    if not rejected:
+        return only
+    first = rejected[0]
+    return f"{only}: {first.technique} on {first.count} × {first.kind} {first.reason}"
+
+
+def _moved(task: str, old: Placement | None, new: Placement | None, after: Schedule) -> Moved | None:
+    if old is None or new is None:
+        because = "it is new in the plan" if old is None else "it is no longer in the plan"
+    elif old.option != new.option:
+        because = (
+            f"{_option(new.option)} takes {show_seconds(new.duration_seconds)}, "
+            f"{_option(old.option)} took {show_seconds(old.duration_seconds)}"
+        )
+    elif set(old.devices) != set(new.devices):
+        because = _why_other_devices(task, old, new, after)
+    else:
+        return None
+    return Moved(task=task, before=_place(old), after=_place(new), because=because)
+
+
+def _why_other_devices(task: str, old: Placement, new: Placement, after: Schedule) -> str:
+    """Who holds a device that the task had before, when the task starts now."""
+    for placement in after.placements:
+        held = sorted(set(placement.devices) & set(old.devices))
+        overlaps = placement.start_seconds < new.end_seconds and new.start_seconds < placement.end_seconds
+        if held and overlaps and task not in placement.tasks:
+            until = show_seconds(placement.end_seconds)
+            return f"{held[0]} holds {', '.join(map(repr, placement.tasks))} until {until}"
+    return f"it starts at {show_seconds(new.start_seconds)}, before at {show_seconds(old.start_seconds)}"
+
+
+def _first_places(schedule: Schedule) -> dict[str, Placement]:
+    """Where each task begins; a task in several placements goes on from there."""
+    latest_first = sorted(schedule.placements, key=lambda placement: -placement.start_seconds)
+    return {task: placement for placement in latest_first for task in placement.tasks}
+
+
+def _place(placement: Placement | None) -> str:
+    return f"{placement.option.technique} on {', '.join(placement.devices)}" if placement is not None else ""
+
+
+def _by_families(records: Iterable[_Record]) -> dict[tuple[str, ...], list[_Record]]:
+    grouped: dict[tuple[str, ...], list[_Record]] = defaultdict(list)
+    for record in records:
+        grouped[record.families].append(record)
+    return grouped
+
+
+def _by_family_name(placements: Iterable[Placement]) -> list[tuple[str, list[Placement]]]:
+    grouped: dict[tuple[str, ...], list[Placement]] = defaultdict(list)
+    for placement in placements:
+        grouped[placement.option.families].append(placement)
+    names = {families: f"{', '.join(families)} ({len(group)} tasks)" for families, group in grouped.items()}
+    return [(names[families], grouped[families]) for families in sorted(grouped)]
+
+
+def _by_option(placements: Iterable[Placement]) -> dict[Option, list[Placement]]:
+    grouped: dict[Option, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        grouped[placement.option].append(placement)
+    return grouped
+
+
+def _area(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
+    return sum(option.seconds(each) for each in steps) * option.count
+
+
+def _longest(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
+    return max(option.seconds(each) for each in steps)
+
+
+def _option(option: Option) -> str:
+    return f"{option.technique} on {option.count} × {option.kind}"
+
+
+def _origin(option: Option) -> str:
+    return "measured" if option.measured else "predicted"

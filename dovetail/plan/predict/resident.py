@@ -1,0 +1,56 @@
+"""What a resident task takes: the whole model, its optimizer and a batch live on the devices it runs on.
+
+Everything here was measured by a trial of the very same option, so there is nothing to extrapolate: this
+file only folds what a trial measures apart (steps, evaluation, building, saving) into the two figures that
+planners read. It does not know the cluster, nor whether the option fits it.
+"""
+
+from dovetail.vocabulary import InvalidRecord, Kind, Option, Profile
+
+# A worker with torch and a CUDA context holds about this much host memory before the model has a byte.
+CUDA_HOST_BYTES = 2 << 30
+
+
+def option(profile: Profile, *, kind: Kind) -> Option:
+    """The resident option that a profile stands for.
+
+    A step pays for its share of the evaluations; building and the save at the end are paid once for each
+    placement. On a CPU, `count` is a number of threads, each on a core, and all bytes are the host's.
+
+    >>> profile = Profile(family="f", kind="cpu", count=2, step_seconds=0.5, peak_bytes=1 << 30,
+    ...                   evaluate_seconds=10.0, evaluate_every=100, build_seconds=3.0, save_seconds=1.0)
+    >>> resident = option(profile, kind=Kind(name="cpu", processor="cpu"))
+    >>> resident.step_seconds, resident.start_seconds, resident.cores, resident.host_bytes == 1 << 30
+    ((0.6,), 4.0, 2, True)
+    """
+    if kind.name != profile.kind:
+        raise InvalidRecord(
+            f"a profile must be read with the kind it was measured on, {profile.kind!r}, got {kind.name!r}."
+        )
+    share, once = _evaluation_seconds(profile)
+    cpu = kind.processor == "cpu"
+    return Option(
+        families=(profile.family,),
+        technique="resident",
+        kind=kind.name,
+        count=profile.count,
+        step_seconds=(profile.step_seconds + share,),
+        start_seconds=profile.build_seconds + profile.save_seconds + once,
+        device_bytes=0 if cpu else profile.peak_bytes,
+        host_bytes=profile.peak_bytes if cpu else _host_bytes(profile),
+        cores=profile.count if cpu else 1,
+    )
+
+
+def _evaluation_seconds(profile: Profile) -> tuple[float, float]:
+    """Seconds of evaluation for each step, and for each placement."""
+    every = profile.evaluate_every or profile.steps_per_epoch
+    if every:
+        return profile.evaluate_seconds / every, 0.0
+    # Batches without a length and no evaluate_every: training evaluates once, at the end.
+    return 0.0, profile.evaluate_seconds
+
+
+def _host_bytes(profile: Profile) -> int:
+    # A save copies parameters and optimizer state to the host before it writes them; batches wait there too.
+    return CUDA_HOST_BYTES + profile.parameter_bytes + profile.optimizer_bytes + profile.batch_bytes

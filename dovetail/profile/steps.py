@@ -1,0 +1,159 @@
+"""How long whole steps, evaluations and saves of a training take with a technique, and what memory.
+
+Takes real steps through a real session, nothing mocked, so the training that is handed in has moved on
+afterwards: measure a training of its own. Knows sessions; knows nothing of engines or of when to measure.
+"""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.profile.batches import batch_bytes
+from dovetail.profile.clocks import synchronize
+from dovetail.profile.fingerprint import versions
+from dovetail.profile.layers import measure_layers
+from dovetail.profile.memory import PeakMemory
+from dovetail.train import checkpoint
+from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import Profile, ProgramError
+
+MOST_STEPS = 200
+
+
+def measure(
+    technique: Technique,
+    training: Training,
+    *,
+    seed: int,
+    device: torch.device,
+    threads: int,
+    kind: str,
+    count: int,
+    family: str,
+    build_seconds: float,
+    scratch: Path,
+    batch: Any = None,
+    layers: bool = False,
+    warmup_steps: int = 3,
+    least_steps: int = 5,
+    seconds: float = 0.6,
+    most_seconds: float = 60.0,
+) -> Profile:
+    """The profile of a training with a technique on one device kind and count.
+
+    Steps are timed until there are `least_steps` and `seconds` of them, and at the latest after `most_seconds`,
+    warm-up included, if at least one was timed. `batch` is the first batch where the caller has it already;
+    without, one is drawn. `scratch` is a directory on the disk that checkpoints go to. Raises what the session
+    raises.
+
+    >>> from dovetail.train.resident import RESIDENT
+    >>> model = torch.nn.Linear(2, 1)
+    >>> training = Training(model=model, batches=[torch.ones(4, 2)], loss=lambda model, batch: model(batch).mean(),
+    ...                     optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     profile = measure(RESIDENT, training, seed=0, device=torch.device("cpu"), threads=1, kind="cpu", count=1,
+    ...                       family="f", build_seconds=0.0, scratch=Path(scratch), seconds=0.0)
+    >>> profile.parameter_bytes, profile.batch_bytes, profile.metrics
+    (12, 32, ('loss',))
+    """
+    batch = _first(training) if batch is None else batch
+    with _kept_threads(threads):
+        peak = PeakMemory(device)
+        with contextlib.closing(
+            technique.open([SessionMember(training=training, seed=seed)], device=device, threads=threads)
+        ) as session:
+            step_seconds, report = _steps(session, device, warmup_steps, least_steps, seconds, most_seconds)
+            evaluate_seconds, evaluated = _timed(session.evaluate, device)
+            save_seconds, state = _save(session, scratch, device)
+        peak_bytes = peak.bytes()
+        found = measure_layers(training, batch, device=device) if layers else ((), ())
+    return Profile(
+        family=family,
+        kind=kind,
+        count=count,
+        step_seconds=step_seconds,
+        peak_bytes=peak_bytes,
+        technique=technique.name,
+        parameter_bytes=sum(parameter.nbytes for parameter in training.model.parameters()),
+        optimizer_bytes=_optimizer_bytes(state),
+        batch_bytes=batch_bytes(batch),
+        steps_per_epoch=training.steps_per_epoch(),
+        evaluate_seconds=evaluate_seconds if training.evaluate is not None else 0.0,
+        evaluate_every=training.evaluate_every,
+        build_seconds=build_seconds,
+        save_seconds=save_seconds,
+        metrics=tuple(sorted({"loss", *map(str, report.metrics), *evaluated})),
+        layers=found[0],
+        edges=found[1],
+        versions=versions(training),
+    )
+
+
+def _first(training: Training) -> Any:
+    for batch in training.batches:
+        return batch
+    raise ProgramError("batches must give at least one each time they are iterated; they gave none.")
+
+
+@contextlib.contextmanager
+def _kept_threads(threads: int) -> Iterator[None]:
+    # Sessions set the process's thread count and leave it so.
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _steps(
+    session: Session, device: torch.device, warmup: int, least: int, seconds: float, most_seconds: float
+) -> tuple[float, StepReport]:
+    """The median seconds of a step, and the last step's report."""
+    begin = time.perf_counter()
+    for _ in range(warmup):
+        if time.perf_counter() - begin < most_seconds:
+            _timed(session.advance, device)
+    timed: list[float] = []
+    while not _is_enough(timed, least, seconds, late=time.perf_counter() - begin > most_seconds):
+        step_seconds, reports = _timed(session.advance, device)
+        timed.append(step_seconds)
+    return statistics.median(timed), reports[0]
+
+
+def _is_enough(timed: list[float], least: int, seconds: float, *, late: bool) -> bool:
+    if not timed:
+        return False
+    return late or len(timed) >= MOST_STEPS or (len(timed) >= least and sum(timed) >= seconds)
+
+
+def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    synchronize(device)
+    start = time.perf_counter()
+    found = action()
+    synchronize(device)
+    return time.perf_counter() - start, found
+
+
+def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:
+    """The seconds that one checkpoint takes, and the state that was written."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as directory:
+
+        def save() -> TrainingState:
+            state = session.state()
+            checkpoint.write(Path(directory), state, task="trial", attempt=1)
+            return state
+
+        return _timed(save, device)
+
+
+def _optimizer_bytes(state: TrainingState) -> int:
+    return sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith("optimizer/"))

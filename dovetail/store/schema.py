@@ -1,0 +1,47 @@
+"""The store's tables, as a list of migrations: the n-th takes version n to n + 1. Never edited, only added to."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE tasks (
+        identity TEXT PRIMARY KEY,
+        workload TEXT NOT NULL,
+        name TEXT NOT NULL,
+        record TEXT NOT NULL
+    );
+    CREATE TABLE events (
+        number INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        task TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        at_seconds REAL NOT NULL,
+        data TEXT NOT NULL
+    );
+    CREATE INDEX events_by_task ON events (task, number);
+    CREATE TABLE points (
+        task TEXT NOT NULL,
+        name TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        value REAL,
+        at_seconds REAL NOT NULL,
+        PRIMARY KEY (task, name, step)
+    ) WITHOUT ROWID;
+    CREATE TABLE profiles (
+        family TEXT NOT NULL,
+        technique TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        record TEXT NOT NULL,
+        PRIMARY KEY (family, technique, kind, count)
+    );
+    CREATE TABLE plans (
+        number INTEGER PRIMARY KEY,
+        workload TEXT NOT NULL,
+        at_seconds REAL NOT NULL,
+        record TEXT NOT NULL
+    );
+    CREATE TABLE hardware (
+        name TEXT PRIMARY KEY,
+        record TEXT NOT NULL
+    );
+    """,
+)

@@ -1,0 +1,230 @@
+"""The canonical state of a training: named tensors and plain data, the same whatever technique ran.
+
+Tensors are named `model/<parameter>`, `optimizer/<optimizer>/<slot>/<parameter>` and so on; everything
+else is JSON in which `{"__tensor__": name}` points at a tensor. Nothing here can run code when read.
+Knows torch's state dicts; knows nothing of files.
+"""
+
+import base64
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from torch import nn
+
+from dovetail.vocabulary import CheckpointError
+
+if TYPE_CHECKING:
+    from dovetail.train.base import Training
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """Everything that decides how a training goes on after `step` steps.
+
+    >>> TrainingState(step=0, tensors={}, values={}).step
+    0
+    """
+
+    step: int
+    tensors: Mapping[str, torch.Tensor]
+    values: Mapping[str, Any]
+
+
+def capture(training: "Training", *, step: int, feed: Any, seed: int) -> TrainingState:
+    """The state of a training whose model is whole in this process.
+
+    Tensors are the live ones, not copies: write or clone them before the next step.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    values = {
+        "model": _capture_model(training.model, tensors),
+        "optimizers": {
+            name: _capture_optimizer(name, optimizer, training.model, tensors)
+            for name, optimizer in training.optimizers().items()
+        },
+        "schedule": pack(training.schedule and training.schedule.state_dict(), "schedule", tensors),
+        "feed": pack(feed, "feed", tensors),
+        # Every draw is keyed by seed, step and place (train/randomness), so this is all of the random state.
+        "random": {"scheme": "keyed-1", "seed": seed},
+    }
+    return TrainingState(step=step, tensors=tensors, values=values)
+
+
+def restore(training: "Training", state: TrainingState) -> Any:
+    """Put `state` into a freshly built training; gives back the feed's position."""
+    values, tensors = state.values, state.tensors
+    if values["random"]["scheme"] != "keyed-1":
+        raise CheckpointError(
+            f"random numbers must be keyed by the scheme 'keyed-1', the checkpoint was written under "
+            f"{values['random']['scheme']!r}. Resume it with the version of Dovetail that wrote it."
+        )
+    _restore_model(training.model, values["model"], tensors)
+    optimizers = training.optimizers()
+    if optimizers.keys() != values["optimizers"].keys():
+        raise _mismatch("optimizers", sorted(values["optimizers"]), sorted(optimizers))
+    for name, optimizer in optimizers.items():
+        _restore_optimizer(name, optimizer, training.model, values["optimizers"][name], tensors)
+    if training.schedule is not None:
+        training.schedule.load_state_dict(unpack(values["schedule"], tensors))
+    return unpack(values["feed"], tensors)
+
+
+def model_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
+    """The model's own state dict, tied tensors under each of their names."""
+    found: dict[str, torch.Tensor] = unpack(state.values["model"], state.tensors)
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def parameter_names(model: nn.Module) -> dict[torch.Tensor, str]:
+    """The first name of each parameter; tied ones have one entry."""
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def _capture_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> Any:
+    # A tied tensor is stored once, under its first name; every later name points there.
+    seen: dict[tuple[Any, ...], str] = {}
+    index = []
+    for name, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            key = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
+            first = seen.setdefault(key, name) if value.numel() else name
+            tensors.setdefault(f"model/{first}", value.detach())
+            index.append([name, {"__tensor__": f"model/{first}"}])
+        else:
+            index.append([name, pack(value, f"model/{name}", tensors)])
+    return {"__dict__": index}
+
+
+def _restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    found = unpack(packed, tensors)
+    own = model.state_dict()
+    if found.keys() != own.keys():
+        raise _mismatch("model tensors", sorted(found), sorted(own))
+    for name, value in own.items():
+        if isinstance(value, torch.Tensor) and value.shape != found[name].shape:
+            raise _mismatch(f"shape of {name!r}", tuple(found[name].shape), tuple(value.shape))
+    model.load_state_dict(found)
+
+
+def _capture_optimizer(
+    name: str, optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
+) -> Any:
+    names = parameter_names(model)
+    groups, state = [], {}
+    for group in optimizer.param_groups:
+        members = [_name_of(parameter, names) for parameter in group["params"]]
+        rest = {key: value for key, value in group.items() if key != "params"}
+        groups.append({"parameters": members, "rest": pack(rest, f"optimizer/{name}/group{len(groups)}", tensors)})
+        for parameter, member in zip(group["params"], members, strict=True):
+            slots = optimizer.state.get(parameter)
+            if slots:
+                state[member] = [
+                    [slot, pack(value, f"optimizer/{name}/{slot}/{member}", tensors)] for slot, value in slots.items()
+                ]
+    return {"groups": groups, "state": state}
+
+
+def _restore_optimizer(
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    packed: Any,
+    tensors: Mapping[str, torch.Tensor],
+) -> None:
+    names = parameter_names(model)
+    own = [[_name_of(parameter, names) for parameter in group["params"]] for group in optimizer.param_groups]
+    saved = [group["parameters"] for group in packed["groups"]]
+    if own != saved:
+        raise _mismatch(f"parameter groups of optimizer {name!r}", saved, own)
+    order = {member: number for number, member in enumerate(sum(own, []))}
+    optimizer.load_state_dict(
+        {
+            "state": {
+                order[member]: {slot: unpack(value, tensors) for slot, value in slots}
+                for member, slots in packed["state"].items()
+            },
+            "param_groups": [
+                {**unpack(group["rest"], tensors), "params": [order[member] for member in group["parameters"]]}
+                for group in packed["groups"]
+            ],
+        }
+    )
+
+
+def _name_of(parameter: torch.Tensor, names: Mapping[torch.Tensor, str]) -> str:
+    if parameter not in names:
+        raise CheckpointError(
+            f"every parameter of an optimizer must belong to Training.model; one of shape {tuple(parameter.shape)} "
+            f"does not. Put the module that holds it inside the model."
+        )
+    return names[parameter]
+
+
+def _mismatch(what: str, saved: Any, own: Any) -> CheckpointError:
+    def short(value: Any) -> str:
+        text = repr(value)
+        return text if len(text) < 300 else text[:300] + "..."
+
+    return CheckpointError(
+        f"the {what} that the program builds must be those of the checkpoint; the checkpoint has "
+        f"{short(saved)}, the program {short(own)}. Was the program edited outside its own files?"
+    )
+
+
+def pack(tree: Any, prefix: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """A nested value as JSON, its tensors put into `tensors` under names that begin with `prefix`.
+
+    >>> found = {}
+    >>> pack({"a": (1, torch.zeros(2))}, "x", found), list(found)
+    ({'__dict__': [['a', {'__tuple__': [1, {'__tensor__': 'x/a/1'}]}]]}, ['x/a/1'])
+    """
+    if isinstance(tree, torch.Tensor):
+        tensors[prefix] = tree.detach()
+        return {"__tensor__": prefix}
+    if tree is None or isinstance(tree, bool | int | str):
+        return tree
+    if isinstance(tree, float):
+        return {"__float__": tree.hex()}  # exact, and NaN and infinities too
+    if isinstance(tree, bytes):
+        return {"__bytes__": base64.b64encode(tree).decode()}
+    if isinstance(tree, numpy.generic):
+        return pack(tree.item(), prefix, tensors)
+    if isinstance(tree, numpy.ndarray):
+        return {"__array__": pack(torch.from_numpy(tree.copy()), prefix, tensors)}
+    if isinstance(tree, list | tuple):
+        items = [pack(item, f"{prefix}/{number}", tensors) for number, item in enumerate(tree)]
+        return items if isinstance(tree, list) else {"__tuple__": items}
+    if isinstance(tree, Mapping):
+        return {"__dict__": [[key, pack(value, f"{prefix}/{key}", tensors)] for key, value in tree.items()]}
+    raise CheckpointError(
+        f"what a checkpoint keeps must be tensors and plain data; {prefix} is a {type(tree).__name__}. "
+        f"Keep it out of the state dict, or turn it into numbers and text."
+    )
+
+
+def unpack(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What `pack` was given.
+
+    >>> found = {}
+    >>> unpack(pack({"a": (1, 0.1)}, "x", found), found)
+    {'a': (1, 0.1)}
+    """
+    if isinstance(packed, list):
+        return [unpack(item, tensors) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((tag, value),) = packed.items()
+    if tag == "__tensor__":
+        return tensors[value]
+    if tag == "__float__":
+        return float.fromhex(value)
+    if tag == "__bytes__":
+        return base64.b64decode(value)
+    if tag == "__array__":
+        return unpack(value, tensors).cpu().numpy()
+    if tag == "__tuple__":
+        return tuple(unpack(item, tensors) for item in value)
+    return {key: unpack(item, tensors) for key, item in value}

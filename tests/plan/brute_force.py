@@ -1,0 +1,78 @@
+"""Slow and true: the shortest makespan of a problem of a few tasks, by trying everything.
+
+In the order of its starts, the tasks of a best schedule can each be started at the earliest time at which
+their devices and what they draw from their node are free; so the best over all orders, options and
+device sets of that rule is the best there is. Shares nothing with the planners or the checker.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from dovetail.plan.problem import Problem
+from dovetail.vocabulary import Member, Option, Placement
+
+
+def shortest_makespan(problem: Problem, *, at_most: float = math.inf) -> float:
+    """The best makespan, or `at_most` where that is better than any."""
+    members = [(family.name, member) for family in problem.families for member in family.members]
+    return _search(problem, tuple(members), (), at_most)
+
+
+def _search(
+    problem: Problem, left: tuple[tuple[str, Member], ...], placed: tuple[Placement, ...], best: float
+) -> float:
+    if not left:
+        return max((placement.end_seconds for placement in placed), default=0.0)
+    for index, (family, member) in enumerate(left):
+        rest = left[:index] + left[index + 1 :]
+        for option, devices in _choices(problem, family):
+            placement = _earliest(problem, member, option, devices, placed)
+            if placement.end_seconds < best:
+                best = min(best, _search(problem, rest, (*placed, placement), best))
+    return best
+
+
+def _choices(problem: Problem, family: str) -> Iterator[tuple[Option, tuple[str, ...]]]:
+    for option in problem.options:
+        for node in problem.cluster.nodes:
+            names = [d.name for d in problem.cluster.of_kind(option.kind) if d.node == node.name]
+            holds = option.host_bytes <= node.memory_bytes and option.cores <= node.cores
+            if option.families == (family,) and holds:
+                for devices in itertools.combinations(names, option.count):
+                    yield option, devices
+
+
+def _earliest(
+    problem: Problem, member: Member, option: Option, devices: tuple[str, ...], placed: tuple[Placement, ...]
+) -> Placement:
+    others = (*problem.running, *placed)
+    for start in sorted({0.0, *(max(0.0, other.end_seconds) for other in others)}):
+        placement = Placement(
+            tasks=(member.task,),
+            steps=(member.steps,),
+            option=option,
+            devices=devices,
+            start_seconds=start,
+            duration_seconds=option.seconds((member.steps,)),
+        )
+        if _fits(problem, placement, others):
+            return placement
+    raise AssertionError("after the last end everything fits")
+
+
+def _fits(problem: Problem, placement: Placement, others: tuple[Placement, ...]) -> bool:
+    beside = [o for o in others if o.start_seconds < placement.end_seconds and placement.start_seconds < o.end_seconds]
+    if any(set(other.devices) & set(placement.devices) for other in beside):
+        return False
+    node = problem.cluster.node(problem.cluster.device(placement.devices[0]).node)
+    here = [other for other in beside if problem.cluster.device(other.devices[0]).node == node.name]
+    for moment in (placement.start_seconds, *(other.start_seconds for other in here)):
+        now = [placement, *(other for other in here if other.start_seconds <= moment < other.end_seconds)]
+        if moment < placement.start_seconds:
+            continue
+        if sum(other.option.host_bytes for other in now) > node.memory_bytes:
+            return False
+        if sum(other.option.cores for other in now) > node.cores:
+            return False
+    return True

@@ -1,0 +1,43 @@
+import math
+
+import pytest
+import torch
+
+from dovetail.profile import links
+from dovetail.profile.links import measure_links
+from dovetail.vocabulary import Kind
+
+
+def are_sound(found):
+    return all(
+        math.isfinite(link.bytes_per_second) and link.bytes_per_second > 0 < link.latency_seconds for link in found
+    )
+
+
+@pytest.mark.process
+def test_between_processes():
+    found = measure_links(Kind(name="cpu", processor="cpu"), device=torch.device("cpu"))
+    assert [(link.source, link.target) for link in found] == [("process", "process")]
+    assert are_sound(found)
+
+
+@pytest.mark.process
+def test_a_process_that_ends_is_noticed(monkeypatch):
+    monkeypatch.setattr(links, "_CHILD", "pass")
+    with pytest.raises(ConnectionError):
+        measure_links(Kind(name="cpu", processor="cpu"), device=torch.device("cpu"))
+
+
+def test_device_and_kind_must_agree():
+    with pytest.raises(ValueError, match="processor 'cuda'"):
+        measure_links(Kind(name="h200", processor="cuda"), device=torch.device("cpu"))
+
+
+@pytest.mark.gpu
+def test_to_and_from_a_device():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    found = measure_links(Kind(name="gpu", processor="cuda"), device=torch.device("cuda"))
+    print(found)
+    assert [(link.source, link.target) for link in found] == [("host", "gpu"), ("gpu", "host"), ("process", "process")]
+    assert are_sound(found)
