@@ -476,8 +476,14 @@ class Controller:
         predicted, taken = running.placement.duration_seconds, event.data["duration_seconds"]
         off = abs(taken - predicted)
         drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
-        if drifted and self._queues.idle_and_behind():
+        if drifted and self._is_ripe(event.at_seconds) and self._queues.idle_and_behind():
             self._stale = self._stale or f"a placement took {taken:.1f} s for {predicted:.1f} s"
+
+    def _is_ripe(self, now: float) -> bool:
+        # Planning takes time too: a plan is followed for a tenth of its length before drift alone ends it.
+        made_at, plan = self.plans[-1]
+        assert plan.schedule is not None
+        return now - made_at > DRIFT * plan.schedule.makespan_seconds
 
     # Commands
 

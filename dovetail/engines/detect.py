@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -45,6 +46,8 @@ def _processor_name() -> str:
             if line.startswith("model name"):
                 words = re.sub(r"\(.*?\)|@.*|CPU|Processor", " ", line.partition(":")[2]).split()
                 return "cpu-" + "-".join(words[-2:]).lower()
+            if line.startswith("CPU part"):  # ARM gives numbers instead of a name
+                return f"cpu-{platform.machine()}-{line.partition(':')[2].strip().removeprefix('0x')}"
     return "cpu"
 
 

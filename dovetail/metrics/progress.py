@@ -140,7 +140,7 @@ def _retried(one: Progress, event: Event) -> None:
 
 def _extended(one: Progress, event: Event) -> None:
     if one.status in ("finished", "halved"):
-        one.status = "pending"
+        one.status, one.reason = "pending", ""
 
 
 def _vanished(one: Progress, event: Event) -> None:

@@ -7,13 +7,14 @@ are numbers, and each option remembers the nodes that may hold it, so that a sta
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dovetail.vocabulary import Cluster, Option, Placement
 
 
 class Capacity:
-    """What is free now, for a fixed list of options, each named by its number in that list.
+    """What is free now, for a fixed list of options. Options, nodes and devices go by their numbers, each in
+    the order of its list.
 
     An option is *shut* after `find` found no node for it, until `give` frees what it needs: nothing else
     can make room, so a planner need not ask for it again before.
@@ -22,8 +23,8 @@ class Capacity:
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(1.0,), cores=2)
     >>> capacity = Capacity(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=3), options=[option])
     >>> devices = capacity.take(0, node=capacity.find(0))
-    >>> capacity.names(devices), capacity.find(0), capacity.give(option, devices=devices)
-    (('n0:0', 'n0:1'), None, [0])
+    >>> devices, capacity.find(0), capacity.give(option, devices=devices)
+    ((0, 1), None, [0])
     """
 
     def __init__(self, cluster: Cluster, *, options: Sequence[Option]) -> None:
@@ -90,10 +91,6 @@ class Capacity:
             heapq.heappush(self._free[option.kind][self._nodes[device]], device)
         self._draw(option, node, -1)
         return self._reopen(node)
-
-    def names(self, devices: Iterable[int]) -> tuple[str, ...]:
-        """The names of devices by their numbers."""
-        return tuple([self._cluster.devices[device].name for device in devices])
 
     def _all_devices(self) -> dict[str, list[list[int]]]:
         """For each kind and node its devices: ascending lists of numbers, which are heaps already."""

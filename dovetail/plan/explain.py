@@ -17,6 +17,7 @@ from dovetail.vocabulary.units import show_seconds
 TASKS_EXPLAINED = 200
 
 _Record = TypeVar("_Record", Option, Rejection)
+_Holders = defaultdict[str, list[Placement]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,8 @@ def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
     >>> differences(Schedule(placements=()), Schedule(placements=(placement,)))[0].because
     'it is new in the plan'
     """
-    old, new = _first_places(before), _first_places(after)
-    moved = (_moved(task, old.get(task), new.get(task), after) for task in sorted(old.keys() | new.keys()))
+    old, new, holders = _first_places(before), _first_places(after), _holders(after)
+    moved = (_moved(task, old.get(task), new.get(task), holders) for task in sorted(old.keys() | new.keys()))
     return tuple(each for each in moved if each is not None)
 
 
@@ -122,7 +123,7 @@ def _no_other(rejected: Sequence[Rejection], *, many: bool) -> str:
     return f"{only}: {first.technique} on {first.count} × {first.kind} {first.reason}"
 
 
-def _moved(task: str, old: Placement | None, new: Placement | None, after: Schedule) -> Moved | None:
+def _moved(task: str, old: Placement | None, new: Placement | None, holders: _Holders) -> Moved | None:
     if old is None or new is None:
         because = "it is new in the plan" if old is None else "it is no longer in the plan"
     elif old.option != new.option:
@@ -131,21 +132,27 @@ def _moved(task: str, old: Placement | None, new: Placement | None, after: Sched
             f"{_option(old.option)} took {show_seconds(old.duration_seconds)}"
         )
     elif set(old.devices) != set(new.devices):
-        because = _why_other_devices(task, old, new, after)
+        because = _why_other_devices(old, new, holders)
     else:
         return None
     return Moved(task=task, before=_place(old), after=_place(new), because=because)
 
 
-def _why_other_devices(task: str, old: Placement, new: Placement, after: Schedule) -> str:
-    """Who holds a device that the task had before, when the task starts now."""
-    for placement in after.placements:
-        held = sorted(set(placement.devices) & set(old.devices))
-        overlaps = placement.start_seconds < new.end_seconds and new.start_seconds < placement.end_seconds
-        if held and overlaps and task not in placement.tasks:
-            until = show_seconds(placement.end_seconds)
-            return f"{held[0]} holds {', '.join(map(repr, placement.tasks))} until {until}"
+def _why_other_devices(old: Placement, new: Placement, holders: _Holders) -> str:
+    """Who holds a device that the task had before, while the task runs now."""
+    for device in sorted(set(old.devices) - set(new.devices)):
+        for other in holders[device]:
+            if other.start_seconds < new.end_seconds and new.start_seconds < other.end_seconds:
+                return f"{device} holds {', '.join(map(repr, other.tasks))} until {show_seconds(other.end_seconds)}"
     return f"it starts at {show_seconds(new.start_seconds)}, before at {show_seconds(old.start_seconds)}"
+
+
+def _holders(schedule: Schedule) -> _Holders:
+    holders: _Holders = defaultdict(list)
+    for placement in schedule.placements:
+        for device in placement.devices:
+            holders[device].append(placement)
+    return holders
 
 
 def _first_places(schedule: Schedule) -> dict[str, Placement]:

@@ -121,7 +121,7 @@ class Sources:
 
     def _global(self, name: str, value: Any, names: list[str]) -> Iterator[list[Any]]:
         if isinstance(value, types.ModuleType):
-            if not _is_under(getattr(value, "__file__", None) or "<built in>"):
+            if _file(value) and not _is_under(_file(value)):
                 inside = [(each, vars(value)[each]) for each in names if each in vars(value)]
                 for each, found in inside:
                     if not isinstance(found, types.ModuleType):
@@ -147,11 +147,11 @@ def is_installed(thing: Any) -> bool:
     >>> is_installed(json.dumps)
     True
     """
-    if isinstance(thing, type):
-        functions = _functions(thing)
-        module = sys.modules.get(thing.__module__)
-        return is_installed(functions[0]) if functions else _is_under(getattr(module, "__file__", None) or "<built in>")
-    return _is_under(thing.__code__.co_filename)
+    if not isinstance(thing, type):
+        return _is_under(thing.__code__.co_filename)
+    for function in _functions(thing):
+        return is_installed(function)
+    return thing.__module__ in sys.builtin_module_names or _is_under(_file(sys.modules.get(thing.__module__)))
 
 
 def package_of(thing: Any) -> str:
@@ -163,8 +163,12 @@ def package_of(thing: Any) -> str:
     return (getattr(thing, "__module__", None) or "").partition(".")[0]
 
 
+def _file(module: types.ModuleType | None) -> str:
+    return getattr(module, "__file__", None) or ""
+
+
 def _is_under(file: str) -> bool:
-    return file.startswith((*_INSTALLED, "<frozen", "<built in>"))
+    return file.startswith((*_INSTALLED, "<frozen"))
 
 
 def _is_torch(thing: Any) -> bool:
@@ -182,6 +186,16 @@ def _functions(cls: type) -> list[types.FunctionType]:
 
 
 def _source(thing: Any) -> str:
+    # Finding a class of transformers takes 0.1 s and is asked for again for every task of a sweep.
+    return _installed_source(thing) if is_installed(thing) else _read_source(thing)
+
+
+@functools.cache
+def _installed_source(thing: Any) -> str:
+    return _read_source(thing)
+
+
+def _read_source(thing: Any) -> str:
     # A lambda's source is the whole statement around it, which may hold a learning rate.
     if getattr(thing, "__name__", "") != "<lambda>":
         try:

@@ -86,7 +86,7 @@ def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def _buffers(model: nn.Module) -> Iterator[None]:
     kept = [
-        (module, name, buffer, buffer._version, buffer.clone())
+        (module, name, buffer, buffer.clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
@@ -95,9 +95,11 @@ def _buffers(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for module, name, buffer, version, value in kept:
+            for module, name, buffer, value in kept:
                 module._buffers[name] = buffer  # forward may have put another tensor in its place
-                if buffer._version != version:  # expanded buffers cannot be written, and were not
+                # Expanded buffers cannot be written, and were not. Version counters would not tell: batch
+                # normalisation writes its statistics without counting.
+                if not torch.equal(buffer, value):
                     buffer.copy_(value)
 
 

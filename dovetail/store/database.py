@@ -133,7 +133,7 @@ class Store:
     def events(self, *, task: str | None = None, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, with their numbers: of one task or of all, those after a number."""
         query = "SELECT number, kind, task, attempt, at_seconds, data FROM events WHERE number > ?"
-        rows = self._rows(query + (" AND task = ?" if task is not None else ""), (after, *([task] if task else [])))
+        rows = self._rows(query + (" AND task = ?" if task is not None else ""), (after, *([] if task is None else [task])))
         for number, kind, name, attempt, at, data in rows:
             yield (
                 number,
@@ -142,8 +142,8 @@ class Store:
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """A task's metrics, by name and step."""
-        query = "SELECT name, step, value, at_seconds FROM points WHERE task = ?" + (" AND name = ?" if name else "")
-        rows = self._rows(query + " ORDER BY name, step", (task, *([name] if name else [])))
+        query = "SELECT name, step, value, at_seconds FROM points WHERE task = ?" + (" AND name = ?" if name is not None else "")
+        rows = self._rows(query + " ORDER BY name, step", (task, *([] if name is None else [name])))
         # SQLite keeps NaN as NULL.
         return [
             Point(task=task, name=n, step=s, value=float("nan") if v is None else v, at_seconds=at)

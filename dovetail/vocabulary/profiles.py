@@ -10,7 +10,7 @@ class LayerProfile:
     """One layer of a model, as measured for one batch.
 
     A layer is a module that holds no other module with work of its own. `activation_bytes` is its
-    output, `saved_bytes` what it keeps for backward; parameters shared with an earlier layer count there.
+    output; parameters shared with an earlier layer count there.
 
     >>> LayerProfile(name="0", operation="Linear", forward_seconds=1e-3, backward_seconds=2e-3).activation_bytes
     0

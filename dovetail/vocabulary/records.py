@@ -137,7 +137,8 @@ def plain(data: Any) -> Any:
 @functools.cache
 def _schema(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    # Fields that a record works out for itself are not part of it.
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:

@@ -100,6 +100,9 @@ class Stop:
 class Task:
     """One model to train.
 
+    Its `identity` says who it is across runs: its name, program, code and parameters, but not how long it trains,
+    so that a task given more steps goes on from where it was.
+
     >>> task = Task(name="small", program=Program(reference="a.py:f"), parameters={"seed": 3}, stop=Stop(steps=9))
     >>> task.seed, len(task.identity)
     (3, 16)
@@ -109,25 +112,21 @@ class Task:
     program: Program
     parameters: Mapping[str, Any] = FrozenDict()
     stop: Stop
+    identity: str = dataclasses.field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", FrozenDict(self.parameters))
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise InvalidWorkload(f"a task's name must be non-empty, without '/' or a leading dot, got {self.name!r}.")
-        dumps(self.parameters)  # refuses what is not plain data
+        place = self.program.reference.rpartition("/")[2]  # a project that moves stays who it was
+        # Refuses parameters that are not plain data.
+        text = dumps([self.name, place, self.program.source, sorted(self.parameters.items())])
+        object.__setattr__(self, "identity", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     @property
     def seed(self) -> int:
         """What seeds the task: its parameter `seed`, else 0."""
         return int(self.parameters.get("seed", 0))
-
-    @property
-    def identity(self) -> str:
-        """Who this task is across runs: its name, program, code and parameters, but not how long it
-        trains, so that a task given more steps goes on from where it was."""
-        place = self.program.reference.rpartition("/")[2]  # a project that moves stays who it was
-        text = dumps([self.name, place, self.program.source, sorted(self.parameters.items())])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,15 +44,14 @@ def gantt(reading: Reading) -> tuple[Figure | None, list[str]]:
     lanes = {device: float(place) for place, device in enumerate(devices)}
     divisor, unit = time_unit(max(bar.end_seconds for group in bars.values() for bar in group) - reading.origin_seconds)
     traces: list[Figure] = []
-    for label, group in bars.items():
+    for kind, group in bars.items():
         pieces = [(bar, lanes[device]) for bar in group for device in bar.devices if device in lanes]
         if len(pieces) > MOST_BARS:
-            notes.append(f"Of {len(pieces):,} {label} bars the first {MOST_BARS:,} are drawn.")
-        traces += _gantt_traces(reading, label, pieces[:MOST_BARS], divisor)
-    return {
-        "data": traces,
-        "layout": _gantt_layout(devices, f"{unit} since {'the first plan' if reading.plans else 'the first start'}"),
-    }, notes
+            whose = "measured bars" if kind == "measured" else f"bars of the {kind} plan"
+            notes.append(f"Of {len(pieces):,} {whose} the first {MOST_BARS:,} are drawn.")
+        traces += _gantt_traces(reading, kind, pieces[:MOST_BARS], divisor)
+    title = f"{unit} since the first {'plan' if reading.plans else 'start'}"
+    return {"data": traces, "layout": _gantt_layout(devices, title)}, notes
 
 
 def curve_data(reading: Reading) -> list[dict[str, Any]]:

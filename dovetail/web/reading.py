@@ -99,6 +99,8 @@ def read(store: Store, *, workload: str | None = None) -> Reading:
     redact = redactor(task.parameters for task in tasks.values())
     watched = _Watched(set(tasks) if workload is not None else None)
     watched.watch(event for _, event in store.events())
+    for one in watched.progress.values():
+        one.reason = redact(one.reason)
     metrics = _Metrics(store, watched, redact)
     rows = [metrics.add(identity, task) for identity, task in tasks.items()]
     places = {identity: place for place, identity in enumerate(tasks)}
@@ -178,8 +180,7 @@ class _Metrics:
             reached = time_to_target(task.stop, curves=found, spans=one.spans)
             self.targets.append(Target(task=identity, target=show_target(task.stop), reached=reached))
         made = row(task, progress=one, curves=found, as_of_seconds=self._watched.as_of_seconds)
-        name, reason = self._redact(made.name), self._redact(made.reason)
-        return dataclasses.replace(made, name=name, reason=reason, parameters=masked(made.parameters))
+        return dataclasses.replace(made, name=self._redact(made.name), parameters=masked(made.parameters))
 
     def _keep(self, identity: str, curve: Curve, goal: str) -> None:
         self._goals.setdefault(curve.name, goal)

@@ -250,7 +250,7 @@ def _bound(plan: Plan) -> str:
         return ""
     return (
         f" Its makespan is {show_seconds(plan.schedule.makespan_seconds)}; nothing can take less than "
-        f"{show_seconds(plan.bound_seconds)}, so at most {plan.gap:.0%} is left to gain."
+        f"{show_seconds(plan.bound_seconds)}, so it is at most {plan.gap:.0%} longer than need be."
     )
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import dovetail.plan.problem as problem
+from dovetail.plan import problem
 
 # By a module inside it: as an attribute, `dovetail.plan` is the public verb.
 FOLDER = pathlib.Path(problem.__file__).parent

@@ -27,6 +27,5 @@ def test_rates_of_a_device():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     kind = measure_kind(Kind(name="gpu", processor="cuda"), device=torch.device("cuda"))
-    print(kind)
     assert kind.matrix_flops_per_second > 0
     assert kind.memory_bytes_per_second > 0

@@ -85,7 +85,6 @@ def test_a_language_model():
 def test_nothing_is_left_behind():
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    state = torch.get_rng_state()
     batch = torch.randn(8, 2)
     given, state = batch.clone(), torch.get_rng_state()
     layers, _ = measure(of(model, lambda model, batch: model(batch.mul_(2)).mean()), batch)

@@ -38,6 +38,5 @@ def test_to_and_from_a_device():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     found = measure_links(Kind(name="gpu", processor="cuda"), device=torch.device("cuda"))
-    print(found)
     assert [(link.source, link.target) for link in found] == [("host", "gpu"), ("gpu", "host"), ("process", "process")]
     assert are_sound(found)

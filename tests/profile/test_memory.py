@@ -10,7 +10,7 @@ LARGE = 64 << 20
 def test_the_peak_outlives_what_made_it():
     peak = PeakMemory(torch.device("cpu"))
     start = peak.bytes()
-    torch.ones(LARGE, dtype=torch.uint8)
+    bytearray(LARGE)  # no tensor: torch's allocator may have kept room from an earlier test
     if not peak._is_reset:
         pytest.skip("this system does not let a process reset its peak")
     assert peak.bytes() >= start + LARGE // 2

@@ -1,0 +1,71 @@
+"""What every bench shares: a table with machine, date and versions, results on disk, and bars that can be missed."""
+
+import dataclasses
+import datetime
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dovetail.describe import versions
+from dovetail.engines import detect
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A figure that must be at most or at least something."""
+
+    name: str
+    value: float
+    most: float | None = None
+    least: float | None = None
+
+    def met(self) -> bool:
+        """NaN meets no bar."""
+        if self.most is not None and not self.value <= self.most:
+            return False
+        return self.least is None or self.value >= self.least
+
+    def __str__(self) -> str:
+        limit = f"at most {self.most:g}" if self.most is not None else f"at least {self.least:g}"
+        return f"{self.name}: {self.value:.4g} ({limit})"
+
+
+def finish(name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: bool, quick: bool) -> int:
+    """Print the table, write `results/<name>.json`, and give the exit code. A quick run writes nothing."""
+    console = Console()
+    table = Table(title=f"{name}, {machine()}", title_justify="left")
+    for column in dict.fromkeys(key for row in rows for key in row):
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in dict.fromkeys(key for r in rows for key in r)))
+    console.print(table)
+    for bar in bars:
+        console.print(("met     " if bar.met() else "MISSED  ") + str(bar), highlight=False)
+    if not quick:
+        found = {"date": _today(), "machine": machine(), "rows": rows}
+        found["bars"] = [{**dataclasses.asdict(bar), "met": bar.met()} for bar in bars]
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    return 1 if check and not all(bar.met() for bar in bars) else 0
+
+
+def machine() -> str:
+    """Date, hardware and versions in one line."""
+    cluster = detect()
+    devices = " + ".join(f"{count} × {kind.name}" for kind, count in cluster.counts())
+    memory = cluster.nodes[0].memory_bytes / (1 << 30)
+    return f"{_today()}, {devices}, {memory:.0f} GiB, {platform.machine()}, {versions()}"
+
+
+def _today() -> str:
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
