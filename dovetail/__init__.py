@@ -16,6 +16,7 @@ _WHERE = {
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
     "Result": "dovetail.control",
+    "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
@@ -33,11 +34,34 @@ _WHERE = {
     "workload": "dovetail.describe",
 }
 
-__all__ = sorted([*_WHERE, "__version__"])
+__all__ = [
+    "Cluster",
+    "DovetailError",
+    "Halving",
+    "Plan",
+    "Result",
+    "Settings",
+    "Stop",
+    "Task",
+    "Training",
+    "Workload",
+    "__version__",
+    "detect",
+    "grid",
+    "join",
+    "log_uniform",
+    "open_result",
+    "plan",
+    "run",
+    "sample",
+    "task",
+    "uniform",
+    "workload",
+]
 
 if TYPE_CHECKING:
-    from dovetail.control import Result, open_result
     from dovetail.cli.verbs import plan, run
+    from dovetail.control import Result, Settings, open_result
     from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
     from dovetail.engines import detect
     from dovetail.train import Training

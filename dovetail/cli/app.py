@@ -66,7 +66,7 @@ def run(
             store=store,
             settings=settings,
             progress=not quiet,
-            before=lambda found: [console.print(line, highlight=False) for line in found.lines()] and None,
+            before=lambda found: console.print("\n".join(found.lines()), end="\n" if found.lines() else ""),
         )
         if tensorboard is not None:
             _write_tensorboard(store, tensorboard, result.workload)
@@ -136,7 +136,9 @@ def report(
 @app.command()
 def export(
     task: Annotated[str | None, typer.Argument(help="The task's name; or leave it out and give --best.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path("model"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path(
+        "model"
+    ),
     best: Annotated[str | None, typer.Option(help="Export the task whose metric of this name is best.")] = None,
     goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
     store: StoreOption = HOME,

@@ -3,7 +3,7 @@
 import time
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -68,7 +68,7 @@ def _picture(controller: Controller) -> Group:
     return Group(table, Text(_footer(controller), style="dim"))
 
 
-def _row(controller: Controller, identity: str, one: Progress) -> tuple[object, ...]:
+def _row(controller: Controller, identity: str, one: Progress) -> tuple[RenderableType, ...]:
     until = one.spans[-1].until_step if one.spans else 0
     running = one.status == "running"
     left = (until - one.step) / one.steps_per_second if running and one.steps_per_second > 0 else None

@@ -58,7 +58,9 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
     for line in found.explanation:
         console.print(Text(f"  {_named(line, names)}", style="dim"))
     for rejection in found.rejections:
-        console.print(Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}"))
+        console.print(
+            Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
+        )
 
 
 def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_json: bool = False) -> None:

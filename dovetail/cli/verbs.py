@@ -13,7 +13,7 @@ from dovetail.control import CommandServer, Controller, Reconciliation, Result, 
 from dovetail.engines import LocalEngine, detect
 from dovetail.metrics.progress import ENDED
 from dovetail.store import ControllerLock, Store
-from dovetail.vocabulary import Cluster, DovetailError, Plan, Profile, StoreError, Workload
+from dovetail.vocabulary import Cluster, DovetailError, Kind, Link, Plan, Profile, StoreError, Workload
 
 Observer = Callable[[Controller], None]
 
@@ -140,7 +140,8 @@ def _measured(found: Cluster) -> Cluster:
     from dovetail.profile.devices import measure_kind
     from dovetail.profile.links import measure_links
 
-    kinds, links = [], []
+    kinds: list[Kind] = []
+    links: list[Link] = []
     for kind in found.kinds:
         device = torch.device(kind.processor)
         kinds.append(measure_kind(kind, device=device))
@@ -186,7 +187,7 @@ def _interruptible(controller: Controller) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = []
+    asked: list[int] = []
 
     def handle(number: int, frame: Any) -> None:
         if asked:

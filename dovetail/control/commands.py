@@ -72,4 +72,6 @@ def ask(home: Path, request: dict[str, Any]) -> dict[str, Any]:
     try:
         return ask_socket(found["socket"], request)
     except (OSError, ValueError) as error:
-        raise StoreError(f"the controller of {home}, process {found['process']}, must answer; found: {error}.") from error
+        raise StoreError(
+            f"the controller of {home}, process {found['process']}, must answer; found: {error}."
+        ) from error

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dovetail.control import halving
+from dovetail.control import halving, measuring
+from dovetail.control.ledger import Ledger
 from dovetail.control.queues import Queues
 from dovetail.control.reconcile import Reconciliation, events_of, reconcile
 from dovetail.control.settings import Settings
 from dovetail.control.snapshot import Waiting, snapshot, unplaceable, without
-from dovetail.describe import deposit, versions
+from dovetail.describe import deposit
 from dovetail.engines import Engine, MemberOrder, Order
-from dovetail.metrics.progress import ENDED, Progress, fold
-from dovetail.plan import PLANNERS, Problem, Trial, check, trials
-from dovetail.store import Point, Store, raise_fence
-from dovetail.vocabulary import Cluster, Event, InvalidWorkload, Option, Placement, Plan, Profile, Task, Workload
-from dovetail.vocabulary import from_json, to_json
+from dovetail.metrics.progress import Progress
+from dovetail.plan import PLANNERS, Problem, check
+from dovetail.store import Store, raise_fence
+from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, Task, Workload, to_json
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
 DRIFT = 0.10
@@ -66,8 +66,7 @@ class Controller:
         self.plans: list[tuple[float, Plan]] = []
         self.trials_left = 0
         self._engine, self._planner, self._observe = engine, planner, observe
-        self._everything = fold(event for _, event in store.events())
-        self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._ledger = Ledger(store, now=engine.now)
         self._running: dict[str, _Running] = {}
         self._queues = Queues(cluster)
         self._numbers = itertools.count(1)
@@ -79,7 +78,7 @@ class Controller:
     @property
     def progress(self) -> dict[str, Progress]:
         """Where each task of this workload stands."""
-        return {identity: self._everything[identity] for identity in self.tasks}
+        return {identity: self._ledger[identity] for identity in self.tasks}
 
     def now(self) -> float:
         """The engine's clock."""
@@ -91,50 +90,39 @@ class Controller:
 
     def reconcile(self) -> Reconciliation:
         """Bring the store up to date with the workload; gives what changed since it last ran."""
-        gone = {identity for identity, one in self._everything.items() if one.vanished}
-        found = reconcile(self.workload, self.store, gone=gone)
+        found = reconcile(self.workload, self.store, gone=self._ledger.gone())
         events = events_of(found, at_seconds=self.now())
-        events += [
-            Event(kind="retried", task=task, at_seconds=self.now())
-            for task in self.tasks
-            if (one := self._everything.get(task)) and one.status == "failed"
-        ]
-        # A controller that was killed left tasks that seem to run.
-        events += [
-            Event(
-                kind="lost",
-                task=task,
-                attempt=one.attempt,
-                at_seconds=self.now(),
-                data={"reason": "its controller ended"},
-            )
-            for task in self.tasks
-            if (one := self._everything.get(task)) and one.status == "running"
-        ]
+        for task, one in self.progress.items():
+            if one.status == "failed":
+                events.append(self._ledger.event("retried", task))
+            elif one.status == "running":  # its controller was killed
+                events.append(self._ledger.event("lost", task, reason="its controller ended"))
         if self.store.home is not None:
             deposit(self.store.home)
-        self.store.add(tasks=[(self.workload.name, task) for task in self.tasks.values()], events=events)
-        fold(events, self._everything)
-        for task in self.tasks:
-            self._everything.setdefault(task, Progress(task=task)).losses = 0
+        self.store.add(
+            tasks=[(self.workload.name, task) for task in self.tasks.values()], hardware=[("cluster", self.cluster)]
+        )
+        self._ledger.record(events)
+        for one in self.progress.values():
+            one.losses = 0  # the retry budget is a run's own
         return found
 
     def measure(self) -> None:
         """Learn each task's family, then measure every option of every family that was not measured yet."""
         self.phase = "measuring"
-        self._run_all(self._fingerprint_orders())
-        self._check_metrics_known()
-        while missing := self._missing_trials():
+        self._run_all(measuring.fingerprints(self.tasks, self._ledger, self.cluster))
+        self._fail(measuring.impossible(self.workload, self._ledger))
+        while not self._stopping and (missing := measuring.missing_trials(self.tasks, self._ledger, self.cluster)):
             self.trials_left = len(missing)
             self._run_all(missing)
         self.trials_left = 0
-        self._check_metrics_reported()
+        self._fail(measuring.impossible(self.workload, self._ledger))
 
     def plan(self) -> Plan:
         """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
         problem = self._problem()
         if nowhere := unplaceable(problem):
-            self._record(self._event("failed", task, reason=reason) for task, reason in nowhere.items())
+            self._fail(nowhere)
             problem = without(problem, nowhere)
         plan = self._planner(problem)
         assert plan.schedule is not None
@@ -161,7 +149,7 @@ class Controller:
     # What is to be done
 
     def _pending(self) -> bool:
-        return any(self._everything[task].status not in ENDED for task in self.tasks)
+        return not all(self._ledger.has_ended(task) for task in self.tasks)
 
     def _problem(self) -> Problem:
         now = self.now()
@@ -169,15 +157,15 @@ class Controller:
         waiting = [
             Waiting(task=task, family=one.fingerprint["family"], steps=self._steps(task), count=self._kept(one))
             for task in self.tasks
-            if (one := self._everything[task]).status == "pending" and one.fingerprint
+            if (one := self._ledger[task]).status == "pending" and one.fingerprint
         ]
-        return snapshot(waiting, profiles=self._profiles.values(), cluster=self.cluster, running=running)
+        return snapshot(waiting, profiles=self._ledger.profiles(), cluster=self.cluster, running=running)
 
     def _kept(self, one: Progress) -> int:
         return one.count if one.saved_step else 0
 
     def _target(self, task: str) -> tuple[int, bool]:
-        one = self._everything[task]
+        one = self._ledger[task]
         assert one.fingerprint is not None
         last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
         return halving.target(self.workload.halving, step=one.saved_step, last_step=last)
@@ -185,43 +173,27 @@ class Controller:
     def _steps(self, task: str) -> int:
         until, _ = self._target(task)
         # A task already there has its end to report; that is a step's worth of work at most.
-        return max(1, until - self._everything[task].saved_step)
+        return max(1, until - self._ledger[task].saved_step)
 
     def _replan(self) -> None:
         because, self._stale = self._stale, ""
         plan = self.plan()
         assert plan.schedule is not None
-        now = self.now()
-        number = self.store.add_plan(plan, workload=self.workload.name, at_seconds=now)
-        self.plans.append((now, plan))
+        self.plans.append((self.now(), plan))
+        self._ledger.record_plan(plan, workload=self.workload.name, because=because)
         self._queues.load(plan.schedule)
-        self._record(
-            [
-                Event(
-                    kind="planned",
-                    at_seconds=now,
-                    data={
-                        "plan": number,
-                        "makespan_seconds": plan.schedule.makespan_seconds,
-                        "bound_seconds": plan.bound_seconds,
-                        "because": because,
-                        "workload": self.workload.name,
-                    },
-                )
-            ]
-        )
 
     def _start_ready(self) -> None:
         started = self._queues.ready()
         orders = [self._order(placement) for placement in started]
-        self._record(
-            self._event(
+        self._ledger.record(
+            self._ledger.event(
                 "started",
                 member.task.identity,
                 attempt=member.attempt,
                 placement=order.name,
                 devices=order.devices,
-                step=self._everything[member.task.identity].saved_step,
+                step=self._ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,
                 option=to_json(placement.option),
@@ -236,7 +208,7 @@ class Controller:
         members = []
         for task in placement.tasks:
             until, final = self._target(task)
-            attempt = self._everything[task].attempt + 1
+            attempt = self._ledger[task].attempt + 1
             members.append(
                 MemberOrder(
                     task=self.tasks[task],
@@ -277,47 +249,10 @@ class Controller:
 
     # Measuring
 
-    def _fingerprint_orders(self) -> list[Order]:
-        unknown = [
-            task
-            for task in self.tasks
-            if (one := self._everything[task]).status not in ENDED
-            and (one.fingerprint is None or one.fingerprint.get("versions", versions()) != versions())
-        ]
-        devices = self.cluster.devices[: max(1, len(unknown))]
-        shares = [unknown[n :: len(devices)] for n in range(len(devices))]
-        return [
-            self._new_order(
-                purpose="fingerprint",
-                members=tuple(MemberOrder(task=self.tasks[task]) for task in share),
-                devices=(device.name,),
-            )
-            for device, share in zip(devices, shares, strict=True)
-            if share
-        ]
-
-    def _missing_trials(self) -> list[Order]:
-        """An order for each trial that is missing, made with some task of the family that has not failed."""
-        able: dict[str, str] = {}
-        for task in self.tasks:
-            one = self._everything[task]
-            if one.status not in ENDED and one.fingerprint:
-                able.setdefault(one.fingerprint["family"], task)
-        return [self._trial_order(trial, able[trial.family]) for trial in trials(able, self._profiles.values(), self.cluster)]
-
-    def _trial_order(self, trial: Trial, task: str) -> Order:
-        return self._new_order(
-            purpose="measure",
-            members=(MemberOrder(task=self.tasks[task]),),
-            devices=tuple(device.name for device in self.cluster.of_kind(trial.kind)[: trial.count]),
-            technique=trial.technique,
-            family=trial.family,
-        )
-
-    def _run_all(self, orders: Iterable[Order]) -> None:
+    def _run_all(self, wanted: Iterable[measuring.Fields]) -> None:
         """Run measuring orders, as many at once as devices allow: options are measured as they will run,
         with neighbours, since neighbours share memory and caches."""
-        waiting = deque(orders)
+        waiting = deque(self._new_order(**fields) for fields in wanted)
         while (waiting or self._running) and not (self._stopping and not self._running):
             for _ in range(len(waiting)):
                 order = waiting.popleft()
@@ -335,42 +270,13 @@ class Controller:
                 self._step()
 
     def _failed(self, order: Order) -> bool:
-        return all(self._everything[member.task.identity].status in ENDED for member in order.members)
+        return all(self._ledger.has_ended(member.task.identity) for member in order.members)
 
     def _same_node(self, devices: list[str], count: int) -> tuple[str, ...] | None:
         by_node: dict[str, list[str]] = {}
         for device in devices:
             by_node.setdefault(self.cluster.device(device).node, []).append(device)
         return next((tuple(found[:count]) for found in by_node.values() if len(found) >= count), None)
-
-    def _check_metrics_known(self) -> None:
-        """Epochs need a length; it is known as soon as the task was built."""
-        for task in self.tasks:
-            one = self._everything[task]
-            if one.fingerprint and one.status not in ENDED:
-                try:
-                    self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
-                except InvalidWorkload as error:
-                    self._record([self._event("failed", task, reason=str(error))])
-
-    def _check_metrics_reported(self) -> None:
-        """A target that evaluation never reports would train to the end in vain."""
-        reported: dict[str, set[str]] = {}
-        for profile in self._profiles.values():
-            reported.setdefault(profile.family, set()).update(profile.metrics)
-        for task, one in self.progress.items():
-            if one.status in ENDED or not one.fingerprint or one.fingerprint["family"] not in reported:
-                continue
-            names = reported[one.fingerprint["family"]]
-            wanted = {self.tasks[task].stop.metric}
-            if self.workload.halving:
-                wanted.add(self.workload.halving.metric)
-            for metric in sorted(name for name in wanted if name is not None and names and name not in names):
-                reason = (
-                    f"evaluation must report the metric {metric!r} that this task is judged by; it reports "
-                    f"{sorted(names)}. Add it to what evaluate gives, or change the target."
-                )
-                self._record([self._event("failed", task, reason=reason)])
 
     # What happened
 
@@ -381,18 +287,14 @@ class Controller:
 
     def _handle(self, events: list[Event]) -> None:
         accepted = [event for event in map(self._accept, events) if event is not None]
-        self._record(accepted)
+        self._ledger.record(accepted)
         for event in accepted:
             if event.kind == "saved":
                 self._acknowledge(event)
-            elif event.kind == "measured":
-                profile = from_json(Profile, to_json(event.data))
-                self._profiles[_key(profile)] = profile
-                self.store.add(profiles=[profile])
             elif event.kind == "lost":
                 self._after_loss(event)
             elif event.kind == "stopped" and event.task in self._cancelled:
-                self._record([self._event("cancelled", event.task, step=event.data["step"])])
+                self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
             elif event.kind in ("waiting", "failed", "finished"):
                 self._after_end(event)
             elif event.kind == "released":
@@ -405,23 +307,9 @@ class Controller:
             assert running is not None
             duration = event.at_seconds - running.started_at
             return dataclasses.replace(event, data={**event.data, "duration_seconds": duration})
-        if event.attempt and event.attempt != self._everything[event.task].attempt:
+        if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return None
         return event
-
-    def _record(self, events: Iterable[Event]) -> None:
-        """Put events and the points they carry on disk, then let them count."""
-        events = list(events)
-        if not events:
-            return
-        points = [
-            Point(task=event.task, name=name, step=step, value=value, at_seconds=event.at_seconds)
-            for event in events
-            if event.kind == "progress"
-            for name, step, value in event.data["points"]
-        ]
-        self.store.add(events=[event for event in events if event.kind != "progress"], points=points)
-        fold(events, self._everything)
 
     def _acknowledge(self, event: Event) -> None:
         for name, running in self._running.items():
@@ -429,14 +317,16 @@ class Controller:
                 self._engine.acknowledge(name, task=event.task, step=event.data["step"])
 
     def _after_loss(self, event: Event) -> None:
-        one = self._everything[event.task]
+        one = self._ledger[event.task]
         self._stale = self._stale or "a worker was lost"
         if one.losses > self.settings.retries:
             reason = (
                 f"a task may be lost {self.settings.retries} times in a row without anything newly saved; "
                 f"this was loss {one.losses}: {event.data['reason']}"
             )
-            self._record([self._event("failed", event.task, reason=reason, log=event.data.get("log", ""))])
+            self._ledger.record(
+                [self._ledger.event("failed", event.task, reason=reason, log=event.data.get("log", ""))]
+            )
 
     def _after_end(self, event: Event) -> None:
         if event.kind == "failed" or event.data.get("reason"):
@@ -451,12 +341,14 @@ class Controller:
         missing = {t for t, one in resting.items() if rule.metric not in one.metrics}
         scores = {t: one.metrics[rule.metric] for t, one in resting.items() if t not in missing}
         onward = halving.survivors(rule, scores) if scores else set()
-        self._record(
-            self._event("failed", task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved")
+        self._ledger.record(
+            self._ledger.event(
+                "failed", task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved"
+            )
             for task in missing
         )
-        self._record(
-            self._event(
+        self._ledger.record(
+            self._ledger.event(
                 "promoted" if task in onward else "halved",
                 task,
                 step=rung,
@@ -502,7 +394,7 @@ class Controller:
 
     def _cancel(self, name: str) -> None:
         for task, record in self.tasks.items():
-            if record.name != name or self._everything[task].status in ENDED:
+            if record.name != name or self._ledger.has_ended(task):
                 continue
             held = [n for n, r in self._running.items() if any(m.task.identity == task for m in r.order.members)]
             self._cancelled.add(task)
@@ -510,15 +402,10 @@ class Controller:
             for order in held:
                 self._engine.stop(order, reason="cancelled")
             if not held:
-                self._record([self._event("cancelled", task, step=self._everything[task].saved_step)])
+                self._ledger.record([self._ledger.event("cancelled", task, step=self._ledger[task].saved_step)])
 
-    def _event(self, kind: str, task: str, *, attempt: int | None = None, **data: Any) -> Event:
-        number = self._everything[task].attempt if attempt is None else attempt
-        return Event(kind=kind, task=task, attempt=number, at_seconds=self._engine.now(), data=data)
-
-
-def _key(profile: Profile) -> tuple[str, str, str, int]:
-    return profile.family, profile.technique, profile.kind, profile.count
+    def _fail(self, reasons: dict[str, str]) -> None:
+        self._ledger.record(self._ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
 
 
 def _remaining(running: _Running, now: float) -> Placement:

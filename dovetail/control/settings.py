@@ -28,4 +28,6 @@ class Settings:
                 f"{self.save_every_seconds} s and {self.save_every_steps} steps."
             )
         if self.keep_count < 1 or self.retries < 0:
-            raise InvalidWorkload(f"keep at least 1 checkpoint and 0 retries, got {self.keep_count} and {self.retries}.")
+            raise InvalidWorkload(
+                f"keep at least 1 checkpoint and 0 retries, got {self.keep_count} and {self.retries}."
+            )

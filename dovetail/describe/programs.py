@@ -92,12 +92,13 @@ def load_file(path: Path) -> types.ModuleType:
 def _load_file(path: Path, changed: int) -> types.ModuleType:
     name = f"_dovetail_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module
-    return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr, func-returns-value]
+    return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
 
 def _import(name: str) -> types.ModuleType:

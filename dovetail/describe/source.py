@@ -81,7 +81,7 @@ def _defined(statement: ast.stmt) -> list[str]:
         return [statement.name]
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]
-    targets = list(getattr(statement, "targets", [])) + [getattr(statement, "target", None)]
+    targets = [*getattr(statement, "targets", []), getattr(statement, "target", None)]
     return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 

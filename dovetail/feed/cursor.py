@@ -30,7 +30,7 @@ class Cursor:
     ([1, 2], [1, 2])
     """
 
-    def __init__(self, batches: Iterable[Any], *, before_draw: Callable[[int, int], None]) -> None:
+    def __init__(self, batches: Any, *, before_draw: Callable[[int, int], None]) -> None:
         self._batches = batches
         self._before_draw = before_draw
         self._iterator: Iterator[Any] | None = None
@@ -46,7 +46,8 @@ class Cursor:
             taken = self._take_up_to(count)
         if len(taken) < count:
             raise ProgramError(
-                f"batches must give at least {count} each time they are iterated; epoch {self.epoch} gave {len(taken)}. "
+                f"batches must give at least {count} each time they are iterated; epoch {self.epoch} gave "
+                f"{len(taken)}. "
                 f"A generator runs once only: use a list, a DataLoader, or a class with __iter__."
             )
         return taken
@@ -70,7 +71,8 @@ class Cursor:
         if skipped < state["index"] or self._digests != list(state["digests"]):
             raise ProgramError(
                 f"batches must repeat themselves when they are iterated again; epoch {self.epoch} did not: "
-                f"{skipped} of {state['index']} batches passed, first ones {self._digests} for {list(state['digests'])}. "
+                f"{skipped} of {state['index']} batches passed, the first ones were {self._digests} and not "
+                f"{list(state['digests'])}. "
                 f"Seed their order from the task's seed, or give them state_dict and load_state_dict."
             )
 

@@ -41,7 +41,7 @@ class EventClock(Clock):
 
     def mark(self) -> torch.cuda.Event:
         """An event after all work given to the current stream so far."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 

@@ -84,11 +84,11 @@ class CallNames:
         return module if number == 1 else f"{module}#{number}"
 
 
-class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Flow(TorchDispatchMode):
     """Watches a forward pass. Use it as a context, with `watch` on every module; then read `layers`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._names = CallNames()
         self._joins: dict[frozenset[str], Call] = {}
         self._join_counts: Counter[str] = Counter()
@@ -204,7 +204,7 @@ def _is_opaque(module: nn.Module) -> bool:
 
 def _storage(tensor: torch.Tensor) -> Any:
     try:
-        return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        return StorageWeakRef(tensor.untyped_storage())
     except NotImplementedError:  # sparse tensors have several
         return id(tensor)
 

@@ -101,7 +101,7 @@ def _fresh(batch: Any, device: torch.device) -> Any:
 
 def _backward(model: nn.Module, loss: torch.Tensor) -> None:
     if loss.requires_grad:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     forget_gradients(model)
 
 

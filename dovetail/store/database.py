@@ -133,7 +133,9 @@ class Store:
     def events(self, *, task: str | None = None, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, with their numbers: of one task or of all, those after a number."""
         query = "SELECT number, kind, task, attempt, at_seconds, data FROM events WHERE number > ?"
-        rows = self._rows(query + (" AND task = ?" if task is not None else ""), (after, *([] if task is None else [task])))
+        rows = self._rows(
+            query + (" AND task = ?" if task is not None else ""), (after, *([] if task is None else [task]))
+        )
         for number, kind, name, attempt, at, data in rows:
             yield (
                 number,
@@ -142,7 +144,9 @@ class Store:
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """A task's metrics, by name and step."""
-        query = "SELECT name, step, value, at_seconds FROM points WHERE task = ?" + (" AND name = ?" if name is not None else "")
+        query = "SELECT name, step, value, at_seconds FROM points WHERE task = ?" + (
+            " AND name = ?" if name is not None else ""
+        )
         rows = self._rows(query + " ORDER BY name, step", (task, *([] if name is None else [name])))
         # SQLite keeps NaN as NULL.
         return [

@@ -103,7 +103,7 @@ def recover(root: Path, *, at_most: int | None = None) -> tuple[TrainingState | 
 
     Damaged checkpoints are set aside under another name, so that they are neither met nor counted again.
     """
-    damages = []
+    damages: list[Damage] = []
     for path in complete(root):
         if at_most is not None and step_of(path) > at_most:
             continue
@@ -220,13 +220,15 @@ def _read_piece(path: Path, piece: Mapping[str, Any]) -> dict[str, torch.Tensor]
         )
     if _digest(file) != piece["sha256"]:
         raise CheckpointError(f"{file} must match its checksum; its bytes were altered.")
-    return safetensors.torch.load_file(file)
+    tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(file)
+    return tensors
 
 
 def _assemble(name: str, entry: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Path) -> torch.Tensor:
     slices = entry["slices"]
     if len(slices) == 1 and slices[0]["shape"] == entry["shape"]:
-        return loaded[slices[0]["piece"]][slices[0]["name"]]
+        only: torch.Tensor = loaded[slices[0]["piece"]][slices[0]["name"]]
+        return only
     whole = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
     filled = 0
     for part in slices:

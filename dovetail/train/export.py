@@ -22,8 +22,9 @@ def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.M
 def export(task: Task, directory: Path, path: Path, *, home: Path | None = None) -> Path:
     """Write the model to `path`: through its own `save_pretrained` where it has one, else one safetensors file."""
     model = load_model(task, directory, home=home)
-    if hasattr(model, "save_pretrained"):
-        model.save_pretrained(path)
+    save_pretrained = getattr(model, "save_pretrained", None)
+    if callable(save_pretrained):
+        save_pretrained(path)
         return path
     if path.suffix != ".safetensors":
         path = path / "model.safetensors"
@@ -37,5 +38,7 @@ def _newest(task: Task, directory: Path) -> TrainingState:
     state, damages = checkpoint.recover(directory)
     if state is None:
         why = f"; {len(damages)} damaged ones were passed over" if damages else ""
-        raise CheckpointError(f"task {task.name!r} must have a checkpoint to export; there is none in {directory}{why}.")
+        raise CheckpointError(
+            f"task {task.name!r} must have a checkpoint to export; there is none in {directory}{why}."
+        )
     return state

@@ -103,8 +103,10 @@ class ResidentSession(Session):
 
     def _plain_step(self, batches: list[Any]) -> StepReport:
         training, optimizer = self._training, self._training.optimizer
-        assert training.loss is not None and isinstance(optimizer, torch.optim.Optimizer)
-        losses, metrics = [], {}
+        assert training.loss is not None
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        losses: list[torch.Tensor] = []
+        metrics: Mapping[str, Any] = {}
         for number, batch in enumerate(batches):
             if number:
                 self._random.begin(self._step, number)

@@ -7,6 +7,7 @@ Knows torch's state dicts; knows nothing of files.
 
 import base64
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,8 @@ def _capture_optimizer(
     name: str, optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
 ) -> Any:
     names = parameter_names(model)
-    groups, state = [], {}
+    groups: list[Any] = []
+    state: dict[str, Any] = {}
     for group in optimizer.param_groups:
         members = [_name_of(parameter, names) for parameter in group["params"]]
         rest = {key: value for key, value in group.items() if key != "params"}
@@ -139,7 +141,7 @@ def _restore_optimizer(
     saved = [group["parameters"] for group in packed["groups"]]
     if own != saved:
         raise _mismatch(f"parameter groups of optimizer {name!r}", saved, own)
-    order = {member: number for number, member in enumerate(sum(own, []))}
+    order = {member: number for number, member in enumerate(itertools.chain.from_iterable(own))}
     optimizer.load_state_dict(
         {
             "state": {

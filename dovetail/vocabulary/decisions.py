@@ -85,7 +85,8 @@ class Placement:
     """An option for named tasks on named devices from a start for a duration: its prediction.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
-    >>> Placement(tasks=("a",), steps=(4,), option=option, devices=("n0:0",), start_seconds=1, duration_seconds=2).end_seconds
+    >>> where = {"option": option, "devices": ("n0:0",)}
+    >>> Placement(tasks=("a",), steps=(4,), start_seconds=1, duration_seconds=2, **where).end_seconds
     3
     """
 

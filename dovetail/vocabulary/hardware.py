@@ -104,7 +104,7 @@ class Cluster:
     ) -> "Cluster":
         """`nodes` equal hosts with `devices_per_node` devices of one kind.
 
-        >>> Cluster.uniform(Kind(name="v100", processor="cuda", memory_bytes=16 << 30), devices_per_node=8).count("v100")
+        >>> Cluster.uniform(Kind(name="v100", processor="cuda"), devices_per_node=8).count("v100")
         8
         """
         return Cluster(

@@ -1,0 +1,92 @@
+"""What has to be learned before planning: each task's family, then every option of every family.
+
+Gives orders and, where a task turns out to be impossible, the reason; the loop runs and records them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.control.ledger import Ledger
+from dovetail.describe import versions
+from dovetail.engines import MemberOrder
+from dovetail.plan import Trial, trials
+from dovetail.vocabulary import Cluster, InvalidWorkload, Task, Workload
+
+Fields = dict[str, Any]
+"""The fields of an order, all but its name."""
+
+
+def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
+    """Orders that build every task whose family is not known under the versions installed now, one a device."""
+    unknown = [
+        task
+        for task in tasks
+        if not ledger.has_ended(task)
+        and ((known := ledger[task].fingerprint) is None or known.get("versions") not in ("", versions()))
+    ]
+    devices = cluster.devices[: max(1, len(unknown))]
+    shares = [unknown[number :: len(devices)] for number in range(len(devices))]
+    return [
+        {
+            "purpose": "fingerprint",
+            "members": tuple(MemberOrder(task=tasks[task]) for task in share),
+            "devices": (device.name,),
+        }
+        for device, share in zip(devices, shares, strict=True)
+        if share
+    ]
+
+
+def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
+    """An order for each option not measured yet, with the first task of its family that has not ended."""
+    able: dict[str, Task] = {}
+    for task, record in tasks.items():
+        known = ledger[task].fingerprint
+        if known and not ledger.has_ended(task):
+            able.setdefault(known["family"], record)
+    return [_trial(trial, able[trial.family], cluster) for trial in trials(able, ledger.profiles(), cluster)]
+
+
+def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:
+    """The tasks that cannot end as they were told to, with the reason: epochs without a length, a target that
+    evaluation never reports."""
+    reported: dict[str, set[str]] = {}
+    for profile in ledger.profiles():
+        reported.setdefault(profile.family, set()).update(profile.metrics)
+    found = {}
+    for task in workload.tasks:
+        known = ledger[task.identity].fingerprint
+        if known and not ledger.has_ended(task.identity):
+            reason = _no_length(task, known) or _no_metric(task, workload, reported.get(known["family"], set()))
+            if reason:
+                found[task.identity] = reason
+    return found
+
+
+def _trial(trial: Trial, task: Task, cluster: Cluster) -> Fields:
+    return {
+        "purpose": "measure",
+        "members": (MemberOrder(task=task),),
+        "devices": tuple(device.name for device in cluster.of_kind(trial.kind)[: trial.count]),
+        "technique": trial.technique,
+        "family": trial.family,
+    }
+
+
+def _no_length(task: Task, fingerprint: Mapping[str, Any]) -> str:
+    try:
+        task.stop.last_step(fingerprint.get("steps_per_epoch"))
+    except InvalidWorkload as error:
+        return str(error)
+    return ""
+
+
+def _no_metric(task: Task, workload: Workload, reported: set[str]) -> str:
+    wanted = [task.stop.metric, workload.halving.metric if workload.halving else None]
+    for metric in wanted:
+        if metric is not None and reported and metric not in reported:
+            return (
+                f"evaluation must report the metric {metric!r} that this task is judged by; it reports "
+                f"{sorted(reported)}. Add it to what evaluate gives, or change the target."
+            )
+    return ""
