@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from dovetail.vocabulary import DovetailError, StoreBusy
 from dovetail.vocabulary.units import parse_bytes
@@ -57,7 +58,7 @@ def run(
             save_every_seconds=save_seconds,
             save_every_steps=save_steps,
             keep_count=keep,
-            keep_bytes=parse_bytes(keep_bytes) if keep_bytes else None,
+            keep_bytes=_bytes(keep_bytes) if keep_bytes else None,
             retries=retries,
         )
         console = Console(stderr=True, quiet=quiet)
@@ -66,7 +67,7 @@ def run(
             store=store,
             settings=settings,
             progress=not quiet,
-            before=lambda found: console.print("\n".join(found.lines()), end="\n" if found.lines() else ""),
+            before=lambda found: _print_lines(console, found.lines()),
         )
         if tensorboard is not None:
             _write_tensorboard(store, tensorboard, result.workload)
@@ -188,6 +189,18 @@ def cancel(task: Annotated[str, typer.Argument(help="The task's name.")], store:
     """Ask the running controller to save one task and run it no more."""
     with _answering():
         _ask(store, {"do": "cancel", "task": task})
+
+
+def _print_lines(console: Console, lines: list[str]) -> None:
+    for line in lines:  # Texts, since a task's name may hold brackets that rich would read as markup
+        console.print(Text(line), soft_wrap=True)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise DovetailError(f"--keep-bytes: {error}") from None
 
 
 def _ask(store: Path, request: dict[str, Any]) -> None:

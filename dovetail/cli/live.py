@@ -53,7 +53,8 @@ class Live:
                 self._said[identity] = one.status
                 reason = f": {one.reason}" if one.reason else ""
                 name = controller.tasks[identity].name
-                self._console.print(f"{name} {one.status} at step {one.step}{reason}", highlight=False, soft_wrap=True)
+                # A Text, since a user's message may hold brackets that rich would read as markup.
+                self._console.print(Text(f"{name} {one.status} at step {one.step}{reason}"), soft_wrap=True)
 
 
 def _picture(controller: Controller) -> Group:

@@ -1,7 +1,8 @@
 """Tables for the terminal, and the same as JSON."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -129,7 +130,8 @@ def _layer_table(profile: Profile) -> Table:
 def _table(*names: str) -> Table:
     rows = Table(box=None, pad_edge=False, header_style="dim")
     for name in names:
-        rows.add_column(name)
+        # Folded, not cut: the end of a long word in a reason may be what matters. A Text, for metrics named [so].
+        rows.add_column(Text(name), overflow="fold")
     return rows
 
 
@@ -146,4 +148,13 @@ def _named(line: str, names: dict[str, str]) -> str:
 
 
 def _print_json(value: Any) -> None:
-    Console().print_json(json.dumps(value), highlight=False)
+    Console().print_json(json.dumps(_strict(value), allow_nan=False), highlight=False)
+
+
+def _strict(value: Any) -> Any:
+    """Without what JSON cannot spell: a number that is not finite becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -32,11 +32,12 @@ def controlling(
     _made(home)
     current: dict[str, Controller] = {}
     with contextlib.ExitStack() as stack:
+        # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
+        engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
         server = CommandServer(lambda request: _answer(current, request))
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.path))
         store = stack.enter_context(Store(home, write=True))
-        engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
         stack.callback(engine.close)
         controller = Controller(
             workload, cluster=cluster, store=store, engine=engine, settings=settings, observe=observe
@@ -55,7 +56,12 @@ def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Pat
     with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
         controller.reconcile()
         controller.measure()
-        return dataclasses.replace(controller.plan(), workload=workload, cluster=cluster)
+        found = controller.plan()
+        failures = _failures(controller)
+        if len(failures) == len(controller.tasks):
+            raise DovetailError("no task could be planned:\n" + "\n".join(failures))
+        explanation = (*found.explanation, *(f"not planned: {failure}" for failure in failures))
+        return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=cluster)
 
 
 def profile(workload: Workload, *, store: str | Path = ".dovetail") -> list[tuple[str, Profile]]:
@@ -67,7 +73,7 @@ def profile(workload: Workload, *, store: str | Path = ".dovetail") -> list[tupl
         for identity, one in controller.progress.items():
             if one.fingerprint:
                 names.setdefault(one.fingerprint["family"], []).append(controller.tasks[identity].name)
-        failures = [f"{controller.tasks[i].name}: {one.reason}" for i, one in controller.progress.items() if one.reason]
+        failures = _failures(controller)
         if failures and not names:
             raise DovetailError("no task could be measured:\n" + "\n".join(failures))
         return [(", ".join(names[p.family]), p) for p in controller.store.profiles() if p.family in names]
@@ -124,6 +130,14 @@ def run(
         controller.measure()
         controller.run()
     return open_result(store, workload=workload.name)
+
+
+def _failures(controller: Controller) -> list[str]:
+    return [
+        f"{controller.tasks[task].name}: {one.reason}"
+        for task, one in controller.progress.items()
+        if one.status == "failed"
+    ]
 
 
 def _made(home: Path) -> Path:

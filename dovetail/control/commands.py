@@ -21,6 +21,12 @@ from dovetail.vocabulary import StoreError
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    # Beyond the default of 5 that wait to be accepted, the kernel refuses (EAGAIN) whoever asks with a timeout.
+    request_queue_size = 128
+
+
 class CommandServer:
     """Answers commands on a thread of its own until closed; `answer` must be safe to call from there.
 
@@ -39,8 +45,7 @@ class CommandServer:
                     reply = answer(json.loads(self.rfile.readline()))
                     self.wfile.write(json.dumps(reply).encode() + b"\n")
 
-        self._server = socketserver.ThreadingUnixStreamServer(self.path, Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(self.path, Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 

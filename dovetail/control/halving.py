@@ -23,8 +23,7 @@ def complete_rung(progress: Mapping[str, Progress]) -> int | None:
     if not resting:
         return None
     rung = min(resting)
-    behind = [one for one in progress.values() if one.status not in (*ENDED, "resting") and one.step < rung]
-    return None if behind else rung
+    return None if any(_is_behind(one, rung) for one in progress.values()) else rung
 
 
 def survivors(halving: Halving, scores: Mapping[str, float]) -> set[str]:
@@ -34,5 +33,18 @@ def survivors(halving: Halving, scores: Mapping[str, float]) -> set[str]:
     ['b', 'c']
     """
     sign = -1.0 if halving.goal == "max" else 1.0
-    ranked = sorted(scores, key=lambda task: (math.isnan(scores[task]), sign * scores[task], task))
-    return set(ranked[: max(1, len(scores) // halving.factor)])
+
+    def rank(task: str) -> tuple[bool, float, str]:
+        score = scores[task]
+        # NaN is neither less nor more than NaN: it must not decide between two that both have it.
+        return (True, 0.0, task) if math.isnan(score) else (False, sign * score, task)
+
+    return set(sorted(scores, key=rank)[: max(1, len(scores) // halving.factor)])
+
+
+def _is_behind(one: Progress, rung: int) -> bool:
+    if one.status in (*ENDED, "resting"):
+        return False
+    # A task reports its last step before it reports that it rests there, with what it is judged by.
+    arriving = one.status == "running" and bool(one.spans) and one.spans[-1].until_step <= rung
+    return one.step < rung or arriving

@@ -1,6 +1,7 @@
 """What came of a workload, read from its store."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,12 +61,14 @@ class Result:
     home: Path
 
     def best(self, metric: str, *, goal: str = "max") -> TaskResult:
-        """The task whose metric, at its last evaluation, is best."""
-        scored = [task for task in self.tasks if metric in task.metrics]
+        """The task whose metric, at its last evaluation, is best; `goal` is max or min. NaN is never best."""
+        if goal not in ("max", "min"):
+            raise DovetailError(f"goal must be 'max' or 'min', got {goal!r}.")
+        scored = [task for task in self.tasks if not math.isnan(task.metrics.get(metric, math.nan))]
         if not scored:
             known = sorted({name for task in self.tasks for name in task.metrics})
-            raise DovetailError(f"some task must have reported {metric!r}; reported were {known}.")
-        sign = {"max": 1.0, "min": -1.0}[goal]
+            raise DovetailError(f"some task must have reported {metric!r} as a number; reported were {known}.")
+        sign = 1.0 if goal == "max" else -1.0
         return max(scored, key=lambda task: sign * task.metrics[metric])
 
     def __getitem__(self, name: str) -> TaskResult:

@@ -14,10 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe import carried, source
+from dovetail.describe import carried, source, traits
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
 
 PICKLED = "pickle:"
+PRIVATE = "_dovetail_"
+
+# Modules beside the program files of each folder, while another folder has modules of the same names.
+_ASIDE: dict[Path, dict[str, types.ModuleType]] = {}
 
 
 def program(named: str | Callable[..., Any]) -> Program:
@@ -85,18 +89,45 @@ def load_file(path: Path) -> types.ModuleType:
     """The module in a file, run once for each version of the file; its folder is importable from it."""
     if not path.is_file():
         raise ProgramError(f"{path} must be a Python file; it is not there.")
+    _enter(path.resolve().parent)
     return _load_file(path.resolve(), path.stat().st_mtime_ns)
+
+
+def _enter(folder: Path) -> None:
+    """Let plain imports find what lies in `folder`: programs of two folders may each have a `model.py` beside them,
+    and one worker may run both."""
+    others = _ASIDE.keys() - {folder}
+    for name, module in list(sys.modules.items()) if others else ():
+        home = _home(module)
+        if home in others and _has(folder, name.partition(".")[0]):
+            _ASIDE[home][name] = sys.modules.pop(name)
+    sys.modules.update(_ASIDE.get(folder, {}))
+    _ASIDE[folder] = {}
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+
+
+def _home(module: types.ModuleType) -> Path | None:
+    """The folder from which a module was imported, packages around it included."""
+    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+    if not file or name.startswith(PRIVATE):
+        return None
+    depth = name.count(".") + (Path(file).name == "__init__.py")
+    return Path(file).parents[depth] if depth < len(Path(file).parents) else None
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
 @functools.lru_cache(maxsize=64)
 def _load_file(path: Path, changed: int) -> types.ModuleType:
-    name = f"_dovetail_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{PRIVATE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
     sys.modules[name] = module
     return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
@@ -130,11 +161,19 @@ def _from_reference(reference: str) -> Program:
             spec = None
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             raise ProgramError(f"a program's module must be importable; {place!r} was not found on the path.")
-        return Program(reference=reference, source=source.digest(Path(spec.origin), name))
+        parts = place.count(".") + (Path(spec.origin).name == "__init__.py")
+        return Program(reference=reference, source=_digest(Path(spec.origin), name, Path(spec.origin).parents[parts]))
     path = Path(place).resolve()
     if not path.is_file():
         raise ProgramError(f"a program's file must exist; {path} does not.")
-    return Program(reference=f"{path}:{name}", source=source.digest(path, name))
+    return Program(reference=f"{path}:{name}", source=_digest(path, name, path.parent))
+
+
+def _digest(file: Path, name: str, root: Path) -> str:
+    try:
+        return source.digest(file, name, root=root)
+    except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or zero bytes
+        raise ProgramError(f"{file} and what it imports must be valid Python; found: {error}.") from None
 
 
 def _importable_place(function: Callable[..., Any]) -> str | None:
@@ -155,27 +194,7 @@ def _is_installed(file: Path) -> bool:
 
 
 def _from_pickle(function: Callable[..., Any]) -> Program:
-    digest = _digest_of(function)
+    digest = traits.digest_of(function)
     name = getattr(function, "__name__", type(function).__name__).strip("<>").replace(".", "-") + "-" + digest
     carried.carry(name, function)
     return Program(reference=PICKLED + name, source=digest)
-
-
-def _digest_of(function: Callable[..., Any]) -> str:
-    # A pickle's own bytes change from process to process, so they cannot say who the program is.
-    inner = inspect.unwrap(function)
-    closed = [
-        repr(cell.cell_contents) for cell in getattr(inner, "__closure__", None) or () if _plain(cell.cell_contents)
-    ]
-    try:
-        text = source.digest_text(inspect.cleandoc("\n" + inspect.getsource(inner)))
-    except (OSError, TypeError, SyntaxError):
-        code = getattr(inner, "__code__", None)
-        text = (
-            repr((code.co_code, code.co_names, [c for c in code.co_consts if _plain(c)])) if code else repr(type(inner))
-        )
-    return hashlib.sha256("\n".join([text, *closed]).encode()).hexdigest()[:12]
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | bytes)

@@ -1,8 +1,9 @@
 """A digest of the code that a program reaches in its own files.
 
 Starts at the function and follows the names it uses: definitions of the same file, and of files beside it that
-it imports from. Comments, formatting and docstrings do not count, nor does the rest of the file, so editing the
-sweep leaves its programs alone and editing the model makes another program. Installed packages are not followed.
+it imports, at their top or inside functions. Comments, formatting and docstrings do not count, nor does the rest
+of the file, so editing the sweep leaves its programs alone and editing the model makes another program. Installed
+packages are not followed.
 """
 
 import ast
@@ -13,9 +14,12 @@ from pathlib import Path
 
 Definitions = dict[str, list[ast.stmt]]
 
+EVERYTHING = "*"  # all of a file, for those who import it whole
+STARS = "from *"  # its imports of everything from elsewhere
 
-def digest(file: Path, function: str) -> str:
-    """A short digest of `function` in `file` and of all that it reaches.
+
+def digest(file: Path, function: str, *, root: Path | None = None) -> str:
+    """A short digest of `function` in `file` and of all that it reaches; `root` is where its packages lie.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +33,7 @@ def digest(file: Path, function: str) -> str:
     (True, False)
     """
     parts: list[str] = []
-    _collect(file.resolve(), function, set(), parts)
+    _collect(file.resolve(), function, (root or file.parent).resolve(), set(), parts)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -42,38 +46,57 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(ast.dump(_bare(ast.parse(text))).encode()).hexdigest()[:16]
 
 
-def _collect(file: Path, name: str, seen: set[tuple[Path, str]], parts: list[str]) -> None:
+def _collect(file: Path, name: str, root: Path, seen: set[tuple[Path, str]], parts: list[str]) -> None:
     if (file, name) in seen:
         return
     seen.add((file, name))
-    for node in _definitions(file, file.stat().st_mtime_ns).get(name, []):
+    for node in _found(file, name):
         if isinstance(node, ast.Import | ast.ImportFrom):
             parts.append(ast.dump(node))
-            for other, other_name in _imports(file, node, name):
-                _collect(other, other_name, seen, parts)
+            for other, other_name in _imports(file, node, name, root):
+                _collect(other, other_name, root, seen, parts)
         else:
             parts.append(ast.dump(_bare(node)))
-            for used in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}):
-                _collect(file, used, seen, parts)
+            for other, used in _used(file, node, root):
+                _collect(other, used, root, seen, parts)
 
 
+def _found(file: Path, name: str) -> list[ast.stmt]:
+    definitions = _definitions(file, file.stat().st_mtime_ns, file.stat().st_size)
+    # A name that is not defined here may come from any module whose every name was imported.
+    return definitions.get(name) or definitions.get(STARS, [])
+
+
+def _used(file: Path, node: ast.AST, root: Path) -> Iterator[tuple[Path, str]]:
+    yield from ((file, name) for name in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Import | ast.ImportFrom):
+            yield from _imports(file, inner, None, root)
+
+
+# The size is part of the key because two edits may fall into one tick of the file system's clock.
 @functools.lru_cache(maxsize=64)
-def _definitions(file: Path, changed: int) -> Definitions:
+def _definitions(file: Path, changed: int, size: int) -> Definitions:
     found: Definitions = {}
-    for statement in _statements(ast.parse(file.read_text()).body):
+    statements = list(_statements(ast.parse(file.read_text()).body))
+    for statement in statements:
         for name in _defined(statement):
             found.setdefault(name, []).append(statement)
-    found["*"] = [s for s in _statements(ast.parse(file.read_text()).body) if not isinstance(s, ast.Expr)]
+    if EVERYTHING in found:
+        found[STARS] = found[EVERYTHING]
+    found[EVERYTHING] = [statement for statement in statements if not isinstance(statement, ast.Expr)]
     return found
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    # Definitions may stand inside a condition or a try at the top of the file.
+    # Definitions may stand inside a condition, a loop or a try at the top of the file.
     for statement in body:
         yield statement
-        for field in ("body", "orelse", "finalbody"):
-            if isinstance(statement, ast.If | ast.Try | ast.With):
+        if isinstance(statement, ast.If | ast.Try | ast.With | ast.For | ast.While):
+            for field in ("body", "orelse", "finalbody"):
                 yield from _statements(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _statements(handler.body)
 
 
 def _defined(statement: ast.stmt) -> list[str]:
@@ -85,23 +108,40 @@ def _defined(statement: ast.stmt) -> list[str]:
     return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
-def _imports(file: Path, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[tuple[Path, str]]:
+def _imports(file: Path, node: ast.Import | ast.ImportFrom, name: str | None, root: Path) -> Iterator[tuple[Path, str]]:
+    """The (file, name) pairs behind an import of `name`, or of all that it imports."""
     for alias in node.names:
-        if (alias.asname or alias.name).partition(".")[0] != name:
+        if name is not None and alias.name != "*" and (alias.asname or alias.name).partition(".")[0] != name:
             continue
         if isinstance(node, ast.Import):
-            yield from ((other, "*") for other in _beside(file, alias.name, 0))
-        else:
-            yield from ((other, alias.name) for other in _beside(file, node.module or "", node.level))
+            yield from ((other, EVERYTHING) for other in _beside(file, alias.name, 0, root))
+            continue
+        wanted = (name or EVERYTHING) if alias.name == "*" else alias.name
+        yield from ((other, wanted) for other in _beside(file, node.module or "", node.level, root))
+        # What is imported from a package may be a module of it.
+        inner = f"{node.module}.{alias.name}" if node.module else alias.name
+        yield from ((other, EVERYTHING) for other in _beside(file, inner, node.level, root))
 
 
-def _beside(file: Path, module: str, level: int) -> Iterator[Path]:
-    folder = file.parent if level <= 1 else file.parents[level - 1]
-    path = folder.joinpath(*module.split(".")) if module else folder
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if candidate.is_file():
-            yield candidate.resolve()
-            return
+def _beside(file: Path, module: str, level: int, root: Path) -> Iterator[Path]:
+    if module.partition(".")[0] == "dovetail" and not level:
+        return  # the tool is not part of the program, wherever it is installed
+    folders = [file.parents[level - 1]] if level else [file.parent, _above_package(file), root]
+    for folder in folders:
+        if folder.name in ("site-packages", "dist-packages") and not level:
+            continue
+        path = folder.joinpath(*module.split(".")) if module else folder
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.is_file():
+                yield candidate.resolve()
+                return
+
+
+def _above_package(file: Path) -> Path:
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
 
 
 def _bare(node: ast.AST) -> ast.AST:

@@ -158,7 +158,8 @@ def join(*workloads: Workload, name: str) -> Workload:
     halvings = {each.halving for each in workloads}
     if len(halvings) > 1:
         raise InvalidWorkload("joined workloads must all be halved alike, or none; these differ.")
-    return Workload(name=name, tasks=tuple(t for each in workloads for t in each.tasks), halving=halvings.pop())
+    halving = halvings.pop() if halvings else None
+    return Workload(name=name, tasks=tuple(t for each in workloads for t in each.tasks), halving=halving)
 
 
 def _workload(

@@ -201,15 +201,25 @@ class _Transaction:
         self._home = home
 
     def __enter__(self) -> sqlite3.Connection:
-        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as problem:
+            raise self._refused(problem) from problem
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             self._connection.execute("ROLLBACK" if error else "COMMIT")
         except sqlite3.Error as problem:
-            if error is None:
-                raise StoreError(
-                    f"the store at {self._home} must accept writes; found: {problem}. Free some disk space or check "
-                    f"its permissions, then run again: what was acknowledged before is safe."
-                ) from problem
+            error = error or problem
+        if isinstance(error, sqlite3.Error):
+            # A transaction that could not be committed is still open, and would refuse the next one.
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise self._refused(error) from error
+
+    def _refused(self, problem: sqlite3.Error) -> StoreError:
+        return StoreError(
+            f"the store at {self._home} must accept writes; found: {problem}. Free some disk space or check "
+            f"its permissions, then run again: what was acknowledged before is safe."
+        )

@@ -3,11 +3,15 @@
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dovetail.vocabulary import StoreBusy
+
+
+TRIES = 50
 
 
 class ControllerLock:
@@ -22,18 +26,28 @@ class ControllerLock:
     def __init__(self, home: Path, *, note: dict[str, Any] | None = None) -> None:
         self._path = home / "controller.lock"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._take(home):
             os.close(self._file)
             other = holder(home) or {}
             raise StoreBusy(
                 f"a store must have one controller at a time; {home} is held by process {other.get('process', '?')}. "
                 f"Wait for it, stop it with 'dovetail stop', or use another store (--store)."
-            ) from None
+            )
         text = json.dumps({"process": os.getpid(), **(note or {})}).encode()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, text, 0)
+
+    def _take(self, home: Path) -> bool:
+        # Somebody who asks for the holder has the file locked for an instant, and is no holder.
+        for _ in range(TRIES):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if holder(home) is not None:
+                    return False
+                time.sleep(0.01)
+        return False
 
     def release(self) -> None:
         """Let the next controller in. May be called twice."""

@@ -201,7 +201,7 @@ def _read_index(path: Path) -> dict[str, Any]:
         if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
             raise CheckpointError(f"{path}/index.json must match its own checksum; it was altered or torn.")
         index: dict[str, Any] = json.loads(body)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} must hold a readable index.json; found {error!r}.") from error
     if index["format"] > FORMAT:
         raise CheckpointError(

@@ -7,7 +7,7 @@ from torch import nn
 
 from dovetail.train import checkpoint
 from dovetail.train.build import build
-from dovetail.train.state import TrainingState, model_tensors
+from dovetail.train.state import TrainingState, unpack
 from dovetail.vocabulary import CheckpointError, Task
 
 
@@ -15,7 +15,7 @@ def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.M
     """The model that the task's program builds, with its trained weights, in evaluation mode."""
     state = _newest(task, directory)
     model = build(task, home=home).model
-    model.load_state_dict(model_tensors(state))
+    model.load_state_dict(unpack(state.values["model"], state.tensors))
     return model.eval()
 
 

@@ -73,12 +73,6 @@ def restore(training: "Training", state: TrainingState) -> Any:
     return unpack(values["feed"], tensors)
 
 
-def model_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
-    """The model's own state dict, tied tensors under each of their names."""
-    found: dict[str, torch.Tensor] = unpack(state.values["model"], state.tensors)
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
-
-
 def parameter_names(model: nn.Module) -> dict[torch.Tensor, str]:
     """The first name of each parameter; tied ones have one entry."""
     return {parameter: name for name, parameter in model.named_parameters()}
@@ -142,18 +136,29 @@ def _restore_optimizer(
     if own != saved:
         raise _mismatch(f"parameter groups of optimizer {name!r}", saved, own)
     order = {member: number for number, member in enumerate(itertools.chain.from_iterable(own))}
+    found = {
+        member: {slot: unpack(value, tensors) for slot, value in slots} for member, slots in packed["state"].items()
+    }
     optimizer.load_state_dict(
         {
-            "state": {
-                order[member]: {slot: unpack(value, tensors) for slot, value in slots}
-                for member, slots in packed["state"].items()
-            },
+            "state": {order[member]: slots for member, slots in found.items()},
             "param_groups": [
                 {**unpack(group["rest"], tensors), "params": [order[member] for member in group["parameters"]]}
                 for group in packed["groups"]
             ],
         }
     )
+    _own_slots(optimizer, {parameter: found.get(name, {}) for parameter, name in names.items()})
+
+
+def _own_slots(optimizer: torch.optim.Optimizer, found: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
+    # torch's loading casts slots to their parameter's dtype, which is not exact where an optimizer keeps float32 for
+    # bfloat16 parameters, and keeps the given tensor where nothing is to be cast, so that steps would change it.
+    for parameter, slots in optimizer.state.items():
+        for slot, loaded in slots.items():
+            if isinstance(loaded, torch.Tensor):
+                saved = found[parameter][slot]
+                slots[slot] = saved.to(device=loaded.device, dtype=saved.dtype, copy=True)
 
 
 def _name_of(parameter: torch.Tensor, names: Mapping[torch.Tensor, str]) -> str:
@@ -184,6 +189,8 @@ def pack(tree: Any, prefix: str, tensors: dict[str, torch.Tensor]) -> Any:
     ({'__dict__': [['a', {'__tuple__': [1, {'__tensor__': 'x/a/1'}]}]]}, ['x/a/1'])
     """
     if isinstance(tree, torch.Tensor):
+        while prefix in tensors:  # the keys "a/b" and "a" with "b" inside spell the same name
+            prefix += "'"
         tensors[prefix] = tree.detach()
         return {"__tensor__": prefix}
     if tree is None or isinstance(tree, bool | int | str):
@@ -200,7 +207,9 @@ def pack(tree: Any, prefix: str, tensors: dict[str, torch.Tensor]) -> Any:
         items = [pack(item, f"{prefix}/{number}", tensors) for number, item in enumerate(tree)]
         return items if isinstance(tree, list) else {"__tuple__": items}
     if isinstance(tree, Mapping):
-        return {"__dict__": [[key, pack(value, f"{prefix}/{key}", tensors)] for key, value in tree.items()]}
+        return {
+            "__dict__": [[_key(key, prefix), pack(value, f"{prefix}/{key}", tensors)] for key, value in tree.items()]
+        }
     raise CheckpointError(
         f"what a checkpoint keeps must be tensors and plain data; {prefix} is a {type(tree).__name__}. "
         f"Keep it out of the state dict, or turn it into numbers and text."
@@ -229,4 +238,10 @@ def unpack(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return unpack(value, tensors).cpu().numpy()
     if tag == "__tuple__":
         return tuple(unpack(item, tensors) for item in value)
-    return {key: unpack(item, tensors) for key, item in value}
+    return {unpack(key, tensors): unpack(item, tensors) for key, item in value}
+
+
+def _key(key: Any, prefix: str) -> Any:
+    if isinstance(key, torch.Tensor | numpy.ndarray):
+        raise CheckpointError(f"the keys of what a checkpoint keeps must be plain data; one of {prefix} is a tensor.")
+    return pack(key, prefix, {})

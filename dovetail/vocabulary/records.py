@@ -116,7 +116,11 @@ def loads(cls: type[T], text: str | bytes) -> T:
     >>> loads(Stop, dumps(Stop(steps=5))) == Stop(steps=5)
     True
     """
-    return from_json(cls, json.loads(text))
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InvalidRecord(f"{cls.__name__} must be read from a line of JSON; found: {error}.") from None
+    return from_json(cls, data)
 
 
 def plain(data: Any) -> Any:

@@ -1,0 +1,66 @@
+"""The baseline of the demo: the same tasks one after another in one bare process, with all cores each.
+
+A plain PyTorch loop over what the programs build; nothing of Dovetail runs but the recipe's own description.
+`python bench/one_after_another.py recipes/digits.py` prints one line of JSON.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dovetail.describe import load, load_workload
+from dovetail.train import Training
+from dovetail.vocabulary import Task
+
+
+def main() -> None:
+    began = time.perf_counter()
+    workload = load_workload(sys.argv[1])
+    rows = [train(task) for task in workload.tasks]
+    found = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads(), "tasks": rows}
+    print(json.dumps(found))
+
+
+def train(task: Task) -> dict[str, Any]:
+    """One task from start to end, as a person would write it."""
+    began = time.perf_counter()
+    torch.manual_seed(task.seed)
+    training: Training = load(task.program)(**task.parameters)
+    model, optimizer = training.model, training.optimizer
+    assert training.loss is not None
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    every = training.evaluate_every or training.steps_per_epoch()
+    steps = task.stop.last_step(training.steps_per_epoch())
+    metrics: dict[str, float] = {}
+    batches = endless(training)
+    for step in range(1, steps + 1):
+        for _ in range(training.accumulate):
+            found = training.loss(model, next(batches))
+            loss = found[0] if isinstance(found, tuple) else found
+            (loss / training.accumulate).backward()
+        if training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
+        optimizer.step()
+        if training.schedule is not None:
+            training.schedule.step()
+        optimizer.zero_grad()
+        if training.evaluate is not None and (step == steps or (every and step % every == 0)):
+            model.eval()
+            with torch.no_grad():
+                metrics = dict(training.evaluate(model))
+            model.train()
+    return {"task": task.name, "seconds": time.perf_counter() - began, "metrics": metrics}
+
+
+def endless(training: Training) -> Iterator[Any]:
+    """Batches, epoch after epoch."""
+    while True:
+        yield from training.batches
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What came of a workload, read back from a real store."""
+
+import math
+
+import pytest
+
+from dovetail.control import open_result, table
+from dovetail.store import Point, Store
+from dovetail.vocabulary import DovetailError, Event, StoreError
+from tests.control.simulations import Faults, RiggedEngine, carry_out, controller, task, workload, world
+
+TASKS = [task("low", width=1), task("high", width=2), task("broken")]
+SCORES = {"low": 0.2, "high": 0.9}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A store in which two tasks finished and one failed, with two points of a metric each."""
+    faults = Faults(outcome=lambda name, attempt, until: "it broke" if name == "broken" else None)
+    with Store(tmp_path, write=True) as store:
+        carry_out(controller(workload(*TASKS), store, engine=RiggedEngine(world(), faults)))
+        for record in TASKS[:2]:
+            values = (0.5, SCORES[record.name])
+            store.add(
+                points=[
+                    Point(task=record.identity, name="accuracy", step=step, value=value, at_seconds=step)
+                    for step, value in zip((50, 100), values, strict=True)
+                ]
+            )
+    return tmp_path
+
+
+def test_each_task_with_status_reason_history_and_last_metrics(home):
+    found = open_result(home, workload="simulated")
+    assert [(one.name, one.status, one.step) for one in found.tasks] == [
+        ("low", "finished", 100),
+        ("high", "finished", 100),
+        ("broken", "failed", 0),
+    ]
+    assert found["broken"].reason == "it broke"
+    assert found["high"].history == {"accuracy": ((50, 0.5), (100, 0.9))}
+    assert found["high"].metrics == {"accuracy": 0.9}
+    assert found["high"].directory == home / "checkpoints" / TASKS[1].identity
+    assert found.makespan_seconds > 0
+    assert found.planned_seconds > 0
+
+
+def test_the_best_by_its_last_value(home):
+    found = open_result(home)
+    assert found.best("accuracy").name == "high"
+    assert found.best("accuracy", goal="min").name == "low"
+
+
+def test_a_metric_that_nobody_reported_is_refused_with_those_that_were(home):
+    with pytest.raises(DovetailError, match=r"some task must have reported 'acuracy'.*\['accuracy'\]"):
+        open_result(home).best("acuracy")
+
+
+def test_a_goal_must_be_max_or_min(home):
+    with pytest.raises(DovetailError, match="goal must be 'max' or 'min', got 'maximum'"):
+        open_result(home).best("accuracy", goal="maximum")
+
+
+@pytest.mark.parametrize("goal", ["max", "min"])
+def test_nan_is_never_best(home, goal):
+    with Store(home, write=True) as store:
+        store.add(points=[Point(task=TASKS[0].identity, name="accuracy", step=100, value=math.nan, at_seconds=0.0)])
+    assert open_result(home).best("accuracy", goal=goal).name == "high"
+
+
+def test_what_vanished_is_not_in_the_result(home):
+    with Store(home, write=True) as store:
+        store.add(events=[Event(kind="vanished", task=TASKS[0].identity, at_seconds=0.0)])
+    assert [one.name for one in open_result(home).tasks] == ["high", "broken"]
+
+
+def test_rows_for_scripts(home):
+    (row, *_) = table(open_result(home))
+    assert row == {
+        "task": "low",
+        "status": "finished",
+        "step": 100,
+        "reason": "",
+        "metrics": {"accuracy": 0.2},
+        "parameters": {"width": 1},
+    }
+
+
+def test_a_workload_that_the_store_does_not_hold_is_empty(home):
+    assert open_result(home, workload="another").tasks == ()
+
+
+def test_no_store_no_result(tmp_path):
+    with pytest.raises(StoreError, match=r"there must be a store at .*; found none\."):
+        open_result(tmp_path / "nothing")
