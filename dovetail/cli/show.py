@@ -20,7 +20,7 @@ def result(found: Result, *, as_json: bool = False) -> None:
     """Every task with its status and last metrics."""
     if as_json:
         summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
-        _print_json({"workload": found.workload, **summary, "tasks": table(found)})
+        _print_json({"workload": found.workload, **summary, "warnings": found.warnings, "tasks": table(found)})
         return
     names = list(dict.fromkeys(name for task in found.tasks for name in task.metrics))[:5]
     rows = _table("task", "status", "step", *names, "")
@@ -30,6 +30,8 @@ def result(found: Result, *, as_json: bool = False) -> None:
         rows.add_row(Text(task.name), status, str(task.step), *values, Text(task.reason))
     console = Console()
     console.print(rows)
+    for warning in found.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"

@@ -33,7 +33,8 @@ def controlling(
     current: dict[str, Controller] = {}
     with contextlib.ExitStack() as stack:
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
-        engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
+        with _writing(home):
+            engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
         server = CommandServer(lambda request: _answer(current, request))
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.path))
@@ -141,11 +142,17 @@ def _failures(controller: Controller) -> list[str]:
 
 
 def _made(home: Path) -> Path:
-    try:
+    with _writing(home):
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return home
+
+
+@contextlib.contextmanager
+def _writing(home: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
-    return home
 
 
 def _measured(found: Cluster) -> Cluster:
@@ -164,10 +171,8 @@ def _measured(found: Cluster) -> Cluster:
 
 
 def _lock(home: Path, path: str) -> ControllerLock:
-    try:
+    with _writing(home):
         return ControllerLock(home, note={"socket": path})
-    except PermissionError as error:
-        raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
 
 
 def _answer(current: dict[str, Controller], request: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.metrics.progress import Progress, fold
 from dovetail.store import Store
-from dovetail.vocabulary import DovetailError, Task
+from dovetail.vocabulary import DovetailError, Event, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,6 +58,7 @@ class Result:
     tasks: tuple[TaskResult, ...]
     makespan_seconds: float
     planned_seconds: float
+    warnings: tuple[str, ...]
     home: Path
 
     def best(self, metric: str, *, goal: str = "max") -> TaskResult:
@@ -90,13 +91,15 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
     """What a store holds of a workload (None: of all its tasks that are still in their files)."""
     home = Path(store)
     with Store(home) as opened:
-        progress = fold(event for _, event in opened.events())
+        events = [event for _, event in opened.events()]
+        progress = fold(events)
         tasks = [
             task
             for _, task in opened.tasks(workload=workload)
             if not progress.get(task.identity, Progress(task="")).vanished
         ]
         results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
+        warnings = _warnings(events, {task.identity: task.name for task in tasks})
         plans = opened.plans(workload=workload)
     spans = [span for task in tasks if task.identity in progress for span in progress[task.identity].spans]
     starts, ends = [s.start_seconds for s in spans], [s.end_seconds for s in spans if s.end_seconds is not None]
@@ -106,8 +109,22 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         tasks=results,
         makespan_seconds=max(ends) - min(starts) if ends else 0.0,
         planned_seconds=planned,
+        warnings=warnings,
         home=home,
     )
+
+
+def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, ...]:
+    words = {
+        "fell_back": "a damaged checkpoint was set aside, the one before was used: {reason}",
+        "warned": "{message}",
+    }
+    found = [
+        f"{names[event.task]}: {words[event.kind].format(**event.data)}"
+        for event in events
+        if event.kind in words and event.task in names
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
