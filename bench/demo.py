@@ -1,7 +1,8 @@
 """The main job on this machine: a sweep of real models on real data, measured, planned, trained and reported, next
 to the same tasks one after another with all cores each in one bare process.
 
-Both are whole commands, timed from their start to their end, imports and all. `python bench/demo.py [WORKLOAD]`
+Both are whole commands, timed from their start to their end, imports and all.
+`python bench/demo.py [WORKLOAD [STORE]]`
 """
 
 import json
@@ -20,29 +21,29 @@ from dovetail.control import Result, open_result
 from dovetail.vocabulary.units import show_seconds
 
 ROOT = Path(__file__).parent.parent
-HOME = ROOT / ".dovetail" / "demo"
 
 
 def main() -> None:
     workload = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "recipes" / "digits.py")
+    home = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / ".dovetail" / "demo"
     console = Console()
     # A demo measures, so it starts from nothing each time; your own runs go on where they stopped.
-    shutil.rmtree(HOME, ignore_errors=True)
+    shutil.rmtree(home, ignore_errors=True)
     console.print(f"[bold]dovetail run {workload}[/bold]   ({machine()})", highlight=False)
     began = time.perf_counter()
-    command([sys.executable, "-m", "dovetail", "run", workload, "--store", str(HOME), "--json"], quiet=True)
+    command([sys.executable, "-m", "dovetail", "run", workload, "--store", str(home), "--json"])
     ours = time.perf_counter() - began
     console.print("[bold]the same tasks one after another, all cores each, in one bare process[/bold]")
     began = time.perf_counter()
     bare = json.loads(command([sys.executable, str(ROOT / "bench" / "one_after_another.py"), workload]))
     theirs = time.perf_counter() - began
-    report = ROOT / ".dovetail" / "demo-report.html"
-    command([sys.executable, "-m", "dovetail", "report", "--store", str(HOME), "-o", str(report)])
-    show(console, open_result(HOME), bare, ours=ours, theirs=theirs)
+    report = home / "report.html"
+    command([sys.executable, "-m", "dovetail", "report", "--store", str(home), "-o", str(report)])
+    show(console, open_result(home), bare, ours=ours, theirs=theirs)
     console.print(f"report: {report}", highlight=False, soft_wrap=True)
 
 
-def command(words: list[str], *, quiet: bool = False) -> str:
+def command(words: list[str]) -> str:
     """Run a command, its errors and progress on this terminal; gives its output."""
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     if done.returncode:
@@ -54,12 +55,13 @@ def show(console: Console, result: Result, bare: dict[str, Any], *, ours: float,
     """The results of every task, then the four durations."""
     others = {row["task"]: row for row in bare["tasks"]}
     table = Table(title="What was learned", title_justify="left")
-    for name in ("task", "status", "steps", "accuracy", "accuracy, bare loop", "seconds, bare loop"):
-        table.add_column(name, justify="left" if name in ("task", "status") else "right")
+    table.add_column("task", no_wrap=True)
+    for name in ("steps", "accuracy", "bare loop's", "bare s"):
+        table.add_column(name, justify="right")
     for task in result.tasks:
         other = others[task.name]
         accuracy = [f"{metrics.get('accuracy', float('nan')):.3f}" for metrics in (task.metrics, other["metrics"])]
-        table.add_row(task.name, task.status, str(task.step), *accuracy, f"{other['seconds']:.1f}")
+        table.add_row(task.name, str(task.step), *accuracy, f"{other['seconds']:.1f}")
     console.print(table)
     times = Table(title="How long it took", title_justify="left", show_header=False)
     times.add_column()

@@ -289,9 +289,7 @@ class Controller:
         accepted = [event for event in map(self._accept, events) if event is not None]
         self._ledger.record(accepted)
         for event in accepted:
-            if event.kind == "saved":
-                self._acknowledge(event)
-            elif event.kind == "lost":
+            if event.kind == "lost":
                 self._after_loss(event)
             elif event.kind == "stopped" and event.task in self._cancelled:
                 self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
@@ -310,11 +308,6 @@ class Controller:
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return None
         return event
-
-    def _acknowledge(self, event: Event) -> None:
-        for name, running in self._running.items():
-            if any(member.task.identity == event.task for member in running.order.members):
-                self._engine.acknowledge(name, task=event.task, step=event.data["step"])
 
     def _after_loss(self, event: Event) -> None:
         one = self._ledger[event.task]

@@ -61,12 +61,12 @@ class Engine(abc.ABC):
         """Ask an order to save and end early; with `save=False`, end it at once. Unknown names are ignored."""
 
     @abc.abstractmethod
-    def acknowledge(self, name: str, *, task: str, step: int) -> None:
-        """Tell an order that its save at `step` and all points before it are in the store."""
-
-    @abc.abstractmethod
     def wait(self) -> list[Event]:
-        """What happened since the last call. Blocks for as long as the engine sees fit, and may give nothing."""
+        """What happened since the last call. Blocks for as long as the engine sees fit, and may give nothing.
+
+        Calling it again says that everything given before is in the store: orders may forget what they kept for
+        the case that it was not.
+        """
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -56,6 +56,7 @@ class LocalEngine(Engine):
         self._selector = selectors.DefaultSelector()
         self._workers: dict[str, _Process] = {}
         self._pending: list[Event] = []
+        self._given: list[Event] = []
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, order: Order) -> None:
@@ -88,14 +89,9 @@ class LocalEngine(Engine):
                 worker.doomed = reason
                 worker.process.kill()
 
-    def acknowledge(self, name: str, *, task: str, step: int) -> None:
-        """Through the socket."""
-        for worker in self._workers.values():
-            if worker.order is not None and worker.order.name == name:
-                self._send(worker, {"do": "acknowledge", "task": task, "step": step})
-
     def wait(self) -> list[Event]:
         """Events from all workers, at most half a second away."""
+        self._acknowledge()
         for key, _ in self._selector.select(0 if self._pending else WAIT_SECONDS):
             self._receive(key.data)
         for worker in list(self._workers.values()):
@@ -104,8 +100,8 @@ class LocalEngine(Engine):
                 worker.doomed = f"no heartbeat for {silent:.0f} s, the limit is {self._silence_seconds:.0f} s"
                 worker.process.kill()
                 self._lose(worker)
-        events, self._pending = self._pending, []
-        return events
+        self._given, self._pending = self._pending, []
+        return self._given
 
     def now(self) -> float:
         """The wall clock."""
@@ -130,6 +126,14 @@ class LocalEngine(Engine):
     def processes(self) -> dict[str, int]:
         """The process numbers of live workers by device, for tests and fault injection."""
         return {name: worker.process.pid for name, worker in self._workers.items()}
+
+    def _acknowledge(self) -> None:
+        saved = {event.task: event.data["step"] for event in self._given if event.kind == "saved"}
+        for worker in self._workers.values() if saved else ():
+            for member in worker.order.members if worker.order else ():
+                if member.task.identity in saved:
+                    step = saved[member.task.identity]
+                    self._send(worker, {"do": "acknowledge", "task": member.task.identity, "step": step})
 
     def _spawn(self, device: str) -> _Process:
         ours, theirs = socket.socketpair()
@@ -180,7 +184,7 @@ class LocalEngine(Engine):
     def _handle(self, worker: _Process, message: dict[str, Any]) -> None:
         if "event" in message and worker.order is not None:
             event = from_json(Event, message["event"])
-            if event.kind in ("finished", "waiting", "stopped", "failed"):
+            if event.kind in ("finished", "waiting", "stopped", "failed", "fingerprinted", "measured"):
                 worker.ended.add(event.task)
             self._pending.append(event)
         elif "released" in message and worker.order is not None:

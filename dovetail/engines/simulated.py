@@ -58,9 +58,6 @@ class SimulatedEngine(Engine):
             heapq.heappush(self._due, (self._now, next(self._number), order, events))
             return
 
-    def acknowledge(self, name: str, *, task: str, step: int) -> None:
-        """Nothing is carried here."""
-
     def wait(self) -> list[Event]:
         """Jump to the next instant at which something ends, and give all that ends then."""
         events: list[Event] = []

@@ -1,0 +1,67 @@
+"""Every bench runs. What it measures is judged by `make bench`, on a machine left alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SWEEP = """
+import torch
+from torch import nn
+import dovetail as dt
+
+def line(learning_rate=0.1, seed=0):
+    model = nn.Linear(4, 1)
+    batches = [torch.ones(8, 4) * n for n in range(5)]
+    return dt.Training(
+        model=model, batches=batches, loss=lambda model, batch: (model(batch) - 1).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate * 1e-2),
+        evaluate=lambda model: {"accuracy": 0.5},
+    )
+
+workload = dt.grid(line, learning_rate=[0.1, 0.01], epochs=4)
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_simulation_meets_its_bars_at_a_small_size() -> None:
+    done = run("bench/simulation.py", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "300 tasks on 32 devices" in done.stdout
+
+
+def test_overhead_prints_its_table() -> None:
+    done = run("bench/overhead.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ours over bare" in done.stdout
+
+
+def test_a_missed_bar_is_named_and_ends_with_1() -> None:
+    code = (
+        "from reporting import Bar, finish\n"
+        "raise SystemExit(finish('x', [], [Bar('speed', 1.0, least=2.0)], check=True, quick=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "MISSED  speed: 1 (at least 2)" in done.stdout
+
+
+@pytest.mark.process
+def test_the_demo_ends_with_its_tables_and_a_report(tmp_path: Path) -> None:
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    home = tmp_path / "store"
+    done = run("bench/demo.py", str(tmp_path / "sweep.py"), str(home))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("planned makespan", "measured makespan", "one after another", "gain, whole against whole"):
+        assert words in done.stdout
+    assert Path(done.stdout.rpartition("report: ")[2].strip()).read_text().startswith("<!")

@@ -1,0 +1,73 @@
+"""Programs for real workers: each does one thing that goes wrong, or tells what it saw."""
+
+import math
+import os
+import sys
+
+import torch
+from torch import nn
+
+from dovetail.train import Training
+
+
+def _training(loss, **options):
+    model = nn.Linear(4, 1)
+    options.setdefault("optimizer", torch.optim.SGD(model.parameters(), lr=0.01))
+    return Training(model=model, batches=[torch.randn(8, 4) for _ in range(4)], loss=loss, **options)
+
+
+def _square(model, batch):
+    return model(batch).square().mean()
+
+
+def steady():
+    return _training(_square)
+
+
+def telling():
+    """Reports its process and its threads as metrics."""
+    return _training(_square, evaluate=lambda model: {"process": os.getpid(), "threads": torch.get_num_threads()})
+
+
+def unruly():
+    """Leaves the process as no program should."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(7)
+    training = _training(_square)
+    with torch.enable_grad():
+        return training
+
+
+def exiting():
+    print("these are my last words")
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def raising():
+    raise LookupError("the data is not here")
+
+
+def greedy():
+    def loss(model, batch):
+        raise torch.OutOfMemoryError("tried to allocate 900 GiB")
+
+    return _training(loss)
+
+
+def diverging(at=7):
+    steps = iter(range(1, 1_000_000))
+
+    def loss(model, batch):
+        return _square(model, batch) * (math.nan if next(steps) >= at else 1.0)
+
+    return _training(loss)
+
+
+def misshapen():
+    return _training(lambda model, batch: _square(model, batch[:, :3]))
+
+
+def not_a_training():
+    return 5
