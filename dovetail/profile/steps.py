@@ -61,7 +61,7 @@ def measure(
     ...     profile = measure(RESIDENT, training, seed=0, device=torch.device("cpu"), threads=1, kind="cpu", count=1,
     ...                       family="f", build_seconds=0.0, scratch=Path(scratch), seconds=0.0)
     >>> profile.parameter_bytes, profile.batch_bytes, profile.metrics
-    (12, 32, ('loss',))
+    (12, 32, ('train/loss',))
     """
     batch = _first(training) if batch is None else batch
     with _kept_threads(threads):
@@ -89,7 +89,7 @@ def measure(
         evaluate_every=training.evaluate_every,
         build_seconds=build_seconds,
         save_seconds=save_seconds,
-        metrics=tuple(sorted({"loss", *map(str, report.metrics), *evaluated})),
+        metrics=tuple(sorted({"train/loss", *(f"train/{name}" for name in report.metrics), *evaluated})),
         layers=found[0],
         edges=found[1],
         versions=versions(training),

@@ -34,7 +34,7 @@ def test_a_known_model(tmp_path):
     assert 2 * parameters <= profile.optimizer_bytes < 2 * parameters + 1000  # two moments and the step counts
     assert profile.batch_bytes == 256
     assert (profile.steps_per_epoch, profile.evaluate_every, profile.build_seconds) == (2, 7, 0.5)
-    assert profile.metrics == ("accuracy", "loss")
+    assert profile.metrics == ("accuracy", "train/loss")
     assert profile.peak_bytes > parameters
     for seconds in (profile.step_seconds, profile.evaluate_seconds, profile.save_seconds):
         assert math.isfinite(seconds)
@@ -47,7 +47,7 @@ def test_a_known_model(tmp_path):
 
 def test_metrics_of_steps_and_no_evaluation(tmp_path):
     profile = profile_of(training(loss=lambda model, batch: (model(batch["x"]).mean(), {"size": 1})), tmp_path)
-    assert profile.metrics == ("loss", "size")
+    assert profile.metrics == ("train/loss", "train/size")
     assert profile.evaluate_seconds == 0
     assert (profile.layers, profile.edges) == ((), ())
 
@@ -68,7 +68,7 @@ def test_steps_of_its_own(tmp_path):
         return {"loss": loss.detach(), "extra": 1.0}
 
     profile = profile_of(training(loss=None, step=step), tmp_path, layers=True)
-    assert profile.metrics == ("extra", "loss")
+    assert profile.metrics == ("train/extra", "train/loss")
     assert profile.layers == ()
 
 
