@@ -23,7 +23,7 @@ from dovetail.vocabulary import Cluster, Kind
 KILLS = 20
 
 # torch is imported inside, so that a controller starts quickly and most kills meet training.
-SWEEP = '''
+SWEEP = """
 import dovetail as dt
 
 def net(dropout=0.2, seed=0):
@@ -51,7 +51,7 @@ def net(dropout=0.2, seed=0):
                        evaluate=evaluate, evaluate_every=25, clip_norm=1.0, accumulate=2, log_every=1)
 
 workload = dt.grid(net, seed=[0, 1], steps=300, name="exact")
-'''
+"""
 
 
 @pytest.fixture(scope="module")

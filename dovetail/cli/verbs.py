@@ -51,7 +51,14 @@ def controlling(
 def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Path = ".dovetail") -> Plan:
     """Measure what has not been measured yet, and plan. Nothing is trained beyond the trials.
 
-    `print(plan)` shows a table and why; `dt.run(plan)` runs it.
+    `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
+    the same one. A store that cannot be written is refused before anything starts:
+
+    >>> from dovetail.describe import grid
+    >>> workload = grid("dovetail.testing.programs:dropout", seed=[0, 1], steps=9)
+    >>> plan(workload, store="/dev/null/store")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
     cluster = cluster or detect()
     with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
@@ -108,6 +115,10 @@ def run(
 
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows
     where every task stands. A second Ctrl-C ends at once what the first asks to save and stop.
+
+    >>> run(Plan())
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.DovetailError: a plan to run must say for which workload; make it with dt.plan(workload).
     """
     workload = what.workload if isinstance(what, Plan) else what
     if workload is None:

@@ -7,13 +7,19 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.vocabulary import Halving
 
 
-def target(halving: Halving | None, *, step: int, last_step: int) -> tuple[int, bool]:
+def target(halving: Halving | None, *, promoted_step: int, saved_step: int, last_step: int) -> tuple[int, bool]:
     """To which step a task goes next, and whether that is its end.
 
-    >>> target(Halving(metric="accuracy", first_steps=10), step=10, last_step=100)
+    That is the first rung it was not promoted from; one that it reached but was never judged at is still ahead.
+
+    >>> rule = Halving(metric="accuracy", first_steps=10)
+    >>> target(rule, promoted_step=0, saved_step=10, last_step=100)
+    (10, False)
+    >>> target(rule, promoted_step=10, saved_step=10, last_step=100)
     (30, False)
     """
-    later = [rung for rung in halving.rungs(last_step) if rung > step] if halving else []
+    rungs = halving.rungs(last_step) if halving else ()
+    later = [rung for rung in rungs if rung > promoted_step and rung >= saved_step]
     return (later[0], False) if later else (last_step, True)
 
 
@@ -45,6 +51,5 @@ def survivors(halving: Halving, scores: Mapping[str, float]) -> set[str]:
 def _is_behind(one: Progress, rung: int) -> bool:
     if one.status in (*ENDED, "resting"):
         return False
-    # A task reports its last step before it reports that it rests there, with what it is judged by.
-    arriving = one.status == "running" and bool(one.spans) and one.spans[-1].until_step <= rung
-    return one.step < rung or arriving
+    # At the rung and not promoted: it has taken its last step, or was lost right after, and is still to be judged.
+    return one.step < rung or (one.step == rung and one.promoted_step < rung)

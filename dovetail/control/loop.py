@@ -110,7 +110,8 @@ class Controller:
     def measure(self) -> None:
         """Learn each task's family, then measure every option of every family that was not measured yet."""
         self.phase = "measuring"
-        self._run_all(measuring.fingerprints(self.tasks, self._ledger, self.cluster))
+        while not self._stopping and (unknown := measuring.fingerprints(self.tasks, self._ledger, self.cluster)):
+            self._run_all(unknown)
         self._fail(measuring.impossible(self.workload, self._ledger))
         while not self._stopping and (missing := measuring.missing_trials(self.tasks, self._ledger, self.cluster)):
             self.trials_left = len(missing)
@@ -133,7 +134,10 @@ class Controller:
         """Until every task has ended, or a stop was asked for and everything is saved."""
         self.phase = "running"
         while not self._stopping and self._pending():
-            if self._stale:
+            self._take_commands()
+            self._judge()
+            self._finish_what_is_done()
+            if self._stale and self._pending():
                 self._replan()
             self._start_ready()
             if not self._running and not self._stale:
@@ -168,12 +172,25 @@ class Controller:
         one = self._ledger[task]
         assert one.fingerprint is not None
         last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
-        return halving.target(self.workload.halving, step=one.saved_step, last_step=last)
+        return halving.target(
+            self.workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
+        )
 
     def _steps(self, task: str) -> int:
         until, _ = self._target(task)
         # A task already there has its end to report; that is a step's worth of work at most.
         return max(1, until - self._ledger[task].saved_step)
+
+    def _finish_what_is_done(self) -> None:
+        """A task told to stop earlier than it has come is finished. One that is just there has its end to report."""
+        if not self._stale:
+            return
+        for task, one in self.progress.items():
+            if one.status == "pending" and one.fingerprint:
+                until, final = self._target(task)
+                if final and one.saved_step > until:
+                    reason = f"it was at step {one.saved_step} when it was told to stop after {until}"
+                    self._ledger.record([self._ledger.event("finished", task, step=one.saved_step, reason=reason)])
 
     def _replan(self) -> None:
         because, self._stale = self._stale, ""
@@ -307,11 +324,16 @@ class Controller:
             return dataclasses.replace(event, data={**event.data, "duration_seconds": duration})
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return None
-        return event
+        # What measuring says of a task that was cancelled meanwhile, or whose worker this loop itself ended.
+        measured = not event.attempt and event.kind in ("failed", "lost")
+        return None if measured and (self._stopping or self._ledger.has_ended(event.task)) else event
 
     def _after_loss(self, event: Event) -> None:
         one = self._ledger[event.task]
         self._stale = self._stale or "a worker was lost"
+        if event.task in self._cancelled:
+            self._ledger.record([self._ledger.event("cancelled", event.task, step=one.saved_step)])
+            return
         if one.losses > self.settings.retries:
             reason = (
                 f"a task may be lost {self.settings.retries} times in a row without anything newly saved; "
@@ -324,7 +346,12 @@ class Controller:
     def _after_end(self, event: Event) -> None:
         if event.kind == "failed" or event.data.get("reason"):
             self._stale = self._stale or f"a task {event.kind} early"
-        if self.workload.halving and (rung := halving.complete_rung(self.progress)) is not None:
+
+    def _judge(self) -> None:
+        """Halve at every rung that all who still run have reached."""
+        if self.workload.halving is None:
+            return
+        while (rung := halving.complete_rung(self.progress)) is not None:
             self._halve(rung)
 
     def _halve(self, rung: int) -> None:
@@ -389,7 +416,11 @@ class Controller:
         for task, record in self.tasks.items():
             if record.name != name or self._ledger.has_ended(task):
                 continue
-            held = [n for n, r in self._running.items() if any(m.task.identity == task for m in r.order.members)]
+            held = [
+                name
+                for name, running in self._running.items()
+                if running.placement and any(member.task.identity == task for member in running.order.members)
+            ]
             self._cancelled.add(task)
             self._stale = self._stale or "a task was cancelled"
             for order in held:

@@ -17,22 +17,28 @@ Fields = dict[str, Any]
 
 
 def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
-    """Orders that build every task whose family is not known under the versions installed now, one a device."""
+    """Orders that build every task whose family is not known under the versions installed now, one a device.
+
+    A task that was lost on the way gets an order of its own, so that a program that kills its worker takes
+    nobody along.
+    """
     unknown = [
         task
         for task in tasks
         if not ledger.has_ended(task)
         and ((known := ledger[task].fingerprint) is None or known.get("versions") not in ("", versions()))
     ]
-    devices = cluster.devices[: max(1, len(unknown))]
-    shares = [unknown[number :: len(devices)] for number in range(len(devices))]
+    suspects = [task for task in unknown if ledger[task].losses]
+    others = [task for task in unknown if not ledger[task].losses]
+    count = len(cluster.devices)
+    shares = [*(others[number::count] for number in range(count)), *([task] for task in suspects)]
     return [
         {
             "purpose": "fingerprint",
             "members": tuple(MemberOrder(task=tasks[task]) for task in share),
-            "devices": (device.name,),
+            "devices": (cluster.devices[number % count].name,),
         }
-        for device, share in zip(devices, shares, strict=True)
+        for number, share in enumerate(shares)
         if share
     ]
 

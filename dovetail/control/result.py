@@ -52,7 +52,23 @@ class TaskResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a workload. `makespan_seconds` runs from the first start to the last end of this workload."""
+    """What came of a workload. `makespan_seconds` runs from the first start to the last end of this workload.
+
+    `result["name"]` is the task of that name; `print(result)` shows them all.
+
+    >>> import tempfile
+    >>> from dovetail.store import Point
+    >>> from dovetail.vocabulary import Program, Stop
+    >>> tasks = [Task(name=name, program=Program(reference="a.py:f"), stop=Stop(steps=9)) for name in ("a", "b")]
+    >>> scores = {"name": "accuracy", "step": 9, "at_seconds": 0.0}
+    >>> points = [Point(task=task.identity, value=0.8 + n / 10, **scores) for n, task in enumerate(tasks)]
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     with Store(Path(home), write=True) as store:
+    ...         store.add(tasks=[("digits", task) for task in tasks], points=points)
+    ...     result = open_result(home)
+    >>> result.best("accuracy").name, result["a"].metrics["accuracy"]
+    ('b', 0.8)
+    """
 
     workload: str
     tasks: tuple[TaskResult, ...]
@@ -88,7 +104,14 @@ class Result:
 
 
 def open_result(store: str | Path = ".dovetail", *, workload: str | None = None) -> Result:
-    """What a store holds of a workload (None: of all its tasks that are still in their files)."""
+    """What a store holds of a workload (None: of all its tasks that are still in their files).
+
+    Reads only, so it may be called while the workload runs. `Result` has a longer example.
+
+    >>> open_result("nowhere")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.StoreError: there must be a store at nowhere; found none. Run something first, ...
+    """
     home = Path(store)
     with Store(home) as opened:
         events = [event for _, event in opened.events()]

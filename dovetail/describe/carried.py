@@ -14,6 +14,8 @@ from typing import Any
 
 from dovetail.vocabulary import ProgramError
 
+KEY_BYTES = 32
+
 # What this process has described but not yet put into a store.
 _CARRIED: dict[str, bytes] = {}
 
@@ -35,6 +37,7 @@ def deposit(home: Path) -> None:
     """Write all carried functions into the store at `home`, signed."""
     for name, content in _CARRIED.items():
         folder = home / "programs"
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` alone would make it readable to others
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = folder / f".{name}-{os.getpid()}"
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -73,9 +76,14 @@ def _key(home: Path) -> bytes:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
+            file.write(secrets.token_bytes(KEY_BYTES))
     except FileExistsError:
         pass
     if path.stat().st_mode & 0o077:
         raise ProgramError(f"{path} must be readable by its owner alone (mode 0600). Run: chmod 600 {path}")
-    return path.read_bytes()
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:  # anybody could sign under an empty key
+        raise ProgramError(
+            f"{path} must hold {KEY_BYTES} bytes, it holds {len(key)}. Remove it; then describe the workload again."
+        )
+    return key

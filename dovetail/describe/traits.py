@@ -43,7 +43,7 @@ def _inner(value: Any, seen: set[int]) -> Iterator[str]:
         yield value.__name__
     elif isinstance(value, type):
         yield from (value.__module__, value.__qualname__)
-        yield from _source(value) or sorted(vars(value))
+        yield from _source(value) or _members(value, seen)
     elif isinstance(value, functools.partial):
         yield from _all((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.MethodType):
@@ -71,6 +71,13 @@ def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
         used = function.__globals__.get(name)
         if getattr(used, "__module__", None) == function.__module__ or isinstance(used, bool | int | float | str):
             yield from _traits(used, seen)
+
+
+def _members(cls: type, seen: set[int]) -> Iterator[str]:
+    for name, value in sorted(vars(cls).items()):
+        if isinstance(value, types.FunctionType | bool | int | float | str) and name != "__doc__":
+            yield name
+            yield from _traits(value, seen)
 
 
 def _all(values: Any, seen: set[int]) -> Iterator[str]:

@@ -203,17 +203,12 @@ class LocalEngine(Engine):
         if worker.order is None:
             return
         data = {"reason": self._reason(worker), "log": _tail(worker.log, worker.log_from)}
-        for member in worker.order.members:
-            if member.task.identity not in worker.ended:
-                self._pending.append(
-                    Event(
-                        kind="lost",
-                        task=member.task.identity,
-                        attempt=member.attempt,
-                        at_seconds=time.time(),
-                        data=data,
-                    )
-                )
+        left = [member for member in worker.order.members if member.task.identity not in worker.ended]
+        if worker.order.purpose == "fingerprint":
+            left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
+        self._pending += [
+            Event(kind="lost", task=m.task.identity, attempt=m.attempt, at_seconds=time.time(), data=data) for m in left
+        ]
         self._release(worker)
 
     def _reason(self, worker: _Process) -> str:

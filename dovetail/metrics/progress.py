@@ -45,6 +45,7 @@ class Progress:
     attempt: int = 0
     step: int = 0
     saved_step: int = 0
+    promoted_step: int = 0
     last_step: int = 0
     reason: str = ""
     vanished: bool = False
@@ -112,7 +113,7 @@ def _progressed(one: Progress, event: Event) -> None:
 def _saved(one: Progress, event: Event) -> None:
     if event.data["step"] > one.saved_step:
         one.losses = 0
-    one.saved_step = event.data["step"]
+    one.step = one.saved_step = event.data["step"]
 
 
 def _ended(status: str) -> Any:
@@ -138,6 +139,10 @@ def _retried(one: Progress, event: Event) -> None:
     one.status, one.losses, one.step, one.reason = "pending", 0, one.saved_step, ""
 
 
+def _promoted(one: Progress, event: Event) -> None:
+    one.status, one.promoted_step = "pending", event.data["step"]
+
+
 def _extended(one: Progress, event: Event) -> None:
     if one.status in ("finished", "halved"):
         one.status, one.reason = "pending", ""
@@ -160,7 +165,7 @@ _HANDLERS = {
     "cancelled": _ended("cancelled"),
     "lost": _lost,
     "retried": _retried,
-    "promoted": _ended("pending"),
+    "promoted": _promoted,
     "extended": _extended,
     "vanished": _vanished,
     "changed": _vanished,

@@ -10,7 +10,6 @@ from typing import Any
 
 from dovetail.vocabulary import StoreBusy
 
-
 TRIES = 50
 
 

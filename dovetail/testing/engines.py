@@ -164,7 +164,6 @@ class EngineConformance:
     def test_unknown_names_are_ignored(self, ground: Ground) -> None:
         for save in (True, False):
             ground.engine.stop("nobody", reason="none", save=save)
-        ground.engine.acknowledge("nobody", task="nothing", step=1)
 
     def test_measuring_gives_a_profile(self, ground: Ground) -> None:
         task = ground.task()

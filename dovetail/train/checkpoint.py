@@ -48,6 +48,10 @@ class Retention:
     bytes: int | None = None
 
 
+class NewerFormat(CheckpointError):
+    """A checkpoint that a newer Dovetail wrote. It is not damaged, so it is not passed over."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Damage:
     """A checkpoint that was passed over, and why."""
@@ -101,7 +105,8 @@ def complete(root: Path) -> list[Path]:
 def recover(root: Path, *, at_most: int | None = None) -> tuple[TrainingState | None, list[Damage]]:
     """The newest sound state under `root`, of step `at_most` at most, and what was passed over on the way.
 
-    Damaged checkpoints are set aside under another name, so that they are neither met nor counted again.
+    Damaged checkpoints are set aside under another name, so that they are neither met nor counted again. Raises
+    `CheckpointError` for one that only a newer Dovetail can read.
     """
     damages: list[Damage] = []
     for path in complete(root):
@@ -109,6 +114,8 @@ def recover(root: Path, *, at_most: int | None = None) -> tuple[TrainingState | 
             continue
         try:
             return read(path), damages
+        except NewerFormat:
+            raise  # it is sound, and whoever can read it must find it
         except CheckpointError as error:
             damages.append(Damage(path=path, reason=str(error)))
             with contextlib.suppress(OSError):
@@ -204,7 +211,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} must hold a readable index.json; found {error!r}.") from error
     if index["format"] > FORMAT:
-        raise CheckpointError(
+        raise NewerFormat(
             f"{path} must be of checkpoint format {FORMAT} or older, it is {index['format']}. Upgrade Dovetail."
         )
     return index

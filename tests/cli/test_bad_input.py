@@ -245,7 +245,6 @@ class TestOneWorkload:
         assert re.search(r"worker process \d+ on n0:\d+ exited with code 9", lost.data["reason"])
         assert [event.attempt for event in events(broken[0], "fickle", "started")] == [1, 2]
 
-    @pytest.mark.xfail(strict=True, reason="a 'failed' carries no step and progress is not stored: show says 0")
     def test_the_table_shows_the_step_that_is_saved(self, broken):
         assert broken[2]["turns_nan"]["step"] == 5
 

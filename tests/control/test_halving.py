@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.control.halving import complete_rung, survivors, target
-from dovetail.metrics.progress import Progress, Span
+from dovetail.metrics.progress import Progress
 from dovetail.plan import check
 from dovetail.store import Store
 from dovetail.vocabulary import Halving
@@ -41,7 +41,7 @@ def test_the_way_to_the_end_passes_every_rung_once(rule, last):
     """Going from target to target meets exactly the rungs, then the end."""
     step, met = 0, []
     while True:
-        step, final = target(rule, step=step, last_step=last)
+        step, final = target(rule, promoted_step=step, saved_step=step, last_step=last)
         if final:
             break
         met.append(step)
@@ -51,7 +51,16 @@ def test_the_way_to_the_end_passes_every_rung_once(rule, last):
 
 @given(last=st.integers(1, 2000), step=st.integers(0, 2000))
 def test_without_halving_the_target_is_the_end(last, step):
-    assert target(None, step=step, last_step=last) == (last, True)
+    assert target(None, promoted_step=0, saved_step=step, last_step=last) == (last, True)
+
+
+@given(rule=halvings, last=st.integers(1, 2000), data=st.data())
+def test_a_rung_that_was_reached_and_not_judged_is_still_ahead(rule, last, data):
+    rungs = rule.rungs(last)
+    if rungs:
+        number = data.draw(st.integers(0, len(rungs) - 1))
+        promoted = rungs[number - 1] if number else 0
+        assert target(rule, promoted_step=promoted, saved_step=rungs[number], last_step=last) == (rungs[number], False)
 
 
 @given(rule=halvings, found=scores)
@@ -74,9 +83,8 @@ def test_survivors_do_not_depend_on_the_order_of_arrival(rule, found, shuffled):
     assert survivors(rule, {name: found[name] for name in names}) == survivors(rule, found)
 
 
-def at(status, step, until=None):
-    spans = [Span(placement="", devices=(), start_seconds=0, from_step=0, until_step=until, predicted_seconds=1)]
-    return Progress(task="", status=status, step=step, spans=spans if until is not None else [])
+def at(status, step, promoted=0):
+    return Progress(task="", status=status, step=step, promoted_step=promoted)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +94,12 @@ def at(status, step, until=None):
         pytest.param([at("resting", 10)], True, id="all rest"),
         pytest.param([at("resting", 30)], True, id="another rests higher up"),
         pytest.param([at("pending", 0)], False, id="one has not begun"),
-        pytest.param([at("running", 4, 10)], False, id="one is on its way"),
-        pytest.param([at("running", 10, 10)], False, id="one has taken its last step and not been judged"),
-        pytest.param([at("running", 10, 20)], True, id="one was promoted and runs on"),
-        pytest.param([at("pending", 10)], True, id="one was promoted and waits for devices"),
+        pytest.param([at("running", 4)], False, id="one is on its way"),
+        pytest.param([at("running", 10)], False, id="one has taken its last step and not been judged"),
+        pytest.param([at("running", 10, promoted=10)], True, id="one was promoted and runs on"),
+        pytest.param([at("pending", 10, promoted=10)], True, id="one was promoted and waits for devices"),
+        pytest.param([at("pending", 10)], False, id="one was lost there before it was judged"),
+        pytest.param([at("running", 15)], True, id="one was beyond before there was halving"),
         pytest.param([at("failed", 3), at("halved", 5), at("cancelled", 0), at("finished", 7)], True, id="ended"),
     ],
 )
@@ -99,7 +109,7 @@ def test_a_rung_is_complete_when_nobody_can_still_come(others, complete):
 
 
 def test_no_rung_is_complete_where_nobody_rests():
-    assert complete_rung({"a": at("running", 3, 10), "b": at("finished", 10)}) is None
+    assert complete_rung({"a": at("running", 3), "b": at("finished", 10)}) is None
 
 
 def run_halving(count=8, *, rule=RULE, faults=None, devices=3, steps=40):

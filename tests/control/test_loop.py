@@ -201,12 +201,6 @@ def test_a_worker_that_dies_while_measuring_is_measured_again(store):
     assert set(statuses(found).values()) == {"finished"}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="loop.measure asks for fingerprints once: whoever shares a worker with a program that kills it is never "
-    "placed, and run() ends in 'tasks are pending and nothing can start'",
-)
 def test_a_program_that_kills_its_worker_when_built_takes_nobody_along(store):
     killer = task("killer", family="k")
     faults = Faults(killed=lambda order: any(member.task.name == "killer" for member in order.members))
@@ -254,12 +248,6 @@ def test_a_cancelled_task_stays_so_when_the_workload_is_run_again(store):
     assert statuses(finishing(workload(task("late", steps=1), *OTHERS), store))["late"] == "cancelled"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="loop._cancel stops the measuring order that holds the task, whose end says 'stopped' for all members "
-    "(simulated) or for none (local): the one is not cancelled, or the others are never built",
-)
 def test_a_task_is_cancelled_while_it_is_being_built(store):
     found = controller(workload(task("late"), *OTHERS), store, on=cluster(1))
     found.post("cancel", task="late")
@@ -267,11 +255,6 @@ def test_a_task_is_cancelled_while_it_is_being_built(store):
     assert statuses(found) == {"late": "cancelled", "other a": "finished", "other b": "finished"}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="loop._after_loss forgets that the task was to be cancelled, so that it starts again",
-)
 def test_a_task_lost_on_its_way_to_being_cancelled_is_not_started_again(store):
     class LosesWhatItStops(RiggedEngine):
         def stop(self, name, *, reason, save=True):
@@ -305,11 +288,6 @@ def test_a_stop_while_measuring_ends_the_measuring(store):
     assert set(statuses(finishing(workload(*OTHERS), store)).values()) == {"finished"}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="loop._after_loss counts what the loop itself killed to stop, so that --retries 0 fails it",
-)
 def test_what_was_stopped_while_measuring_is_not_held_against_it(store):
     found = controller(workload(*OTHERS), store, retries=0)
     found.post("stop", reason="enough")
@@ -369,7 +347,6 @@ def test_a_controller_killed_at_any_moment_is_replaced_by_the_next(moments, seed
 
 
 RULE = Halving(metric="score", first_steps=10, factor=2)
-WAITING = "loop asks whether a rung is complete only after waiting, failed and finished: here nobody asks again"
 
 
 def halve(store, faults=None, **more):
@@ -381,21 +358,18 @@ def halve(store, faults=None, **more):
     return carry_out(controller(workload(*tasks, halving=RULE), store, on=cluster(3), engine=engine, **more))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=WAITING)
 def test_a_rung_is_not_held_up_by_a_task_that_was_lost_for_good(store):
     lost = Faults(outcome=lambda name, attempt, until: 0 if name == "t0" else None)
     found = halve(store, lost, retries=1)
     assert statuses(found) == {"t0": "failed", "t1": "halved", "t2": "finished"}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=WAITING)
 def test_a_rung_is_not_held_up_by_a_task_that_was_cancelled(store):
     resting = once(lambda found: "resting" in statuses(found).values(), "cancel", task="t0")
     found = halve(store, observe=resting)
     assert all(status in ENDED for status in statuses(found).values())
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=WAITING)
 def test_a_rung_completed_as_the_controller_was_killed_is_judged_by_the_next(store):
     record = store.add
 
@@ -411,12 +385,6 @@ def test_a_rung_completed_as_the_controller_was_killed_is_judged_by_the_next(sto
     assert sorted(statuses(halve(store)).values()) == ["finished", "halved", "halved"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="loop._target goes by the saved step: a task lost between saving at a rung and saying so skips the rung "
-    "unjudged. Go by the step of its last 'promoted' instead",
-)
 def test_a_task_lost_at_a_rung_is_judged_there_all_the_same(store):
     lost = Faults(outcome=lambda name, attempt, until: 10 if name == "t0" and attempt == 1 else None)
     found = halve(store, lost)

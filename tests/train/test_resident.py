@@ -4,14 +4,153 @@ from torch import nn
 
 from dovetail.testing import programs
 from dovetail.testing.techniques import TechniqueConformance
-from dovetail.train import RESIDENT, SessionMember, Training
+from dovetail.train import RESIDENT, SessionMember, Training, checkpoint
 from dovetail.vocabulary import ProgramError, TrainingError
+
+CPU = torch.device("cpu")
 
 
 class TestResident(TechniqueConformance):
     technique = RESIDENT
 
 
-class TestResidentOnTwoThreads(TechniqueConformance):
-    technique = RESIDENT
-    threads = 2
+def session_of(training, *, threads=1):
+    return RESIDENT.open([SessionMember(training=training)], device=CPU, threads=threads)
+
+
+def linear(**options):
+    model = nn.Linear(4, 1)
+    return Training(
+        **{
+            "model": model,
+            "batches": [torch.ones(8, 4)],
+            "loss": lambda model, batch: model(batch).square().mean(),
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        }
+        | options
+    )
+
+
+def test_a_batch_that_the_model_rejects_is_described():
+    batches = [torch.ones(8, 4), {"wrong": torch.ones(8, 3), "label": "x"}]
+    session = session_of(linear(batches=batches))
+    session.advance()
+    with pytest.raises(TrainingError, match=r"step 2 \(epoch 0, batch 2\).*\{wrong: float32\[8, 3\], label: str\}"):
+        session.advance()
+
+
+def test_running_out_of_memory_passes_through():
+    def loss(model, batch):
+        raise torch.OutOfMemoryError("full")
+
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        session_of(linear(loss=loss)).advance()
+
+
+def test_evaluation_must_give_a_dict():
+    session = session_of(linear(evaluate=lambda model: 0.5))
+    with pytest.raises(ProgramError, match="must give a dict of metrics, got float"):
+        session.evaluate()
+
+
+def test_a_step_function_must_give_a_loss():
+    session = session_of(linear(loss=None, step=lambda training, batch: {"accuracy": 1.0}))
+    with pytest.raises(ProgramError, match=r"a metric named 'loss', got \['accuracy'\]"):
+        session.advance()
+
+
+def test_a_model_from_a_hub_is_trained_and_its_frozen_parts_stay_frozen():
+    hub = linear()
+    hub.model.eval()
+    session_of(hub)
+    assert hub.model.training
+    tuned = programs.fresh("frozen").training
+    session = session_of(tuned)
+    session.evaluate()
+    assert tuned.model.training
+    assert not tuned.model[1].training
+
+
+def test_evaluation_is_without_gradients_and_modes_come_back():
+    seen = []
+
+    def evaluate(model):
+        seen.append((model.training, torch.is_grad_enabled()))
+        raise KeyError("an evaluation that fails")
+
+    training = linear(evaluate=evaluate)
+    with pytest.raises(KeyError):
+        session_of(training).evaluate()
+    assert seen == [(False, False)]
+    assert training.model.training
+
+
+def test_closing_leaves_the_model_as_it_was():
+    member = programs.fresh("dropout")
+    session = RESIDENT.open([member], device=CPU, threads=1)
+    dropout = member.training.model[2]
+    assert dropout._forward_pre_hooks
+    session.close()
+    assert not dropout._forward_pre_hooks
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_uses_its_threads(threads):
+    before = torch.get_num_threads()
+    try:
+        session_of(linear(), threads=threads)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+class Float32Momentum(torch.optim.Optimizer):
+    """Keeps its state in more digits than its parameters have, as optimizers for half precision do."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            slots = self.state[parameter]
+            slots.setdefault("master", parameter.float().clone()).sub_(parameter.grad.float(), alpha=0.05)
+            parameter.copy_(slots["master"])
+
+
+def test_an_optimizer_may_keep_more_digits_than_its_parameters(tmp_path):
+    def half():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1).bfloat16()
+        batches = [torch.randn(8, 4).bfloat16() for _ in range(4)]
+        return linear(model=model, batches=batches, optimizer=Float32Momentum(model.parameters()))
+
+    whole, first, second = session_of(half()), session_of(half()), session_of(half())
+    for _ in range(6):
+        whole.advance()
+    for _ in range(3):
+        first.advance()
+    path, _ = checkpoint.write(tmp_path, first.state(), task="half", attempt=1)
+    second.load(checkpoint.read(path))
+    for _ in range(3):
+        second.advance()
+    for name, tensor in whole.state().tensors.items():
+        assert torch.equal(tensor, second.state().tensors[name]), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": 5}, "Training.model must be a torch.nn.Module, got int"),
+        ({"loss": None}, "either a loss or a step function"),
+        ({"step": lambda training, batch: {}}, "either a loss or a step function"),
+        ({"optimizer": {}}, "several optimizers must go with a step function"),
+        ({"batches": 3}, "Training.batches must be iterable, got int"),
+        ({"precision": "fp8"}, "must be 'fp32' or 'bf16', got 'fp8'"),
+        ({"accumulate": 0}, "Training.accumulate must be a whole number of at least 1, got 0"),
+        ({"evaluate_every": 2.5}, "Training.evaluate_every must be a whole number of at least 1, got 2.5"),
+    ],
+)
+def test_a_training_that_cannot_be(options, message):
+    with pytest.raises(ProgramError, match=message):
+        linear(**options)

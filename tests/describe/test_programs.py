@@ -1,0 +1,338 @@
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.describe import check_parameters, deposit, load, program
+from dovetail.describe.files import load_workload
+from dovetail.vocabulary import InvalidWorkload, Program, ProgramError
+
+
+def top_level(width=1):
+    return width
+
+
+def other(width=1):
+    return -width
+
+
+def make(value):
+    def closed():
+        return value
+
+    return closed
+
+
+class Callable:
+    def __init__(self, width):
+        self.width = width
+
+    def __call__(self):
+        return self.width
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "store"
+
+
+def carried(function, home):
+    found = program(function)
+    deposit(home)
+    return load(found, home=home)
+
+
+# Names
+
+
+def test_a_function_of_a_module_is_named():
+    found = program(top_level)
+    assert found.reference == "tests.describe.test_programs:top_level"
+    assert load(found) is top_level
+    assert found == program("tests.describe.test_programs:top_level")
+
+
+def test_a_function_of_a_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def f():\n    return 4\n")
+    monkeypatch.chdir(tmp_path)
+    found = program("mine.py:f")
+    assert found.reference == f"{tmp_path.resolve()}/mine.py:f"
+    assert load(found)() == 4
+
+
+def test_a_script_names_its_own_functions_by_its_file(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from dovetail.describe import program\n"
+        "def f(): pass\n"
+        "if __name__ == '__main__':\n"
+        "    print(program(f).reference, program(f) == program(__file__ + ':f'))\n"
+    )
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [f"{script.resolve()}:f", "True"]
+
+
+def test_a_file_that_was_edited_is_run_anew(tmp_path):
+    path = tmp_path / "mine.py"
+    for clock, answer in ((1, 1), (2, 2)):
+        path.write_text(f"def f(): return {answer}\n")
+        os.utime(path, ns=(0, clock * 10**9))
+        assert load(Program(reference=f"{path}:f"))() == answer
+
+
+def test_programs_of_two_folders_have_neighbours_of_their_own(tmp_path):
+    # One worker runs both, one after the other, and again.
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        (folder / "parts").mkdir(parents=True)
+        (folder / "neighbour.py").write_text(f"WHO = {name!r}\n")
+        (folder / "parts" / "__init__.py").write_text("")
+        (folder / "parts" / "inner.py").write_text(f"WHO = {name!r}\n")
+        (folder / "sweep.py").write_text(
+            "from neighbour import WHO\nfrom parts.inner import WHO as INNER\n"
+            "def f():\n    import neighbour\n    from parts import inner\n"
+            "    return WHO, INNER, neighbour.WHO, inner.WHO\n"
+        )
+    for name in ("one", "two", "one", "two"):
+        assert load(program(str(tmp_path / name / "sweep.py") + ":f"))() == (name,) * 4
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere.py:f", r"a program's file must exist; .*nowhere.py does not"),
+        ("no.such.module:f", "a program's module must be importable; 'no.such.module' was not found on the path"),
+        ("torch._C:f", "was not found on the path"),
+    ],
+)
+def test_places_that_are_not_there(reference, message):
+    with pytest.raises(ProgramError, match=message):
+        program(reference)
+
+
+def test_what_is_no_program():
+    with pytest.raises(InvalidWorkload, match=r"must be a function or 'file.py:function', got 5"):
+        program(5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def g(): pass\n", "must define a function 'f'; it does not"),
+        ("def ff(): pass\n", "did you mean 'ff'"),
+        ("f = 3\n", "must define a function 'f'"),
+        ("import no_such_module\n", "must be importable; importing it raised ModuleNotFoundError"),
+        ("1 / 0\n", "importing it raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_files_without_the_function(tmp_path, text, message):
+    (tmp_path / "mine.py").write_text(text)
+    found = program(str(tmp_path / "mine.py") + ":f")
+    with pytest.raises(ProgramError, match=message):
+        load(found)
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "def f(): pass\nimport broken\n"])
+def test_a_file_that_is_no_python(tmp_path, text):
+    (tmp_path / "mine.py").write_text(text + "def g(): return broken\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    with pytest.raises(ProgramError, match="must be valid Python; found: invalid syntax"):
+        program(str(tmp_path / "mine.py") + ":g")
+
+
+# Pickles
+
+
+def lambdas():
+    return [lambda: top_level(1), lambda: top_level(2), lambda: top_level(1) + 0, lambda: top_level(1) - 0]
+
+
+DISTINCT = {
+    "partials of two functions": [functools.partial(top_level), functools.partial(other)],
+    "partials with two arguments": [functools.partial(top_level, 1), functools.partial(top_level, 2)],
+    "partials with two keywords": [functools.partial(top_level, width=1), functools.partial(top_level, width=2)],
+    "lambdas on one line": lambdas(),
+    "lambdas with defaults": [lambda width=width: width for width in (1, 2)],
+    "closures over numbers": [make(1), make(2)],
+    "closures over lists": [make([1]), make([2]), make([1, 2])],
+    "closures over dicts": [make({"a": 1}), make({"a": 2}), make({"b": 1})],
+    "closures over functions": [make(top_level), make(other), make(make(1)), make(make(2))],
+    "objects": [Callable(1), Callable(2)],
+    "methods": [Callable(1).__call__, Callable(2).__call__],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(DISTINCT))
+def test_programs_that_differ_are_different_programs(kind):
+    functions = DISTINCT[kind]
+    assert len({program(function) for function in functions}) == len(functions)
+
+
+def test_each_is_loaded_as_itself(home):
+    functions = [make(1), make([2]), functools.partial(top_level, 3), lambda: 4, Callable(5)]
+    programs = [program(function) for function in functions]
+    deposit(home)
+    assert [load(found, home=home)() for found in programs] == [1, [2], 3, 4, 5]
+
+
+IDENTITY = """
+import functools
+from dovetail.describe import program
+from tests.describe.test_programs import DISTINCT
+for kind in sorted(DISTINCT):
+    print(*[program(function).source for function in DISTINCT[kind]])
+"""
+
+
+def test_who_a_program_is_does_not_change_from_process_to_process():
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", IDENTITY],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(runs) == 1
+
+
+NOTEBOOK = """
+from dovetail.describe import program
+class Net:
+    width = {width}
+def helper():
+    return Net().width
+def build():
+    return helper()
+print(program(build).reference.partition(":")[0], program(build).source)
+"""
+
+
+def test_an_edit_of_a_notebooks_model_makes_another_program():
+    def described(width):
+        code = NOTEBOOK.format(width=width)
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        return found.stdout.split()
+
+    assert described(1) == described(1)
+    assert described(1)[0] == "pickle"
+    assert described(1) != described(2)
+
+
+def test_a_store_keeps_its_key_and_programs_to_itself(home):
+    assert carried(make(1), home)() == 1
+    assert (home / "key").stat().st_mode & 0o777 == 0o600
+    assert len((home / "key").read_bytes()) == 32
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "programs").stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (home / "programs").iterdir())
+
+
+def pickle_of(found, home):
+    return home / "programs" / f"{found.function}.pickle"
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, -1])
+def test_a_pickle_that_was_altered_is_not_loaded(home, at):
+    found = program(make("x"))
+    deposit(home)
+    path = pickle_of(found, home)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ProgramError, match="must carry this store's signature; it does not, so it was not loaded"):
+        load(found, home=home)
+
+
+def test_a_pickle_of_another_store_is_not_loaded(home, tmp_path):
+    found = program(make("x"))
+    deposit(home)
+    deposit(tmp_path / "other")
+    pickle_of(found, home).write_bytes(pickle_of(found, tmp_path / "other").read_bytes())
+    with pytest.raises(ProgramError, match="must carry this store's signature"):
+        load(found, home=home)
+
+
+def test_a_key_that_others_can_read_is_refused(home):
+    found = program(make("x"))
+    deposit(home)
+    (home / "key").chmod(0o640)
+    with pytest.raises(ProgramError, match=r"must be readable by its owner alone \(mode 0600\). Run: chmod 600"):
+        load(found, home=home)
+
+
+def test_a_key_that_was_cut_short_is_refused(home):
+    found = program(make("x"))
+    deposit(home)
+    (home / "key").write_bytes(b"")
+    with pytest.raises(ProgramError, match="must hold 32 bytes, it holds 0"):
+        load(found, home=home)
+
+
+def test_a_pickle_that_is_not_there(home):
+    with pytest.raises(ProgramError, match="the pickled program 'f-1' must be in"):
+        load(Program(reference="pickle:f-1"), home=home)
+    with pytest.raises(ProgramError, match="lives in a store; open it through that store"):
+        load(Program(reference="pickle:f-1"))
+
+
+def test_what_cannot_be_pickled(tmp_path):
+    with open(tmp_path / "file", "w") as file, pytest.raises(ProgramError, match="must be importable or picklable"):
+        program(make(file))
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"width": 1, "dept": 2}, r"it takes \['width', 'depth'\], not 'dept'. Did you mean 'depth'\?"),
+        ({"width": 1, "zzz": 2}, "not 'zzz'"),
+        ({"depth": 1}, r"must get all its parameters: missing a required argument: 'width'"),
+    ],
+)
+def test_parameters_that_do_not_fit(parameters, message):
+    with pytest.raises(InvalidWorkload, match=message):
+        check_parameters(lambda width, depth=1: None, parameters, name="f")
+
+
+def test_a_seed_need_not_be_taken():
+    assert check_parameters(lambda seed: None, {"seed": 1}, name="f") == {"seed": 1}
+    assert check_parameters(lambda: None, {"seed": 1}, name="f") == {}
+    assert check_parameters(lambda **rest: None, {"seed": 1, "a": 2}, name="f") == {"seed": 1, "a": 2}
+
+
+# Workload files
+
+SWEEP = """
+import dovetail as dt
+def f(width=1): ...
+workload = dt.grid(f, width=[1, 2], steps=3)
+other = dt.grid(f, width=[3], steps=3)
+def made(): return dt.grid(f, width=[4], steps=3)
+number = 5
+"""
+
+
+@pytest.mark.parametrize(("name", "widths"), [("", [1, 2]), (":other", [3]), (":made", [4])])
+def test_workloads_of_a_file(tmp_path, name, widths):
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    found = load_workload(f"{tmp_path}/sweep.py{name}")
+    assert [task.parameters["width"] for task in found.tasks] == widths
+    assert load(found.tasks[0].program)(width=1) is None
+
+
+def test_files_without_the_workload(tmp_path):
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    with pytest.raises(InvalidWorkload, match=r"named 'number'; found int. It has \['other', 'workload'\]"):
+        load_workload(f"{tmp_path}/sweep.py:number")
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(InvalidWorkload, match=r"named 'workload'; found NoneType. Make one with dt.grid"):
+        load_workload(f"{tmp_path}/empty.py")
+    with pytest.raises(ProgramError, match="must be a Python file; it is not there"):
+        load_workload(f"{tmp_path}/nowhere.py")

@@ -1,0 +1,120 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
+from dovetail.vocabulary import Halving, InvalidWorkload
+
+
+def program(width=1, rate=0.1, name="x", sizes=(), seed=0):
+    return None
+
+
+def needy(width):
+    return None
+
+
+def test_every_combination_in_order():
+    found = grid(program, width=[1, 2], rate=[0.1, 0.25], sizes=(3, 4), steps=10)
+    assert [task.name for task in found.tasks] == [
+        "program width=1 rate=0.1",
+        "program width=1 rate=0.25",
+        "program width=2 rate=0.1",
+        "program width=2 rate=0.25",
+    ]
+    assert dict(found.tasks[2].parameters) == {"width": 2, "rate": 0.1, "sizes": (3, 4)}
+    assert found.name == "program"
+    assert {task.stop.steps for task in found.tasks} == {10}
+
+
+@given(st.lists(st.integers(), unique=True, min_size=1, max_size=4), st.lists(st.booleans(), unique=True, min_size=1))
+def test_a_grid_is_a_product(widths, rates):
+    found = grid(program, width=widths, rate=rates, epochs=1)
+    assert len(found.tasks) == len(widths) * len(rates)
+    assert len({task.identity for task in found.tasks}) == len(found.tasks)
+
+
+def test_without_lists_a_grid_is_one_task():
+    (one,) = grid(program, width=3, steps=1).tasks
+    assert one.name == "program"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: grid(program, width=[], steps=1), "at least one value for each parameter; 'width' has none"),
+        (lambda: grid(program, width=[1]), "one of the two, got steps=None"),
+        (lambda: grid(program, widht=[1], steps=1), "not 'widht'. Did you mean 'width'"),
+        (lambda: grid(needy, steps=1), "must get all its parameters"),
+        (lambda: grid(program, width=[1, 1], steps=1), "'program width=1' is there more than once"),
+        (lambda: sample(program, count=0, steps=1), "a count of at least 1, got 0"),
+        (
+            lambda: sample(program, count=1, width=[], steps=1),
+            "at least one value for each parameter; 'width' has none",
+        ),
+        (lambda: uniform(2, 1), "low <= high, got 2 and 1"),
+        (lambda: log_uniform(0, 1), "0 < low <= high, got 0 and 1"),
+        (lambda: uniform(math.nan, 1), "low <= high"),
+        (lambda: join(name="none"), "workload 'none' must have at least one task"),
+        (
+            lambda: join(grid(program, steps=1), grid(program, steps=1), name="twice"),
+            "'program' is there more than once",
+        ),
+        (lambda: task(program, name="a/b", steps=1), "without '/'"),
+        (lambda: task(program, name="a", steps=1, wdth=3), "Did you mean 'width'"),
+    ],
+)
+def test_what_cannot_be(make, message):
+    with pytest.raises(InvalidWorkload, match=message):
+        make()
+
+
+def test_a_sample_is_the_same_for_the_same_seed():
+    def drawn(seed):
+        found = sample(program, count=20, seed=seed, steps=1, width=[1, 2, 3], rate=log_uniform(1e-4, 1e-1), name="s")
+        return [dict(task.parameters) for task in found.tasks]
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+    assert {each["width"] for each in drawn(0)} == {1, 2, 3}
+    assert all(1e-4 <= each["rate"] <= 1e-1 for each in drawn(0))
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.integers())
+def test_draws_are_between_their_ends(one, other, seed):
+    low, high = min(one, other), max(one, other)
+    for distribution in (uniform(low, high), log_uniform(low, high)):
+        found = sample(program, count=3, seed=seed, steps=1, rate=distribution)
+        for each in found.tasks:
+            assert low * (1 - 1e-9) <= each.parameters["rate"] <= high * (1 + 1e-9)
+
+
+def test_workloads_are_joined():
+    one, two = grid(program, width=[1, 2], steps=1), grid(needy, width=[1], steps=1)
+    assert [task.name for task in join(one, two, name="both").tasks] == [
+        "program width=1",
+        "program width=2",
+        "needy width=1",
+    ]
+    halving = Halving(metric="m", first_steps=1)
+    assert join(grid(program, steps=1, halving=halving), name="one").halving == halving
+    with pytest.raises(InvalidWorkload, match="must all be halved alike, or none; these differ"):
+        join(one, grid(needy, width=[1], steps=1, halving=halving), name="both")
+
+
+def test_a_list_of_tasks_by_hand():
+    found = workload([task(program, name="a", steps=1), task(program, name="b", epochs=2, width=3)], name="mine")
+    assert [each.name for each in found.tasks] == ["a", "b"]
+    assert found.tasks[1].stop.epochs == 2
+
+
+def test_a_target_goes_to_every_task():
+    found = grid(program, width=[1, 2], steps=5, metric="accuracy", at_least=0.9)
+    assert all(str(task.stop) == "accuracy ≥ 0.9, at most 5 steps" for task in found.tasks)
+
+
+def test_a_program_given_by_name_is_not_imported(tmp_path):
+    (tmp_path / "costly.py").write_text("raise RuntimeError('imported')\ndef f(width): ...\n")
+    assert len(grid(f"{tmp_path}/costly.py:f", width=[1, 2], steps=1).tasks) == 2

@@ -1,0 +1,124 @@
+"""The public names: which there are, that each explains itself, and that every plug-in is listed."""
+
+import importlib
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import dovetail as dt
+
+NAMES = [
+    "Cluster",
+    "DovetailError",
+    "Halving",
+    "Plan",
+    "Result",
+    "Settings",
+    "Stop",
+    "Task",
+    "Training",
+    "Workload",
+    "__version__",
+    "detect",
+    "grid",
+    "join",
+    "log_uniform",
+    "open_result",
+    "plan",
+    "run",
+    "sample",
+    "task",
+    "uniform",
+    "workload",
+]
+# They start workers or need a store: the recipes and tests/cli run them.
+WITHOUT_EXAMPLE = {"Result", "open_result", "plan", "run"}
+ROOT = Path(dt.__file__).parent
+
+
+def test_the_public_names():
+    assert dt.__all__ == NAMES
+    assert dir(dt) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there(name):
+    assert getattr(dt, name) is getattr(dt, name)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"__version__"}))
+def test_every_name_explains_itself(name):
+    text = getattr(dt, name).__doc__
+    assert text
+    assert not text.startswith(f"{name}(")  # what dataclasses write where nobody did
+    assert (">>>" in text) != (name in WITHOUT_EXAMPLE)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"__version__"}))
+def test_every_annotation_can_be_resolved(name):
+    assert isinstance(typing.get_type_hints(getattr(dt, name)), dict)
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match="module 'dovetail' has no attribute 'pln'"):
+        dt.pln  # noqa: B018
+
+
+PLAN = """
+import dovetail as dt
+before = dt.plan
+import dovetail.plan
+from dovetail.plan import PLANNERS
+import importlib
+assert callable(dt.plan) and dt.plan is before and dt.plan.__name__ == "plan", dt.plan
+assert importlib.import_module("dovetail.plan").PLANNERS is PLANNERS
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import dovetail.plan\n", "import dovetail.control\n"])
+def test_plan_stays_the_function(first):
+    subprocess.run([sys.executable, "-c", first + PLAN], check=True)
+
+
+def files_of(folder):
+    return {file.stem for file in (ROOT / folder).glob("*.py")} - {"__init__"}
+
+
+# Files of these folders that are no variant of their plug-in.
+TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "randomness", "state"}
+PREDICTORS_ASIDE = set()
+
+
+def test_every_technique_is_listed():
+    from dovetail.train import TECHNIQUES
+
+    assert files_of("train") - TECHNIQUES_ASIDE == TECHNIQUES.keys()
+    assert all(technique.name == name for name, technique in TECHNIQUES.items())
+
+
+def test_every_technique_can_be_predicted():
+    predict = importlib.import_module("dovetail.plan.predict")
+    assert files_of("plan/predict") - PREDICTORS_ASIDE == predict.PREDICTORS.keys()
+
+
+def test_every_planner_is_listed():
+    from dovetail.plan import PLANNERS
+
+    planners = {
+        name
+        for name in files_of("plan")
+        if (planner := getattr(importlib.import_module(f"dovetail.plan.{name}"), "plan", None))
+        and planner.__module__ == f"dovetail.plan.{name}"
+    }
+    assert planners == {planner.__module__.rpartition(".")[2] for planner in PLANNERS.values()}
+
+
+def test_every_conformance_suite_runs_on_every_variant_shipped():
+    suites = {"techniques": "TechniqueConformance", "engines": "EngineConformance", "stores": "StoreConformance"}
+    tests = Path(__file__).parent
+    for file, suite in suites.items():
+        assert hasattr(importlib.import_module(f"dovetail.testing.{file}"), suite)
+        assert any(f"({suite})" in path.read_text() for path in tests.rglob("test_*.py")), suite

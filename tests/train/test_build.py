@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from dovetail.train import Training
+from dovetail.train.build import build
+from dovetail.vocabulary import InvalidWorkload, Program, ProgramError, Stop, Task
+
+
+def weights(width=3, fail=""):
+    if fail:
+        raise ValueError(fail)
+    model = torch.nn.Linear(width, 1)
+    return Training(
+        model=model,
+        batches=[],
+        loss=lambda model, batch: model(batch).mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+
+
+def nothing():
+    return None
+
+
+def task(function="weights", **parameters):
+    program = Program(reference=f"tests.train.test_build:{function}")
+    return Task(name="mine", program=program, parameters=parameters, stop=Stop(steps=1))
+
+
+def test_weights_depend_on_the_seed_alone():
+    one = build(task(seed=1)).model.weight
+    torch.rand(5)
+    assert torch.equal(build(task(seed=1)).model.weight, one)
+    assert not torch.equal(build(task(seed=2)).model.weight, one)
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "message"),
+    [
+        (
+            task(fail="no data"),
+            ProgramError,
+            "task 'mine': its program must build a Training; it raised ValueError: no",
+        ),
+        (task("nothing"), ProgramError, "task 'mine': its program must return a dovetail.Training, got NoneType"),
+        (task("weigths"), ProgramError, "task 'mine': .*must define a function 'weigths'.*did you mean 'weights'"),
+        (task(widht=2), InvalidWorkload, r"task 'mine': program 'weights' must take every parameter.*'width'"),
+    ],
+)
+def test_what_cannot_be_built_names_its_task(found, error, message):
+    with pytest.raises(error, match=message):
+        build(found)

@@ -1,0 +1,126 @@
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from dovetail.testing import programs
+from dovetail.train import RESIDENT, SessionMember, Training, checkpoint
+from dovetail.train.build import build
+from dovetail.train.export import export, load_model
+from dovetail.vocabulary import CheckpointError, Program, Stop, Task
+
+
+def tied():
+    return programs.tied()
+
+
+class Remembering(nn.Linear):
+    """Keeps something that is no tensor in its state dict."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.note = "new"
+
+    def get_extra_state(self):
+        return {"note": self.note}
+
+    def set_extra_state(self, state):
+        self.note = state["note"]
+
+
+def remembering():
+    model = Remembering()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(model, batch):
+        model.note = "trained"
+        return model(batch).mean()
+
+    return Training(model=model, batches=[torch.ones(2, 4)], loss=loss, optimizer=optimizer)
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=16,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config)
+    return Training(
+        model=model,
+        batches=[torch.randint(16, (2, 6)) for _ in range(2)],
+        loss=lambda model, words: model(input_ids=words, labels=words).loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+    )
+
+
+def trained(function, folder):
+    """A task of a program of this file, and its model after three steps, saved in `folder`."""
+    program = Program(reference=f"tests.train.test_export:{function}")
+    task = Task(name=function, program=program, stop=Stop(steps=3))
+    training = build(task)
+    session = RESIDENT.open([SessionMember(training=training)], device=torch.device("cpu"), threads=1)
+    for _ in range(3):
+        session.advance()
+    checkpoint.write(folder, session.state(), task=function, attempt=1)
+    session.close()
+    return task, training.model
+
+
+def equal(one, other):
+    mine, theirs = one.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    return all(torch.equal(t, theirs[name]) for name, t in mine.items() if isinstance(t, torch.Tensor))
+
+
+@pytest.mark.parametrize("function", ["tied", "remembering", "llama"])
+def test_a_trained_model_is_loaded(tmp_path, function):
+    task, model = trained(function, tmp_path)
+    found = load_model(task, tmp_path)
+    assert equal(found, model)
+    assert not found.training
+    if function == "remembering":
+        assert found.note == "trained"
+
+
+def test_tied_weights_are_exported_once_and_read_back(tmp_path):
+    task, model = trained("tied", tmp_path / "in")
+    path = export(task, tmp_path / "in", tmp_path / "out")
+    assert path == tmp_path / "out" / "model.safetensors"
+    assert len(safetensors.torch.load_file(path)) == 3
+    fresh = programs.fresh("tied").training.model
+    safetensors.torch.load_model(fresh, path)
+    assert equal(fresh, model)
+    assert fresh.head.weight is fresh.embedding.weight
+
+
+def test_a_file_may_be_named(tmp_path):
+    task, _ = trained("tied", tmp_path / "in")
+    path = export(task, tmp_path / "in", tmp_path / "deep" / "mine.safetensors")
+    assert path.name == "mine.safetensors"
+    assert path.is_file()
+
+
+def test_a_model_from_transformers_is_exported_its_own_way(tmp_path):
+    from transformers import LlamaForCausalLM
+
+    task, model = trained("llama", tmp_path / "in")
+    path = export(task, tmp_path / "in", tmp_path / "out")
+    assert (path / "config.json").is_file()
+    assert equal(LlamaForCausalLM.from_pretrained(path), model)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path):
+    task, _ = trained("tied", tmp_path / "in")
+    with pytest.raises(CheckpointError, match="task 'tied' must have a checkpoint to export; there is none"):
+        export(task, tmp_path / "nowhere", tmp_path / "out")
+    (piece,) = (tmp_path / "in").rglob("piece-*")
+    piece.unlink()
+    with pytest.raises(CheckpointError, match="1 damaged ones were passed over"):
+        load_model(task, tmp_path / "in")

@@ -1,0 +1,127 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.vocabulary import Halving, InvalidRecord, InvalidWorkload, Program, Stop, Task, Workload
+
+TASK = Task(
+    name="small", program=Program(reference="/home/me/a.py:f", source="9f"), parameters={"width": 8}, stop=Stop(steps=9)
+)
+
+
+def but(**changes):
+    return dataclasses.replace(TASK, **changes)
+
+
+def test_a_task_given_more_steps_is_the_same_task():
+    assert but(stop=Stop(epochs=3)).identity == TASK.identity
+
+
+def test_a_project_that_moves_has_the_same_tasks():
+    assert but(program=Program(reference="/elsewhere/a.py:f", source="9f")).identity == TASK.identity
+
+
+def test_the_order_of_parameters_is_nobodys_business():
+    one, other = but(parameters={"a": 1, "b": [1, 2]}), but(parameters={"b": (1, 2), "a": 1})
+    assert one.identity == other.identity
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        but(name="other"),
+        but(parameters={"width": 9}),
+        but(parameters={"width": 8.5}),
+        but(parameters={"width": "8"}),
+        but(parameters={"width": 8, "depth": 1}),
+        but(program=Program(reference="/home/me/a.py:f", source="aa")),
+        but(program=Program(reference="/home/me/b.py:f", source="9f")),
+        but(program=Program(reference="/home/me/a.py:g", source="9f")),
+    ],
+)
+def test_another_name_code_or_parameter_is_another_task(other):
+    assert other.identity != TASK.identity
+
+
+def test_the_seed_is_a_parameter():
+    assert TASK.seed == 0
+    assert but(parameters={"seed": 7}).seed == 7
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden"])
+def test_names_that_cannot_be_directories(name):
+    with pytest.raises(InvalidWorkload, match="non-empty, without '/' or a leading dot"):
+        but(name=name)
+
+
+def test_parameters_must_be_plain_data():
+    with pytest.raises(InvalidRecord, match="must be plain data"):
+        but(parameters={"layer": object()})
+
+
+@pytest.mark.parametrize("reference", ["", "f", ":f", "a.py:", "a.py"])
+def test_programs_are_named_by_place_and_function(reference):
+    with pytest.raises(InvalidWorkload, match=r"must be named 'file.py:function'"):
+        Program(reference=reference)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "one of the two, got steps=None and epochs=None"),
+        ({"steps": 1, "epochs": 1}, "one of the two, got steps=1 and epochs=1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"steps": True}, "steps must be a whole number of at least 1, got True"),
+        ({"epochs": 1.5}, "epochs must be a whole number of at least 1, got 1.5"),
+        ({"steps": 1, "metric": "loss"}, "a metric with either at_least or at_most"),
+        ({"steps": 1, "at_least": 1.0}, "a metric with either at_least or at_most"),
+        ({"steps": 1, "metric": "loss", "at_least": 1.0, "at_most": 2.0}, "a metric with either at_least or at_most"),
+    ],
+)
+def test_stopping_rules_that_cannot_be(fields, message):
+    with pytest.raises(InvalidWorkload, match=message):
+        Stop(**fields)
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_targets(target, value):
+    assert Stop(steps=1, metric="m", at_least=target).reached({"m": value}) == (value >= target)
+    assert Stop(steps=1, metric="m", at_most=target).reached({"m": value}) == (value <= target)
+    assert not Stop(steps=1, metric="m", at_most=target).reached({"other": value})
+    assert not Stop(steps=1).reached({"m": value})
+
+
+def test_the_last_step():
+    assert Stop(steps=7).last_step(None) == 7
+    assert Stop(epochs=3).last_step(5) == 15
+    with pytest.raises(InvalidWorkload, match="must go with batches that have a length"):
+        Stop(epochs=3).last_step(None)
+
+
+def test_rules_in_words():
+    assert str(Stop(steps=5)) == "5 steps"
+    assert str(Stop(epochs=2, metric="loss", at_most=0.25)) == "loss ≤ 0.25, at most 2 epochs"
+
+
+def test_a_workload_has_tasks_with_names_of_their_own():
+    with pytest.raises(InvalidWorkload, match="workload 'w' must have at least one task"):
+        Workload(name="w", tasks=())
+    with pytest.raises(InvalidWorkload, match=r"'small' is there more than once. Rename or drop the copies"):
+        Workload(name="w", tasks=(TASK, TASK))
+    with pytest.raises(InvalidWorkload, match=r"objective must be one of .*, got 'cost'"):
+        Workload(name="w", tasks=(TASK,), objective="cost")
+
+
+@pytest.mark.parametrize("fields", [{"first_steps": 0}, {"factor": 1}, {"goal": "best"}])
+def test_halvings_that_cannot_be(fields):
+    with pytest.raises(InvalidWorkload, match="halving must have first_steps of at least 1"):
+        Halving(**{"metric": "m", "first_steps": 1} | fields)
+
+
+@given(st.integers(1, 100), st.integers(2, 5), st.integers(1, 10_000))
+def test_rungs_grow_by_the_factor_and_end_before_the_end(first, factor, last):
+    rungs = Halving(metric="m", first_steps=first, factor=factor).rungs(last)
+    assert all(rung < last for rung in rungs)
+    assert rungs == tuple(first * factor**n for n in range(len(rungs)))
