@@ -101,8 +101,12 @@ def profile(
         from dovetail.cli import show, verbs
         from dovetail.describe import load_workload
 
-        found = verbs.profile(load_workload(workload), store=store)
+        found, failures = verbs.profile(load_workload(workload), store=store)
         show.profiles(found, layers=layers, as_json=as_json)
+        for failure in failures:
+            typer.echo(f"not measured: {failure}", err=True)
+        if failures:
+            raise typer.Exit(FAILED)
 
 
 @app.command("show")
@@ -157,11 +161,8 @@ def export(
         if best is not None:
             chosen = found.best(best, goal=goal)
         else:
-            names = [each.name for each in found.tasks]
-            if task not in names:
-                raise DovetailError(f"the task must be one of {names}, got {task!r}.")
             chosen = found[task or ""]
-        typer.echo(f"{chosen.export(output)}  ({chosen.name}, step {chosen.step})")
+        typer.echo(f"{chosen.export(output)}  ({chosen.name})")
 
 
 @app.command()

@@ -61,6 +61,7 @@ def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Pat
     dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
     cluster = cluster or detect()
+    workload = _named(workload)
     with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
         controller.reconcile()
         controller.measure()
@@ -72,8 +73,10 @@ def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Pat
         return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=cluster)
 
 
-def profile(workload: Workload, *, store: str | Path = ".dovetail") -> list[tuple[str, Profile]]:
-    """Measure what has not been measured yet; gives each profile with the names of the tasks it stands for."""
+def profile(workload: Workload, *, store: str | Path = ".dovetail") -> tuple[list[tuple[str, Profile]], list[str]]:
+    """Measure what has not been measured yet; gives each profile with the names of the tasks it stands for, and
+    what could not be measured with the reason."""
+    workload = _named(workload)
     with controlling(workload, cluster=detect(), home=Path(store), settings=Settings()) as controller:
         controller.reconcile()
         controller.measure()
@@ -84,7 +87,8 @@ def profile(workload: Workload, *, store: str | Path = ".dovetail") -> list[tupl
         failures = _failures(controller)
         if failures and not names:
             raise DovetailError("no task could be measured:\n" + "\n".join(failures))
-        return [(", ".join(names[p.family]), p) for p in controller.store.profiles() if p.family in names]
+        found = [(", ".join(names[p.family]), p) for p in controller.store.profiles() if p.family in names]
+        return found, failures
 
 
 def cluster(*, measure: bool = False, store: str | Path = ".dovetail") -> Cluster:
@@ -123,6 +127,7 @@ def run(
     workload = what.workload if isinstance(what, Plan) else what
     if workload is None:
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
+    workload = _named(workload)
     cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or detect()
     with contextlib.ExitStack() as stack:
         if observe is None and progress:
@@ -142,6 +147,10 @@ def run(
         controller.measure()
         controller.run()
     return open_result(store, workload=workload.name)
+
+
+def _named(workload: Workload) -> Workload:
+    return workload if workload.name else dataclasses.replace(workload, name=workload.tasks[0].program.function)
 
 
 def _failures(controller: Controller) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, from_json, to_json
+from dovetail.vocabulary import Event, Plan, Profile, Task, from_json, to_json
 
 
 class Ledger:
@@ -47,10 +47,11 @@ class Ledger:
         number = self[task].attempt if attempt is None else attempt
         return Event(kind=kind, task=task, attempt=number, at_seconds=self._now(), data=data)
 
-    def record(self, events: Iterable[Event]) -> None:
-        """Put events, the points they carry and the profiles they bring on disk, then let them count."""
-        events = list(events)
-        if not events:
+    def record(self, events: Iterable[Event], *, tasks: Iterable[tuple[str, Task]] = ()) -> None:
+        """Put events, the points they carry and the profiles they bring on disk, then let them count. New tasks,
+        as (workload, task), go with the events that speak of them."""
+        events, tasks = list(events), list(tasks)
+        if not (events or tasks):
             return
         points = [
             Point(task=event.task, name=name, step=step, value=value, at_seconds=event.at_seconds)
@@ -61,7 +62,7 @@ class Ledger:
         profiles = [from_json(Profile, to_json(event.data)) for event in events if event.kind == "measured"]
         # Progress comes several times a second and its points say it all.
         kept = [event for event in events if event.kind != "progress"]
-        self.store.add(events=kept, points=points, profiles=profiles)
+        self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
         fold(events, self._progress)
         self._profiles |= {_key(profile): profile for profile in profiles}
 

@@ -99,10 +99,8 @@ class Controller:
                 events.append(self._ledger.event("lost", task, reason="its controller ended"))
         if self.store.home is not None:
             deposit(self.store.home)
-        self.store.add(
-            tasks=[(self.workload.name, task) for task in self.tasks.values()], hardware=[("cluster", self.cluster)]
-        )
-        self._ledger.record(events)
+        self.store.add(hardware=[("cluster", self.cluster)])
+        self._ledger.record(events, tasks=[(self.workload.name, task) for task in self.tasks.values()])
         for one in self.progress.values():
             one.losses = 0  # the retry budget is a run's own
         return found

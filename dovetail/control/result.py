@@ -92,7 +92,7 @@ class Result:
         for task in self.tasks:
             if task.name == name:
                 return task
-        raise KeyError(name)
+        raise DovetailError(f"the task must be one of {[task.name for task in self.tasks]}, got {name!r}.")
 
     def __str__(self) -> str:
         rows = [

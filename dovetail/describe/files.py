@@ -1,26 +1,39 @@
 """Workloads from files: `sweep.py` or `sweep.py:name`, a variable or a function that gives a workload."""
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dovetail.describe.programs import load_file
-from dovetail.vocabulary import InvalidWorkload, Workload
+from dovetail.vocabulary import DovetailError, InvalidWorkload, ProgramError, Workload
 
 
 def load_workload(named: str) -> Workload:
     """The workload in a file, by default its variable or function called `workload`.
 
-    The file's path, as it was given, says which workload of a store this is.
+    A workload without a name of its own is named after the file, so that two sweeps over one program are two
+    workloads of a store.
     """
     place, _, name = named.partition(".py:")
     path = Path(place + ".py" if name else named)
     module = load_file(path)
     found = getattr(module, name or "workload", None)
     if callable(found):
-        found = found()
+        found = _called(found, f"{path}:{name or 'workload'}")
     if not isinstance(found, Workload):
         others = sorted(key for key, value in vars(module).items() if isinstance(value, Workload))
         hint = f" It has {others}: name one as {path}:{others[0]}." if others else " Make one with dt.grid(...)."
         raise InvalidWorkload(
             f"{path} must define a workload named {name or 'workload'!r}; found {type(found).__name__}.{hint}"
         )
-    return found
+    return found if found.name else dataclasses.replace(found, name=f"{path.stem}:{name}" if name else path.stem)
+
+
+def _called(function: Callable[[], Any], place: str) -> Any:
+    try:
+        return function()
+    except DovetailError:
+        raise
+    except Exception as error:
+        raise ProgramError(f"{place} must give a workload; it raised {type(error).__name__}: {error}.") from error

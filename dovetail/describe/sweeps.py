@@ -138,11 +138,11 @@ def task(
     return Task(name=name, program=found, parameters=parameters, stop=stop)
 
 
-def workload(tasks: Iterable[Task], *, name: str = "workload", halving: Halving | None = None) -> Workload:
+def workload(tasks: Iterable[Task], *, name: str = "", halving: Halving | None = None) -> Workload:
     """A workload from an explicit list of tasks.
 
-    >>> workload([task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1)]).name
-    'workload'
+    >>> len(workload([task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1)]).tasks)
+    1
     """
     return Workload(name=name, tasks=tuple(tasks), halving=halving)
 
@@ -174,7 +174,7 @@ def _workload(
     for chosen, parameters in combinations:
         _check(program, parameters, found)
         tasks.append(Task(name=_name(found, chosen), program=found, parameters=parameters, stop=stop))
-    return Workload(name=name or found.function, tasks=tuple(tasks), halving=halving)
+    return Workload(name=name or "", tasks=tuple(tasks), halving=halving)
 
 
 def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> None:
@@ -184,12 +184,16 @@ def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> Non
 
 
 def _name(program: Program, chosen: Mapping[str, Any]) -> str:
-    words = [f"{key}={_short(value)}" if key else f"#{value}" for key, value in chosen.items()]
+    numbered = "" in chosen  # a sample's tasks differ by their number, a grid's by their values alone
+    words = [f"{key}={_short(value, exact=not numbered)}" if key else f"#{value}" for key, value in chosen.items()]
     return " ".join([program.function, *words]).replace("/", "_")
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _short(value: Any, *, exact: bool) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:.4g}"
+    return short if not exact or float(short) == value else repr(value)
 
 
 def _draw(key: str, value: Any, generator: random.Random) -> Any:

@@ -42,8 +42,9 @@ class SimulatedEngine(Engine):
         seconds = self._seconds(order)
         from_steps = {member.task.identity: self._steps.get(member.task.identity, 0) for member in order.members}
         self._begun[order.name] = (self._now, seconds, from_steps)
-        events = tuple(self._outcome(order, member, self._now + seconds) for member in order.members)
-        heapq.heappush(self._due, (self._now + seconds, next(self._number), order, events))
+        at = self._now + seconds
+        events = tuple(event for member in order.members for event in self._outcome(order, member, at))
+        heapq.heappush(self._due, (at, next(self._number), order, events))
 
     def stop(self, name: str, *, reason: str, save: bool = True) -> None:
         """End the order now, at the step it would have reached; without saving, at the step it began."""
@@ -54,7 +55,7 @@ class SimulatedEngine(Engine):
             heapq.heapify(self._due)
             start, seconds, steps = self._begun[name]
             share = (self._now - start) / seconds if save and seconds > 0 else 0.0
-            events = tuple(self._interrupted(member, steps, share, reason, save) for member in order.members)
+            events = tuple(e for m in order.members for e in self._interrupted(m, steps, share, reason, save))
             heapq.heappush(self._due, (self._now, next(self._number), order, events))
             return
 
@@ -87,20 +88,28 @@ class SimulatedEngine(Engine):
             return order.predicted_seconds * self._world.slowness(order)
         return self._world.trial_seconds if order.purpose == "measure" else 0.0
 
-    def _outcome(self, order: Order, member: MemberOrder, at: float) -> Event:
+    def _outcome(self, order: Order, member: MemberOrder, at: float) -> list[Event]:
         if order.purpose == "fingerprint":
-            return self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))
+            return [self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))]
         if order.purpose == "measure":
             profile = self._world.profile(order.family, self._kind_of(order.devices[0]), len(order.devices))
-            return self._event("measured", member, at, to_json(profile))
+            return [self._event("measured", member, at, to_json(profile))]
+        ended = {"step": member.until_step, "reason": "", "metrics": {}}
         kind = "finished" if member.final else "waiting"
-        return self._event(kind, member, at, {"step": member.until_step, "reason": "", "metrics": {}})
+        return [self._saved(member, at, member.until_step), self._event(kind, member, at, ended)]
 
-    def _interrupted(self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool) -> Event:
+    def _interrupted(
+        self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool
+    ) -> list[Event]:
         begun = steps[member.task.identity]
         step = begun + int((member.until_step - begun) * share)
-        data = {"step": step, "reason": reason}
-        return self._event("stopped" if save else "lost", member, self._now, data)
+        if not save:
+            return [self._event("lost", member, self._now, {"reason": reason, "step": step})]
+        stopped = self._event("stopped", member, self._now, {"step": step, "reason": reason})
+        return [self._saved(member, self._now, step), stopped]
+
+    def _saved(self, member: MemberOrder, at: float, step: int) -> Event:
+        return self._event("saved", member, at, {"step": step, "path": "", "bytes": 0})
 
     @staticmethod
     def _event(kind: str, member: MemberOrder, at: float, data: object) -> Event:

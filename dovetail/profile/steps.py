@@ -149,7 +149,7 @@ def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float,
 
         def save() -> TrainingState:
             state = session.state()
-            checkpoint.write(Path(directory), state, task="trial", attempt=1)
+            checkpoint.write(Path(directory), state, task="a trial", attempt=1)
             return state
 
         return _timed(save, device)

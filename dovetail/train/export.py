@@ -1,5 +1,6 @@
 """The trained model out of a checkpoint."""
 
+import warnings
 from pathlib import Path
 
 import safetensors.torch
@@ -41,4 +42,6 @@ def _newest(task: Task, directory: Path) -> TrainingState:
         raise CheckpointError(
             f"task {task.name!r} must have a checkpoint to export; there is none in {directory}{why}."
         )
+    for damage in damages:
+        warnings.warn(f"{damage.reason} The model is that of step {state.step}.", stacklevel=3)
     return state

@@ -118,6 +118,9 @@ class Task:
         object.__setattr__(self, "parameters", FrozenDict(self.parameters))
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise InvalidWorkload(f"a task's name must be non-empty, without '/' or a leading dot, got {self.name!r}.")
+        seed = self.parameters.get("seed", 0)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise InvalidWorkload(f"a task's parameter 'seed' must be a whole number, got {seed!r}.")
         place = self.program.reference.rpartition("/")[2]  # a project that moves stays who it was
         # Refuses parameters that are not plain data.
         text = dumps([self.name, place, self.program.source, sorted(self.parameters.items())])
@@ -164,7 +167,7 @@ OBJECTIVES = ("makespan",)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Tasks and an objective.
+    """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out.
 
     >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
     >>> len(Workload(name="one", tasks=(task,)).tasks)

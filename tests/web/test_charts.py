@@ -4,11 +4,11 @@ import json
 
 import plotly.graph_objects as go
 import pytest
-from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 from dovetail.store import Point, Store
 from dovetail.web import charts
 from dovetail.web.reading import read
+from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 
 @pytest.fixture

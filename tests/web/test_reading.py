@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from tests.web.synthetic import START, fill_many, fill_sweep, make_task
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, Event
 from dovetail.web import reading
 from dovetail.web.reading import read
+from tests.web.synthetic import START, fill_many, fill_sweep, make_task
 
 
 @pytest.fixture

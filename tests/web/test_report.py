@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Allocation, DovetailError, Event, Plan, Rejection
 from dovetail.web import write_report
 from dovetail.web.report import _plotly
+from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 NASTY = "<script>alert(1)<\u2215script><img src=x onerror=alert(1)>\"'&"
 

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 from dovetail.metrics.comparison import Comparison
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Rejection
 from dovetail.web import tables
 from dovetail.web.reading import read
+from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, Event
 from dovetail.web.tensorboard import run_folders, write_tensorboard
+from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 
 @pytest.fixture
