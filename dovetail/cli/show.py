@@ -45,6 +45,8 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         _print_json(to_json(found))
         return
     names = {task.identity: task.name for task in (found.workload.tasks if found.workload else ())}
+    if not found.schedule.placements:
+        Console().print("Nothing is left to train.")
     rows = _table("start", "seconds", "task", "technique", "devices")
     for placement in sorted(found.schedule.placements, key=lambda p: (p.start_seconds, p.devices)):
         rows.add_row(
@@ -59,7 +61,7 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
     makespan, bound = found.schedule.makespan_seconds, found.bound_seconds
     console.print(f"makespan {show_seconds(makespan)}; no schedule takes less than {show_seconds(bound)}")
     for line in found.explanation:
-        console.print(Text(f"  {_named(line, names)}", style="dim"))
+        console.print(Text(f"  {line}", style="dim"))
     for rejection in found.rejections:
         console.print(
             Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
@@ -141,12 +143,6 @@ def _record(profile: Profile) -> dict[str, Any]:
     found = to_json(profile)
     assert isinstance(found, dict)
     return found
-
-
-def _named(line: str, names: dict[str, str]) -> str:
-    for identity, name in names.items():
-        line = line.replace(identity, name)
-    return line
 
 
 def _print_json(value: Any) -> None:

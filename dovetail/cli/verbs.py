@@ -69,7 +69,9 @@ def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Pat
         failures = _failures(controller)
         if len(failures) == len(controller.tasks):
             raise DovetailError("no task could be planned:\n" + "\n".join(failures))
-        explanation = (*found.explanation, *(f"not planned: {failure}" for failure in failures))
+        names = {identity: task.name for identity, task in controller.tasks.items()}
+        lines = [*found.explanation, *(f"not planned: {failure}" for failure in failures)]
+        explanation = tuple(_with_names(line, names) for line in lines)
         return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=cluster)
 
 
@@ -147,6 +149,12 @@ def run(
         controller.measure()
         controller.run()
     return open_result(store, workload=workload.name)
+
+
+def _with_names(line: str, names: dict[str, str]) -> str:
+    for identity, name in names.items():
+        line = line.replace(identity, name)
+    return line
 
 
 def _named(workload: Workload) -> Workload:

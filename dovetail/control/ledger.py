@@ -7,6 +7,9 @@ from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Plan, Profile, Task, from_json, to_json
 
+RUN_BEGAN = "the run began"
+"""Why the first plan of a run was made."""
+
 
 class Ledger:
     """Everything in a store, in memory, and the one way to add to both.

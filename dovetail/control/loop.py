@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.control import halving, measuring
-from dovetail.control.ledger import Ledger
+from dovetail.control.ledger import RUN_BEGAN, Ledger
 from dovetail.control.queues import Queues
 from dovetail.control.reconcile import Reconciliation, events_of, reconcile
 from dovetail.control.settings import Settings
@@ -70,7 +70,7 @@ class Controller:
         self._running: dict[str, _Running] = {}
         self._queues = Queues(cluster)
         self._numbers = itertools.count(1)
-        self._stale = "the run began"
+        self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = ""
         self._cancelled: set[str] = set()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.control.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
 from dovetail.store import Store
 from dovetail.vocabulary import DovetailError, Event, Task
@@ -52,7 +53,8 @@ class TaskResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a workload. `makespan_seconds` runs from the first start to the last end of this workload.
+    """What came of a workload. `planned_seconds` and `makespan_seconds` are of its last run: what its first plan said,
+    and the time from that plan to the last end.
 
     `result["name"]` is the task of that name; `print(result)` shows them all.
 
@@ -123,18 +125,26 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         ]
         results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
-        plans = opened.plans(workload=workload)
-    spans = [span for task in tasks if task.identity in progress for span in progress[task.identity].spans]
-    starts, ends = [s.start_seconds for s in spans], [s.end_seconds for s in spans if s.end_seconds is not None]
-    planned = plans[0][2].schedule.makespan_seconds if plans and plans[0][2].schedule else 0.0
+    planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
     return Result(
         workload=workload or "all",
         tasks=results,
-        makespan_seconds=max(ends) - min(starts) if ends else 0.0,
+        makespan_seconds=taken,
         planned_seconds=planned,
         warnings=warnings,
         home=home,
     )
+
+
+def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: str | None) -> tuple[float, float]:
+    """What the first plan of the last run predicted, and how long that run took so far."""
+    planned, since = 0.0, 0.0
+    for event in events:
+        began = event.kind == "planned" and event.data["because"] == RUN_BEGAN
+        if began and workload in (None, event.data["workload"]):
+            planned, since = event.data["makespan_seconds"], event.at_seconds
+    ends = [span.end_seconds for one in progress for span in one.spans if span.end_seconds and span.end_seconds > since]
+    return planned, max(ends) - since if ends else 0.0
 
 
 def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def sample(
     program: Named,
     *,
     count: int,
-    seed: int = 0,
+    sample_seed: int = 0,
     steps: int | None = None,
     epochs: int | None = None,
     metric: str | None = None,
@@ -94,6 +94,8 @@ def sample(
 ) -> Workload:
     """Random search: `count` tasks, each parameter drawn from its list or distribution; the others are fixed.
 
+    `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own.
+
     >>> workload = sample("dovetail.vocabulary.units:show_seconds", count=3, steps=10, seconds=uniform(0, 1))
     >>> len(workload.tasks), 0 <= workload.tasks[0].parameters["seconds"] <= 1
     (3, True)
@@ -101,7 +103,7 @@ def sample(
     if count < 1:
         raise InvalidWorkload(f"sample must have a count of at least 1, got {count}.")
     stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
-    generator = random.Random(seed)
+    generator = random.Random(sample_seed)
     drawn = [
         {
             key: _draw(key, value, generator)

@@ -118,6 +118,8 @@ class _Trainer:
         self._every = training.evaluate_every or training.steps_per_epoch()
         self._step = self._saved_step = 0
         self._metrics: dict[str, float] = {}
+        self._last: Mapping[str, Any] = {}
+        self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
         self._losses: list[torch.Tensor] = []
         self._logged: list[tuple[int, Mapping[str, Any]]] = []
         self._points: list[list[Any]] = []  # to report next
@@ -151,6 +153,7 @@ class _Trainer:
     def _after(self, report: StepReport) -> None:
         self._step = report.step
         self._losses.append(report.loss)
+        self._last = report.metrics
         if report.step % self._training.log_every == 0 or report.step == self._member.until_step:
             self._logged.append((len(self._losses) - 1, report.metrics))
         if self._evaluation_due():
@@ -171,13 +174,12 @@ class _Trainer:
         self._metrics = self._session.evaluate()
         metric = self._member.task.stop.metric
         if metric is not None and metric not in self._metrics:
-            stepwise = {name: value for name, _, value in self._points if name == metric}
-            if not stepwise:
+            if metric not in self._stepwise:
                 raise ProgramError(
                     f"evaluation must report the target metric {metric!r}; it reports {sorted(self._metrics)}. "
                     f"Add it to what evaluate gives, or change the target."
                 )
-            self._metrics |= stepwise
+            self._metrics[metric] = self._stepwise[metric]
         self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
 
     def _collect(self) -> None:
@@ -191,14 +193,20 @@ class _Trainer:
                 raise TrainingError(
                     f"the loss must be a finite number; it was {value} at step {first + offset}, the first such step. "
                     f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
-                    f"The last checkpoint, at step {self._saved_step}, is kept."
+                    f"{self._kept()}"
                 )
         for offset, metrics in self._logged:
-            step = first + offset
-            # Named apart from what evaluation reports, which may well have a loss of its own.
-            self._points.append(["train/loss", step, values[offset]])
-            self._points += [[f"train/{name}", step, float(value)] for name, value in metrics.items()]
+            found = _stepwise(values[offset], metrics)
+            self._points += [[name, first + offset, value] for name, value in found.items()]
+        self._stepwise = _stepwise(values[-1], self._last)
         self._losses, self._logged = [], []
+
+    def _kept(self) -> str:
+        return (
+            f"The last checkpoint, at step {self._saved_step}, is kept."
+            if self._saved_step
+            else "Nothing was saved yet."
+        )
 
     def _flush(self) -> None:
         self._collect()
@@ -262,6 +270,11 @@ class _Trainer:
 
     def _report(self, kind: str, data: Mapping[str, Any]) -> None:
         self._around.report(_event(kind, self._member, data))
+
+
+def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
+    # Named apart from what evaluation reports, which may well have a loss of its own.
+    return {"train/loss": loss, **{f"train/{name}": float(value) for name, value in metrics.items()}}
 
 
 def _event(kind: str, member: MemberOrder, data: Any) -> Event:

@@ -73,7 +73,9 @@ def test_what_cannot_be(make, message):
 
 def test_a_sample_is_the_same_for_the_same_seed():
     def drawn(seed):
-        found = sample(program, count=20, seed=seed, steps=1, width=[1, 2, 3], rate=log_uniform(1e-4, 1e-1), name="s")
+        found = sample(
+            program, count=20, sample_seed=seed, steps=1, width=[1, 2, 3], rate=log_uniform(1e-4, 1e-1), name="s"
+        )
         return [dict(task.parameters) for task in found.tasks]
 
     assert drawn(0) == drawn(0)
@@ -86,7 +88,7 @@ def test_a_sample_is_the_same_for_the_same_seed():
 def test_draws_are_between_their_ends(one, other, seed):
     low, high = min(one, other), max(one, other)
     for distribution in (uniform(low, high), log_uniform(low, high)):
-        found = sample(program, count=3, seed=seed, steps=1, rate=distribution)
+        found = sample(program, count=3, sample_seed=seed, steps=1, rate=distribution)
         for each in found.tasks:
             assert low * (1 - 1e-9) <= each.parameters["rate"] <= high * (1 + 1e-9)
 

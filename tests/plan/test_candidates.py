@@ -54,7 +54,8 @@ def test_options_that_fit_and_rejections_of_those_that_do_not() -> None:
         (("large",), 61 << 30, 40 << 30)
     ]
     assert rejected[0].reason == (
-        "needs 61.0 GiB on one device; the largest h100 has 40.0 GiB. Allow 'spill' or 'pipeline'."
+        "needs 61.0 GiB on one device; the largest h100 has 40.0 GiB."
+        " Use a smaller batch with accumulate, or a device with more memory."
     )
 
 
