@@ -1,7 +1,7 @@
-"""The engine `local`: one worker process a device on this machine, reused from placement to placement.
+"""The engine `local`: worker processes on this machine, each bound to its devices and reused for their orders.
 
-A worker costs seconds to start (it imports torch), so it stays. An order goes to the worker of its first device,
-bound to all of the order's cores. A worker that dies, falls silent, or loses its socket is lost with its reason
+A worker costs seconds to start (it imports torch), so it stays. An order goes to the worker of exactly its devices:
+thread counts are settled when a process starts, so one that had 1 core cannot serve 2. A worker that dies, falls silent, or loses its socket is lost with its reason
 and the tail of its log; the next order on its device starts a new one.
 """
 
@@ -27,7 +27,7 @@ LOG_TAIL_BYTES = 3000
 
 @dataclasses.dataclass(kw_only=True)
 class _Process:
-    device: str
+    devices: tuple[str, ...]
     process: "subprocess.Popen[bytes]"
     channel: socket.socket
     log: Path
@@ -54,26 +54,25 @@ class LocalEngine(Engine):
             )
         self._cluster, self._home, self._silence_seconds = cluster, home.resolve(), silence_seconds
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[str, _Process] = {}
+        self._workers: dict[tuple[str, ...], _Process] = {}
         self._pending: list[Event] = []
         self._given: list[Event] = []
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, order: Order) -> None:
-        """Hand the order to its first device's worker, starting one if need be."""
+        """Hand the order to its devices' worker, starting one if need be."""
         device = self._cluster.device(order.devices[0])
-        worker = self._workers.get(device.name) or self._spawn(device.name)
-        assert worker.order is None, f"{device.name} is busy with {worker.order and worker.order.name}"
+        worker = self._workers.pop(order.devices, None) or self._spawn(order.devices)
+        self._workers[order.devices] = worker  # last in the dict is the one used last
+        assert worker.order is None, f"{order.devices} are busy with {worker.order and worker.order.name}"
         worker.order, worker.ended = order, set()
         worker.log_from = worker.log.stat().st_size if worker.log.exists() else 0
         kind = self._cluster.kind(device.kind)
-        cores = [self._cluster.device(name).index for name in order.devices] if kind.processor == "cpu" else []
         message = {
             "do": "order",
             "order": to_json(order),
             "kind": to_json(kind),
-            "cores": cores,
-            "threads": max(1, self._cluster.node(device.node).cores // max(1, len(self._cluster.devices))),
+            "threads": self._threads(order.devices),
             "home": str(self._home),
         }
         self._send(worker, message)
@@ -125,7 +124,7 @@ class LocalEngine(Engine):
 
     def processes(self) -> dict[str, int]:
         """The process numbers of live workers by device, for tests and fault injection."""
-        return {name: worker.process.pid for name, worker in self._workers.items()}
+        return {",".join(devices): worker.process.pid for devices, worker in self._workers.items()}
 
     def _acknowledge(self) -> None:
         saved = {event.task: event.data["step"] for event in self._given if event.kind == "saved"}
@@ -135,32 +134,49 @@ class LocalEngine(Engine):
                     step = saved[member.task.identity]
                     self._send(worker, {"do": "acknowledge", "task": member.task.identity, "step": step})
 
-    def _spawn(self, device: str) -> _Process:
+    def _spawn(self, devices: tuple[str, ...]) -> _Process:
+        self._make_room()
         ours, theirs = socket.socketpair()
-        log = self._home / "logs" / f"worker-{device.replace(':', '-')}.log"
+        log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output, theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.engines.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "dovetail.engines.worker", str(theirs.fileno()), *self._cores(devices)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=self._environment(device),
+                env=self._environment(devices),
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
-        worker = _Process(device=device, process=process, channel=ours, log=log, heard_at=time.monotonic())
+        worker = _Process(devices=devices, process=process, channel=ours, log=log, heard_at=time.monotonic())
         self._selector.register(ours, selectors.EVENT_READ, worker)
-        self._workers[device] = worker
         return worker
 
-    def _environment(self, device: str) -> dict[str, str]:
-        found = self._cluster.device(device)
+    def _make_room(self) -> None:
+        """Idle workers take memory: of those that were not used for longest, end what is beyond two a device."""
+        idle = [worker for worker in self._workers.values() if worker.order is None]
+        for worker in idle[: max(0, len(self._workers) + 1 - 2 * len(self._cluster.devices))]:
+            self._send(worker, {"do": "exit"})
+            self._forget(worker)
+
+    def _cores(self, devices: tuple[str, ...]) -> list[str]:
+        found = [self._cluster.device(device) for device in devices]
+        return [str(device.index) for device in found if self._cluster.kind(device.kind).processor == "cpu"]
+
+    def _threads(self, devices: tuple[str, ...]) -> int:
+        node = self._cluster.node(self._cluster.device(devices[0]).node)
+        return len(self._cores(devices)) or max(1, node.cores // max(1, len(self._cluster.devices)))
+
+    def _environment(self, devices: tuple[str, ...]) -> dict[str, str]:
+        found = self._cluster.device(devices[0])
         environment = dict(os.environ)
+        environment["OMP_NUM_THREADS"] = str(self._threads(devices))
         # What the controller can import, its workers can.
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment.setdefault("PYTHONUNBUFFERED", "1")
         if self._cluster.kind(found.kind).processor == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = str(found.index)
+            indices = [str(self._cluster.device(device).index) for device in devices]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
         return environment
 
     def _send(self, worker: _Process, message: dict[str, Any]) -> None:
@@ -213,7 +229,7 @@ class LocalEngine(Engine):
 
     def _reason(self, worker: _Process) -> str:
         code = worker.process.poll()
-        name = f"worker process {worker.process.pid} on {worker.device}"
+        name = f"worker process {worker.process.pid} on {', '.join(worker.devices)}"
         if worker.doomed:
             return f"{name} was ended: {worker.doomed}"
         if code is None:
@@ -227,8 +243,8 @@ class LocalEngine(Engine):
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(worker.channel)
         worker.channel.close()
-        if self._workers.get(worker.device) is worker:
-            del self._workers[worker.device]
+        if self._workers.get(worker.devices) is worker:
+            del self._workers[worker.devices]
 
 
 def _tail(path: Path, start: int) -> str:

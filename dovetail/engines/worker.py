@@ -1,12 +1,15 @@
 """A worker: a process that carries out orders one after another and reports what happens.
 
-Started as `python -m dovetail.engines.worker FILE_DESCRIPTOR`, with a socket to its engine on which both sides
-write lines of JSON. It ends when the engine does: on the socket's end, and by the kernel's word that its parent
+Started as `python -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
+sides write lines of JSON. It binds itself to its cores before torch is imported: some of the libraries below torch
+decide then, once and for all, how many threads they use, and two threads on one core run four times slower than one.
+ It ends when the engine does: on the socket's end, and by the kernel's word that its parent
 died. Orders run on the main thread; a second thread reads the socket, a third sends heartbeats.
 """
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import queue
@@ -51,13 +54,13 @@ class Worker:
         import torch
 
         from dovetail.engines import runner
+
+        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
         from dovetail.engines.base import Order
 
         order = from_json(Order, message["order"])
         kind = from_json(Kind, message["kind"])
-        cores = message["cores"]
-        _bind(cores)
-        _calm(torch, threads=max(1, len(cores)) if kind.processor == "cpu" else message["threads"])
+        _calm(torch, threads=message["threads"])
         runner.run(
             order,
             runner.Surroundings(
@@ -105,15 +108,6 @@ class Worker:
             os._exit(0)
 
 
-def _bind(cores: list[int]) -> None:
-    # torch's thread pool outlives an order, so each of its threads must be moved, not only this one.
-    if not cores:
-        return
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(int(thread), cores)
-
-
 def _calm(torch: Any, *, threads: int) -> None:
     """Undo what the program of an earlier order may have set for the whole process."""
     torch.set_num_threads(threads)
@@ -136,6 +130,8 @@ def main() -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     os.environ["DOVETAIL_WORKER"] = "1"
+    if cores := [int(core) for core in sys.argv[2:]]:
+        os.sched_setaffinity(0, cores)
     Worker(socket.socket(fileno=int(sys.argv[1]))).main()
 
 
