@@ -1,8 +1,8 @@
 """The engine `local`: worker processes on this machine, each bound to its devices and reused for their orders.
 
 A worker costs seconds to start (it imports torch), so it stays. An order goes to the worker of exactly its devices:
-thread counts are settled when a process starts, so one that had 1 core cannot serve 2. A worker that dies, falls silent, or loses its socket is lost with its reason
-and the tail of its log; the next order on its device starts a new one.
+thread counts are settled when a process starts, so one that had 1 core cannot serve 2. A worker that dies, falls
+silent, or loses its socket is lost with its reason and the tail of its log; the next order starts a new one.
 """
 
 import contextlib

@@ -23,6 +23,7 @@ from torch import nn
 
 from dovetail.testing import programs
 from dovetail.train import Session, SessionMember, Technique, Training, TrainingState, checkpoint
+from dovetail.train.randomness import reseed
 from dovetail.vocabulary import TechniqueRefused
 
 STEPS = 6
@@ -227,10 +228,12 @@ def _plain_loop(training: Training, steps: int) -> list[float]:
 
 
 def _draw_from_everything(count: int) -> None:
+    # Python's and NumPy's generators are carried, so only another session or build may touch them in between.
     torch.rand(count + 1)
+    torch.manual_seed(count)
+    reseed("other", count)
     numpy.random.rand(count + 1)
     random.random()
-    torch.manual_seed(count)
 
 
 def _cloned(states: Sequence[TrainingState]) -> list[TrainingState]:

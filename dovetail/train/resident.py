@@ -76,10 +76,9 @@ class ResidentSession(Session):
         training = self._training
         if training.evaluate is None:
             return {}
-        self._random.before_evaluation(self._step)
         training.model.eval()
         try:
-            with torch.no_grad(), self._autocast():
+            with self._random.evaluation(self._step), torch.no_grad(), self._autocast():
                 metrics = training.evaluate(training.model)
         finally:
             for module, mode in self._modes.items():
@@ -90,11 +89,13 @@ class ResidentSession(Session):
 
     def state(self, member: int = 0) -> TrainingState:
         """The live tensors under their canonical names."""
-        return capture(self._training, step=self._step, feed=self._cursor.state(), seed=self._seed)
+        return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
 
     def load(self, state: TrainingState, member: int = 0) -> None:
         """Go on from `state`."""
-        self._cursor.restore(restore(self._training, state))
+        feed, random = restore(self._training, state)
+        self._cursor.restore(feed)
+        self._random.restore(random)
         self._step = state.step
 
     def close(self) -> None:

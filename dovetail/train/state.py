@@ -34,7 +34,7 @@ class TrainingState:
     values: Mapping[str, Any]
 
 
-def capture(training: "Training", *, step: int, feed: Any, seed: int) -> TrainingState:
+def capture(training: "Training", *, step: int, feed: Any, random: Any) -> TrainingState:
     """The state of a training whose model is whole in this process.
 
     Tensors are the live ones, not copies: write or clone them before the next step.
@@ -48,20 +48,14 @@ def capture(training: "Training", *, step: int, feed: Any, seed: int) -> Trainin
         },
         "schedule": pack(training.schedule and training.schedule.state_dict(), "schedule", tensors),
         "feed": pack(feed, "feed", tensors),
-        # Every draw is keyed by seed, step and place (train/randomness), so this is all of the random state.
-        "random": {"scheme": "keyed-1", "seed": seed},
+        "random": pack(random, "random", tensors),
     }
     return TrainingState(step=step, tensors=tensors, values=values)
 
 
-def restore(training: "Training", state: TrainingState) -> Any:
-    """Put `state` into a freshly built training; gives back the feed's position."""
+def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
+    """Put `state` into a freshly built training; gives back the feed's position and the random state."""
     values, tensors = state.values, state.tensors
-    if values["random"]["scheme"] != "keyed-1":
-        raise CheckpointError(
-            f"random numbers must be keyed by the scheme 'keyed-1', the checkpoint was written under "
-            f"{values['random']['scheme']!r}. Resume it with the version of Dovetail that wrote it."
-        )
     _restore_model(training.model, values["model"], tensors)
     optimizers = training.optimizers()
     if optimizers.keys() != values["optimizers"].keys():
@@ -70,7 +64,7 @@ def restore(training: "Training", state: TrainingState) -> Any:
         _restore_optimizer(name, optimizer, training.model, values["optimizers"][name], tensors)
     if training.schedule is not None:
         training.schedule.load_state_dict(unpack(values["schedule"], tensors))
-    return unpack(values["feed"], tensors)
+    return unpack(values["feed"], tensors), unpack(values["random"], tensors)
 
 
 def parameter_names(model: nn.Module) -> dict[torch.Tensor, str]:

@@ -1,12 +1,15 @@
+import copy
 import random
 
 import numpy
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from dovetail.train.randomness import KeyedRandomness, key, reseed
+from dovetail.vocabulary import CheckpointError
 
 CPU = torch.device("cpu")
 parts = st.lists(st.integers() | st.text(alphabet="ab-.1"), min_size=1, max_size=4)
@@ -79,9 +82,83 @@ def test_a_module_called_twice_draws_twice():
     assert not torch.equal(first, second)
 
 
-def test_closing_removes_every_hook():
+def test_closing_leaves_every_module_as_it_was():
     model = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
+    before = [(type(module), vars(module).copy()) for module in model.modules()]
     randomness = keyed(model)
-    assert any(module._forward_pre_hooks for module in model.modules())
+    assert [type(module) for module in model.modules()] != [kind for kind, _ in before]
+    assert repr(model) == repr(nn.TransformerEncoderLayer(8, 2, dropout=0.1))
     randomness.close()
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    for module, (kind, attributes) in zip(model.modules(), before, strict=True):
+        assert type(module) is kind
+        assert vars(module).keys() == attributes.keys()
+
+
+def test_a_module_whose_forward_was_patched_is_keyed_too():
+    model = nn.Sequential(nn.Dropout(0.5))
+    one = mask(model, keyed(model))
+    patched = nn.Sequential(nn.Dropout(0.5))
+    patched[0].forward = lambda inputs: nn.functional.dropout(inputs, 0.5)
+    assert torch.equal(mask(patched, keyed(patched)), one)
+
+
+def test_a_copy_of_a_model_keeps_its_own_weights_and_mode():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, inputs):
+            return nn.functional.dropout(inputs * self.weight, 0.5, self.training)
+
+    model = Noisy()
+    keyed(model)
+    copied = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        copied.weight.fill_(3.0)
+    assert torch.equal(copied(torch.ones(4)), torch.full((4,), 3.0))
+
+
+def test_two_sessions_in_one_process_keep_their_own_generators():
+    # Python's and NumPy's generators are carried: each session draws on as if it were alone.
+    def drawn(*, alone):
+        one, other = keyed(nn.Linear(1, 1), seed=1), keyed(nn.Linear(1, 1), seed=2)
+        one.before_batch(0, -1)
+        found = [(random.random(), numpy.random.rand())]
+        if not alone:
+            other.before_batch(0, -1)
+            draws()
+            reseed("a build")
+        one.before_batch(0, 0)
+        found.append((random.random(), numpy.random.rand()))
+        one.close()
+        other.close()
+        return found
+
+    assert drawn(alone=True) == drawn(alone=False)
+
+
+def test_an_evaluation_leaves_the_generators_where_they_stood():
+    randomness = keyed(nn.Linear(1, 1))
+    randomness.before_batch(0, -1)
+    before = randomness.state()
+    with randomness.evaluation(3):
+        first = draws()
+    assert randomness.state() == before
+    with randomness.evaluation(3):
+        assert draws() == first
+
+
+def test_what_is_drawn_next_can_be_restored():
+    randomness = keyed(nn.Linear(1, 1))
+    randomness.before_batch(0, -1)
+    state = randomness.state()
+    first = random.random(), numpy.random.rand()
+    other = keyed(nn.Linear(1, 1))
+    other.restore(state)
+    assert (random.random(), numpy.random.rand()) == first
+
+
+def test_random_numbers_of_another_scheme_are_refused():
+    with pytest.raises(CheckpointError, match=r"keyed by the scheme 'keyed-1'.*'other'"):
+        keyed(nn.Linear(1, 1)).restore({"scheme": "other"})
