@@ -88,7 +88,7 @@ def main() -> None:
 def sized(target: float) -> dict[str, Any]:
     """A program whose bare step takes about `target` seconds here and now."""
     case = {"width": 128, "depth": 3, "batch": 16, "dropout": 0.1}
-    while (taken := statistics.median(bare(case, 30))) < 0.75 * target:
+    while (taken := statistics.median(bare(case, 30))) < 0.95 * target:
         case["batch"] = int(case["batch"] * min(2.0, max(1.1, target / taken)))
     return case
 

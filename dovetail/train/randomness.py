@@ -7,7 +7,7 @@ generators, from which only some feeds and losses draw, are reseeded at each epo
 reseeding them at every step costs 60 µs on a slow core, more than all the rest.
 
 Activation checkpointing runs a module's forward again during backward, and must draw the same there. A module
-called several times has one key a call, and the second run finds its key by the generator's seed on entry,
+called several times has one key a call, and the run inside backward finds its key by the generator's seed on entry,
 which torch restores with the rest of the generator's state.
 """
 
@@ -61,10 +61,6 @@ def reseed(*parts: int | str) -> None:
 def _reseed(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)
-    _reseed_torch(seed)
-
-
-def _reseed_torch(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
@@ -116,30 +112,35 @@ def _put(found: Mapping[str, Any]) -> None:
 
 
 class KeyedRandomness:
-    """Keys what one model draws. Call `begin` before each microbatch, and `close` when the session ends."""
+    """Keys what one model draws. Call `begin` before each microbatch, and `close` when the session ends.
+
+    Runs several times a step, so it spends nanoseconds: keys are mixed from keys, and nothing is cleared.
+    """
 
     def __init__(self, model: nn.Module, *, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._generator = _generator(device)
-        self._base = 0
+        self._on_cpu = device.type == "cpu"
+        self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
+        self._microbatch = 0  # how many have begun, evaluations included
         self._carried = _Carried()
-        self._calls: dict[str, dict[int, int]] = {}
         self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if _draws(m)]
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
-        self._base = key(self._seed, "step", step, microbatch)
-        for calls in self._calls.values():
-            calls.clear()
-        _reseed_torch(self._base)
+        self._base = mix(mix(self._steps, step), microbatch)
+        self._microbatch += 1
+        self._reseed_torch(self._base)
 
     def before_batch(self, epoch: int, index: int) -> None:
-        """From here on draws belong to this batch of the feed."""
-        _Carried.take(self._carried)
+        """From here on draws belong to this batch of the feed; index -1 is the epoch's beginning."""
+        if _Carried._owner is not self._carried:
+            _Carried.take(self._carried)
         if index < 0:
-            _reseed(key(self._seed, "epoch", epoch))
+            self._epoch = key(self._seed, "epoch", epoch)
+            _reseed(self._epoch)
         else:
-            _reseed_torch(key(self._seed, "batch", epoch, index))
+            self._reseed_torch(mix(self._epoch, index))
 
     @contextlib.contextmanager
     def evaluation(self, step: int) -> Iterator[None]:
@@ -147,8 +148,7 @@ class KeyedRandomness:
         _Carried.take(self._carried)
         before = self._carried.stand()
         self._base = key(self._seed, "evaluate", step)
-        for calls in self._calls.values():
-            calls.clear()
+        self._microbatch += 1
         _reseed(self._base)
         try:
             yield
@@ -176,16 +176,29 @@ class KeyedRandomness:
         if _Carried._owner is self._carried:
             _Carried._owner = None
 
+    def _reseed_torch(self, seed: int) -> None:
+        self._generator.manual_seed(seed)
+        if not self._on_cpu:
+            torch.default_generator.manual_seed(seed)
+
     def _enter(self, name: str) -> Callable[[], None]:
-        calls = self._calls.setdefault(name, {})
         number = key(name)
+        generator = self._generator
+        microbatch, count = -1, 0
+        later: dict[int, int] = {}  # the generator's seed on entry of the second call and on, to the call's number
 
         def enter() -> None:
-            on_entry = self._generator.initial_seed()
-            again = torch._C._current_graph_task_id() != -1  # recomputed inside backward
-            call = calls.get(on_entry, 0) if again else len(calls)
-            calls.setdefault(on_entry, call)
-            self._generator.manual_seed(mix(mix(self._base, number), call))
+            nonlocal microbatch, count
+            call = 0
+            if microbatch != self._microbatch:
+                microbatch, count = self._microbatch, 1
+                later.clear()
+            elif torch._C._current_graph_task_id() != -1:  # run again inside backward
+                call = later.get(generator.initial_seed(), 0) if later else 0
+            else:
+                call, count = count, count + 1
+                later[generator.initial_seed()] = call
+            generator.manual_seed(mix(self._base ^ number, call))
 
         return enter
 
