@@ -48,7 +48,7 @@ def finish(name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: boo
     for bar in bars:
         console.print(("met     " if bar.met() else "MISSED  ") + str(bar), highlight=False)
     if not quick:
-        found = {"date": _today(), "machine": machine(), "rows": rows}
+        found = {"date": today(), "machine": machine(), "rows": rows}
         found["bars"] = [{**dataclasses.asdict(bar), "met": bar.met()} for bar in bars]
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
@@ -60,10 +60,11 @@ def machine() -> str:
     cluster = detect()
     devices = " + ".join(f"{count} × {kind.name}" for kind, count in cluster.counts())
     memory = cluster.nodes[0].memory_bytes / (1 << 30)
-    return f"{_today()}, {devices}, {memory:.0f} GiB, {platform.machine()}, {versions()}"
+    return f"{today()}, {devices}, {memory:.0f} GiB, {platform.machine()}, {versions()}"
 
 
-def _today() -> str:
+def today() -> str:
+    """The date, in UTC."""
     return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 

@@ -81,7 +81,7 @@ def _data() -> tuple[TensorDataset, tuple[torch.Tensor, torch.Tensor]]:
 # Seconds a task in a plain PyTorch loop with its evaluations, one thread of an idle Neoverse N1, torch 2.13:
 # mlp 1.9, 2.9 and 5.6 by width (660 steps), cnn 3.5, 6.0 and 11.3 by channels (264 steps); 62 for all twelve.
 workload = dt.join(
-    dt.grid(mlp, width=[64, 256, 512], learning_rate=[1e-3, 3e-3], epochs=20),
-    dt.grid(cnn, channels=[8, 16, 32], learning_rate=[2e-3, 5e-3], epochs=8),
+    dt.grid(mlp, width=[64, 256, 512], learning_rate=[1e-3, 3e-3], epochs=30),
+    dt.grid(cnn, channels=[8, 16, 32], learning_rate=[2e-3, 5e-3], epochs=12),
     name="digits",
 )

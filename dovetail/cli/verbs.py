@@ -81,7 +81,7 @@ def profile(workload: Workload, *, store: str | Path = ".dovetail") -> tuple[lis
     workload = _named(workload)
     with controlling(workload, cluster=detect(), home=Path(store), settings=Settings()) as controller:
         controller.reconcile()
-        controller.measure()
+        controller.measure(everything=True)
         names: dict[str, list[str]] = {}
         for identity, one in controller.progress.items():
             if one.fingerprint:

@@ -22,7 +22,7 @@ from dovetail.control.snapshot import Waiting, snapshot, unplaceable, without
 from dovetail.describe import deposit
 from dovetail.engines import Engine, MemberOrder, Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import PLANNERS, Problem, check
+from dovetail.plan import PLANNERS, Problem, Trial, check, worthwhile
 from dovetail.store import Store, raise_fence
 from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, Task, Workload, to_json
 
@@ -105,15 +105,16 @@ class Controller:
             one.losses = 0  # the retry budget is a run's own
         return found
 
-    def measure(self) -> None:
-        """Learn each task's family, then measure every option of every family that was not measured yet."""
+    def measure(self, *, everything: bool = False) -> None:
+        """Learn each task's family, then measure the options that could matter to the plan and were not measured
+        yet; with `everything`, all of them."""
         self.phase = "measuring"
         while not self._stopping and (unknown := measuring.fingerprints(self.tasks, self._ledger, self.cluster)):
             self._run_all(unknown)
         self._fail(measuring.impossible(self.workload, self._ledger))
-        while not self._stopping and (missing := measuring.missing_trials(self.tasks, self._ledger, self.cluster)):
-            self.trials_left = len(missing)
-            self._run_all(missing)
+        while not self._stopping and (wanted := self._wanted_trials(everything)):
+            self.trials_left = len(wanted)
+            self._run_all(measuring.trial_orders(wanted, self.tasks, self._ledger, self.cluster))
         self.trials_left = 0
         self._fail(measuring.impossible(self.workload, self._ledger))
 
@@ -263,6 +264,16 @@ class Controller:
         self._engine.start(order)
 
     # Measuring
+
+    def _wanted_trials(self, everything: bool) -> tuple[Trial, ...]:
+        missing = measuring.missing_trials(self.tasks, self._ledger, self.cluster)
+        if everything or not missing:
+            return missing
+        problem = self._problem()
+        placeable = without(problem, unplaceable(problem))
+        plan = self._planner(placeable)
+        assert plan.schedule is not None
+        return worthwhile(missing, problem, makespan_seconds=plan.schedule.makespan_seconds)
 
     def _run_all(self, wanted: Iterable[measuring.Fields]) -> None:
         """Run measuring orders, as many at once as devices allow: options are measured as they will run,

@@ -3,7 +3,7 @@
 Gives orders and, where a task turns out to be impossible, the reason; the loop runs and records them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.control.ledger import Ledger
@@ -43,14 +43,24 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
     ]
 
 
-def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
-    """An order for each option not measured yet, with the first task of its family that has not ended."""
-    able: dict[str, Task] = {}
+def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> tuple[Trial, ...]:
+    """The options not measured yet of the families that still have something to train."""
+    return trials(_able(tasks, ledger), ledger.profiles(), cluster)
+
+
+def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
+    """An order for each trial, with the first task of its family that has not ended."""
+    able = _able(tasks, ledger)
+    return [_trial(trial, able[trial.family], cluster) for trial in wanted]
+
+
+def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
+    found: dict[str, Task] = {}
     for task, record in tasks.items():
         known = ledger[task].fingerprint
         if known and not ledger.has_ended(task):
-            able.setdefault(known["family"], record)
-    return [_trial(trial, able[trial.family], cluster) for trial in trials(able, ledger.profiles(), cluster)]
+            found.setdefault(known["family"], record)
+    return found
 
 
 def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:

@@ -12,6 +12,7 @@ from dovetail.plan.check import check, violations
 from dovetail.plan.explain import Moved, differences, explain
 from dovetail.plan.predict import PREDICTORS, Predictor
 from dovetail.plan.problem import Problem
+from dovetail.plan.worth import worthwhile
 from dovetail.vocabulary import Plan
 
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {
@@ -33,4 +34,5 @@ __all__ = [
     "options",
     "trials",
     "violations",
+    "worthwhile",
 ]

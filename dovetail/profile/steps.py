@@ -43,7 +43,7 @@ def measure(
     layers: bool = False,
     warmup_steps: int = 3,
     least_steps: int = 5,
-    seconds: float = 0.6,
+    seconds: float = 0.4,
     most_seconds: float = 60.0,
 ) -> Profile:
     """The profile of a training with a technique on one device kind and count.

@@ -60,7 +60,9 @@ def test_one_trial_a_family_and_count(ledger):
     for each in tasks:
         fingerprinted(ledger, each)
     measured(ledger, tasks[0], count=1)
-    orders = measuring.missing_trials(by_identity(*tasks), ledger, cluster(2))
+    missing = measuring.missing_trials(by_identity(*tasks), ledger, cluster(2))
+    assert [(trial.family, trial.count) for trial in missing] == [("f", 2), ("g", 1), ("g", 2)]
+    orders = measuring.trial_orders(missing, by_identity(*tasks), ledger, cluster(2))
     assert [(order["family"], len(order["devices"])) for order in orders] == [("f", 2), ("g", 1), ("g", 2)]
 
 
@@ -69,7 +71,8 @@ def test_a_trial_is_made_with_a_task_that_has_not_failed(ledger):
     for each in tasks:
         fingerprinted(ledger, each)
     ledger.record([ledger.event("failed", tasks[0].identity, reason="it broke")])
-    assert set(members(measuring.missing_trials(by_identity(*tasks), ledger, cluster(2)))) == {"b"}
+    missing = measuring.missing_trials(by_identity(*tasks), ledger, cluster(2))
+    assert set(members(measuring.trial_orders(missing, by_identity(*tasks), ledger, cluster(2)))) == {"b"}
 
 
 def stopping(**rule):

@@ -1,0 +1,46 @@
+"""Which trials are worth running. Knows the problem at hand and how long its schedule is; runs nothing."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from dovetail.plan.bound import lower_bound
+from dovetail.plan.candidates import Trial
+from dovetail.plan.problem import Problem
+from dovetail.vocabulary import Option
+
+# Predictions are about this good, so a smaller gain would not be seen.
+WORTH = 0.05
+
+
+def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: float) -> tuple[Trial, ...]:
+    """Which of these trials could shorten a schedule of this length by more than `WORTH`.
+
+    A family's first trial on a kind always could, on as few devices as it may have. More devices at best divide its
+    time by their number, so where even that leaves the bound close to the schedule at hand, measuring how far from it
+    they are buys nothing.
+
+    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,), cores=1)
+    >>> pair = Family(name="f", members=(Member(task="a", steps=10), Member(task="b", steps=10)))
+    >>> more = Trial(family="f", technique="resident", kind="cpu", count=2)
+    >>> worthwhile([more], Problem(cluster=cluster, families=(pair,), options=(one,)), makespan_seconds=10.0)
+    ()
+    """
+    known = {(option.families[0], option.kind): option for option in problem.options if len(option.families) == 1}
+    first = {}
+    for trial in sorted(missing, key=lambda trial: -trial.count):
+        if (trial.family, trial.kind) not in known:
+            first[trial.family, trial.technique, trial.kind] = trial
+    if first or not missing:
+        return tuple(trial for trial in missing if trial in first.values())
+    ideal = tuple(_ideal(known[trial.family, trial.kind], trial.count) for trial in missing)
+    bound_seconds = lower_bound(dataclasses.replace(problem, options=(*problem.options, *ideal)))
+    return tuple(missing) if makespan_seconds > (1 + WORTH) * bound_seconds else ()
+
+
+def _ideal(option: Option, count: int) -> Option:
+    share = option.count / count
+    return dataclasses.replace(
+        option, count=count, step_seconds=tuple(seconds * share for seconds in option.step_seconds), cores=0
+    )

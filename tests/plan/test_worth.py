@@ -1,0 +1,48 @@
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.plan import Problem, Trial, worthwhile
+from dovetail.plan.listing import plan
+from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
+
+CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+ONE = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,), cores=1)
+MORE = Trial(family="f", technique="resident", kind="cpu", count=2)
+
+
+def problem(*steps: int, options: tuple[Option, ...] = (ONE,)) -> Problem:
+    members = tuple(Member(task=f"t{n}", steps=count) for n, count in enumerate(steps))
+    return Problem(cluster=CLUSTER, families=(Family(name="f", members=members),), options=options)
+
+
+def asked(found: Problem) -> tuple[Trial, ...]:
+    made = plan(found).schedule
+    assert made is not None
+    return worthwhile([MORE], found, makespan_seconds=made.makespan_seconds)
+
+
+def test_a_family_never_measured_is_always_worth_a_trial() -> None:
+    one = dataclasses.replace(MORE, count=1)
+    assert worthwhile([MORE, one], problem(10, options=()), makespan_seconds=0.0) == (one,)
+
+
+def test_one_task_on_two_devices_is_worth_knowing() -> None:
+    assert asked(problem(100)) == (MORE,)
+
+
+def test_many_equal_tasks_are_not() -> None:
+    assert asked(problem(*[100] * 20)) == ()
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
+def test_what_is_not_worth_a_trial_could_not_have_helped_much(steps: list[int]) -> None:
+    found = problem(*steps)
+    made = plan(found).schedule
+    assert made is not None
+    if not asked(found):
+        perfect = dataclasses.replace(ONE, count=2, step_seconds=(0.5,), cores=2)
+        best = plan(problem(*steps, options=(ONE, perfect))).schedule
+        assert best is not None
+        assert best.makespan_seconds >= made.makespan_seconds / 1.05 - 1e-9
