@@ -61,6 +61,8 @@ class Worker:
         order = from_json(Order, message["order"])
         kind = from_json(Kind, message["kind"])
         _calm(torch, threads=message["threads"])
+        if kind.processor == "cuda":
+            torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
         runner.run(
             order,
             runner.Surroundings(

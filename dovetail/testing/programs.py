@@ -21,7 +21,8 @@ WORDS = 7
 
 def squared(model: nn.Module, batch: Any) -> torch.Tensor:
     """The loss of most programs here."""
-    inputs, targets = batch
+    device = next(model.parameters()).device  # held-out data is the program's own to move
+    inputs, targets = (tensor.to(device) for tensor in batch)
     return functional.mse_loss(model(inputs), targets)
 
 
@@ -132,7 +133,7 @@ def tied() -> Training:
     return Training(
         model=model,
         batches=batches,
-        loss=lambda model, words: functional.cross_entropy(model(words[:, :-1]).mT, words[:, 1:]),
+        loss=lambda model, words: functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten()),
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
     )
 
@@ -145,7 +146,7 @@ def norm() -> Training:
         batches=pairs(3),
         loss=squared,
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        evaluate=lambda model: {"mean": float(model(torch.ones(4, 4)).mean())},
+        evaluate=lambda model: {"mean": float(model(torch.ones(4, 4, device=next(model.parameters()).device)).mean())},
         evaluate_every=1,
     )
 
@@ -218,7 +219,7 @@ def _adversarial_step(training: Training, batch: Any) -> dict[str, Any]:
     assert isinstance(model, nn.ModuleDict)
     real, losses = batch[0], {}
     for name in ("judge", "maker"):
-        made = model["maker"](torch.randn(len(real), 2))
+        made = model["maker"](torch.randn(len(real), 2, device=real.device))
         sign = 1.0 if name == "judge" else -1.0
         loss = sign * (model["judge"](made).mean() - model["judge"](real).mean())
         model.zero_grad()

@@ -14,6 +14,26 @@ class TestResident(TechniqueConformance):
     technique = RESIDENT
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestResidentOnCuda(TechniqueConformance):
+    technique = RESIDENT
+    device = torch.device("cuda", 0)
+
+    @pytest.fixture(autouse=True)
+    def _deterministic(self, monkeypatch):
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        yield
+        torch.use_deterministic_algorithms(False)
+
+    @pytest.mark.parametrize("program", programs.PLAIN)
+    def test_a_plain_loop_gives_the_same(self, program):
+        # The plain loop of this law runs on the CPU, whose sums are in another order.
+        self.tolerance = 1e-4
+        super().test_a_plain_loop_gives_the_same(program)
+
+
 def session_of(training, *, threads=1):
     return RESIDENT.open([SessionMember(training=training)], device=CPU, threads=threads)
 
