@@ -134,6 +134,8 @@ class Controller:
         self.phase = "running"
         while not self._stopping and self._pending():
             self._take_commands()
+            if self._stopping:
+                break
             self._judge()
             self._finish_what_is_done()
             if self._stale and self._pending():
