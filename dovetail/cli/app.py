@@ -86,7 +86,11 @@ def plan(workload: WorkloadFile, store: StoreOption = HOME, as_json: JsonOption 
         from dovetail.cli import show, verbs
         from dovetail.describe import load_workload
 
-        show.plan(verbs.plan(load_workload(workload), store=store), as_json=as_json)
+        console = Console(stderr=True)
+        found = verbs.plan(
+            load_workload(workload), store=store, before=lambda changes: _print_lines(console, changes.lines())
+        )
+        show.plan(found, as_json=as_json)
 
 
 @app.command()

@@ -48,7 +48,13 @@ def controlling(
         yield controller
 
 
-def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Path = ".dovetail") -> Plan:
+def plan(
+    workload: Workload,
+    *,
+    cluster: Cluster | None = None,
+    store: str | Path = ".dovetail",
+    before: Callable[[Reconciliation], None] = lambda found: None,
+) -> Plan:
     """Measure what has not been measured yet, and plan. Nothing is trained beyond the trials.
 
     `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
@@ -63,8 +69,9 @@ def plan(workload: Workload, *, cluster: Cluster | None = None, store: str | Pat
     cluster = cluster or detect()
     workload = _named(workload)
     with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
-        controller.reconcile()
+        before(controller.reconcile())
         controller.measure()
+        _check_not_stopped(controller)
         found = controller.plan()
         failures = _failures(controller)
         if len(failures) == len(controller.tasks):
@@ -82,6 +89,7 @@ def profile(workload: Workload, *, store: str | Path = ".dovetail") -> tuple[lis
     with controlling(workload, cluster=detect(), home=Path(store), settings=Settings()) as controller:
         controller.reconcile()
         controller.measure(everything=True)
+        _check_not_stopped(controller)
         names: dict[str, list[str]] = {}
         for identity, one in controller.progress.items():
             if one.fingerprint:
@@ -149,6 +157,11 @@ def run(
         controller.measure()
         controller.run()
     return open_result(store, workload=workload.name)
+
+
+def _check_not_stopped(controller: Controller) -> None:
+    if controller.stopping:
+        raise KeyboardInterrupt(controller.stopping)
 
 
 def _with_names(line: str, names: dict[str, str]) -> str:

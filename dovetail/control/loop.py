@@ -24,11 +24,13 @@ from dovetail.engines import Engine, MemberOrder, Order
 from dovetail.metrics.progress import Progress
 from dovetail.plan import PLANNERS, Problem, Trial, check, worthwhile
 from dovetail.store import Store, raise_fence
-from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, Task, Workload, to_json
+from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, StoreError, Task, Workload, to_json
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
 DRIFT = 0.10
 DRIFT_SECONDS = 1.0
+# How long an order that was told to stop may take over its current step and its save.
+GRACE_SECONDS = 120.0
 
 Command = tuple[str, dict[str, Any]]
 
@@ -72,13 +74,18 @@ class Controller:
         self._numbers = itertools.count(1)
         self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._stopping = ""
+        self._stopping, self._stopped_at = "", 0.0
         self._cancelled: set[str] = set()
 
     @property
     def progress(self) -> dict[str, Progress]:
         """Where each task of this workload stands."""
         return {identity: self._ledger[identity] for identity in self.tasks}
+
+    @property
+    def stopping(self) -> str:
+        """Why this controller was told to stop; empty while it was not."""
+        return self._stopping
 
     def now(self) -> float:
         """The engine's clock."""
@@ -93,12 +100,15 @@ class Controller:
         found = reconcile(self.workload, self.store, gone=self._ledger.gone())
         events = events_of(found, at_seconds=self.now())
         for task, one in self.progress.items():
-            if one.status == "failed":
+            if one.status == "failed" or (one.status == "halved" and self.workload.halving is None):
                 events.append(self._ledger.event("retried", task))
             elif one.status == "running":  # its controller was killed
                 events.append(self._ledger.event("lost", task, reason="its controller ended"))
         if self.store.home is not None:
-            deposit(self.store.home)
+            try:
+                deposit(self.store.home)
+            except OSError as error:
+                raise StoreError(f"the store at {self.store.home} must be writable; found: {error}.") from error
         self.store.add(hardware=[("cluster", self.cluster)])
         self._ledger.record(events, tasks=[(self.workload.name, task) for task in self.tasks.values()])
         for one in self.progress.values():
@@ -147,6 +157,7 @@ class Controller:
                 continue
             self._step()
         while self._running:
+            self._end_what_does_not_stop()
             self._step()
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
@@ -253,7 +264,11 @@ class Controller:
         if self.store.home is None:
             return ""
         directory = Path(self.store.home).resolve() / "checkpoints" / task
-        raise_fence(directory, attempt)
+        try:
+            raise_fence(directory, attempt)
+        except OSError as error:
+            # The worker meets the same trouble when it saves, and fails this one task with it.
+            self._ledger.record([self._ledger.event("warned", task, message=f"{directory} must be writable: {error}")])
         return str(directory)
 
     def _new_order(self, **fields: Any) -> Order:
@@ -418,8 +433,15 @@ class Controller:
             elif command == "cancel":
                 self._cancel(arguments["task"])
 
+    def _end_what_does_not_stop(self) -> None:
+        """A worker that hangs still beats, but never looks at the word to stop."""
+        if self._stopping and self.now() - self._stopped_at > GRACE_SECONDS:
+            for name in list(self._running):
+                self._engine.stop(name, reason=f"it did not stop within {GRACE_SECONDS:.0f} s", save=False)
+
     def _stop_all(self, reason: str) -> None:
-        self._stopping = reason
+        if not self._stopping:  # asking again gives nobody more time
+            self._stopping, self._stopped_at = reason, self.now()
         for name, running in list(self._running.items()):
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
 

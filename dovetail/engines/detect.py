@@ -61,19 +61,46 @@ def _memory_bytes() -> int:
 
 
 def _accelerators() -> list[tuple[int, Kind]]:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or shutil.which("nvidia-smi") is None:
+    if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [_accelerator(line) for line in found.splitlines() if line.strip()]
+    seen = [accelerator(line) for line in found.splitlines() if line.strip()]
+    return visible([each for each in seen if each is not None], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _accelerator(line: str) -> tuple[int, Kind]:
-    index, name, mebibytes = (part.strip() for part in line.split(","))
-    short = name.lower().replace("nvidia", "").strip().split()[0].removeprefix("geforce")
-    # The driver and the context take some; what a task may use is less than what is printed on the box.
-    memory = int(float(mebibytes) * (1 << 20) * 0.97)
-    return int(index), Kind(name=short, processor="cuda", memory_bytes=memory)
+def accelerator(line: str) -> tuple[int, Kind] | None:
+    """The number and kind of a device from a line of `nvidia-smi`, or None where it says too little.
+
+    >>> accelerator("1, NVIDIA GeForce RTX 3090, 24576")[1].name
+    'geforce-rtx-3090'
+    """
+    try:
+        index, name, mebibytes = (part.strip() for part in line.split(","))
+        # The driver and the context take some; what a task may use is less than what is printed on the box.
+        memory = int(float(mebibytes) * (1 << 20) * 0.97)
+        number = int(index)
+    except ValueError:
+        return None
+    words = [word for word in name.lower().split() if word != "nvidia"]
+    return number, Kind(name="-".join(words) or "cuda", processor="cuda", memory_bytes=memory)
+
+
+def visible(seen: list[tuple[int, Kind]], mask: str | None) -> list[tuple[int, Kind]]:
+    """Those of the devices seen that CUDA_VISIBLE_DEVICES allows; as CUDA does, up to the first number it cannot be.
+
+    >>> kind = Kind(name="h200", processor="cuda")
+    >>> [number for number, _ in visible([(0, kind), (1, kind), (2, kind)], "2,0")]
+    [2, 0]
+    """
+    if mask is None:
+        return seen
+    by_number, allowed = dict(seen), []
+    for word in mask.split(","):
+        if not word.strip().isdigit() or int(word) not in by_number:
+            break
+        allowed.append((int(word), by_number[int(word)]))
+    return allowed

@@ -177,6 +177,7 @@ class LocalEngine(Engine):
         if self._cluster.kind(found.kind).processor == "cuda":
             indices = [str(self._cluster.device(device).index) for device in devices]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which they were detected
         return environment
 
     def _send(self, worker: _Process, message: dict[str, Any]) -> None:

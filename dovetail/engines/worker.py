@@ -118,6 +118,9 @@ def _calm(torch: Any, *, threads: int) -> None:
     torch.set_default_device(None)
     torch.use_deterministic_algorithms(False)
     torch.set_float32_matmul_precision("highest")
+    torch.set_flush_denormal(False)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = False
 
 
 def _die_with_parent() -> None:

@@ -151,7 +151,8 @@ def _is_stateful(batches: Any) -> bool:
 
 def _indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
     # A loader over the indices with the same sampler and generator draws the same numbers and loads nothing.
-    if not hasattr(loader.dataset, "__getitem__") or loader.batch_sampler is None:
+    # One with persistent workers draws for them once only, so it must be iterated itself.
+    if not hasattr(loader.dataset, "__getitem__") or loader.batch_sampler is None or loader.persistent_workers:
         return loader
     return DataLoader(_Indices(), batch_sampler=loader.batch_sampler, generator=loader.generator, collate_fn=list)
 

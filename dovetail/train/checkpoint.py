@@ -88,6 +88,13 @@ def write(
 
 def read(path: Path) -> TrainingState:
     """The state in the checkpoint at `path`, every byte of it checked. Raises `CheckpointError`."""
+    try:
+        return _read(path)
+    except (OSError, KeyError, TypeError, IndexError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} must be a whole checkpoint; reading it gave {error!r}.") from error
+
+
+def _read(path: Path) -> TrainingState:
     index = _read_index(path)
     loaded = [_read_piece(path, piece) for piece in index["pieces"]]
     tensors = {name: _assemble(name, entry, loaded, path) for name, entry in index["tensors"].items()}
@@ -102,11 +109,13 @@ def complete(root: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True, key=lambda pair: [int(n) for n in pair[0]])]
 
 
-def recover(root: Path, *, at_most: int | None = None) -> tuple[TrainingState | None, list[Damage]]:
+def recover(
+    root: Path, *, at_most: int | None = None, set_aside: bool = True
+) -> tuple[TrainingState | None, list[Damage]]:
     """The newest sound state under `root`, of step `at_most` at most, and what was passed over on the way.
 
-    Damaged checkpoints are set aside under another name, so that they are neither met nor counted again. Raises
-    `CheckpointError` for one that only a newer Dovetail can read.
+    Damaged checkpoints are set aside under another name, so that they are neither met nor counted again; whoever
+    only reads leaves them. Raises `CheckpointError` for one that only a newer Dovetail can read.
     """
     damages: list[Damage] = []
     for path in complete(root):
@@ -118,8 +127,9 @@ def recover(root: Path, *, at_most: int | None = None) -> tuple[TrainingState | 
             raise  # it is sound, and whoever can read it must find it
         except CheckpointError as error:
             damages.append(Damage(path=path, reason=str(error)))
-            with contextlib.suppress(OSError):
-                path.rename(path.with_name(f"damaged-{path.name}"))
+            if set_aside:
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(f"damaged-{path.name}"))
     return None, damages
 
 

@@ -36,7 +36,7 @@ def export(task: Task, directory: Path, path: Path, *, home: Path | None = None)
 
 
 def _newest(task: Task, directory: Path) -> TrainingState:
-    state, damages = checkpoint.recover(directory)
+    state, damages = checkpoint.recover(directory, set_aside=False)
     if state is None:
         why = f"; {len(damages)} damaged ones were passed over" if damages else ""
         raise CheckpointError(

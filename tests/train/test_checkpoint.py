@@ -341,3 +341,17 @@ def test_a_killed_writer_leaves_whole_checkpoints_only(tmp_path):
         assert state.step in (int(last), int(last) + 1)
         assert torch.equal(state.tensors["a"], torch.full((200_000,), float(state.step)))
         step = state.step
+
+
+def test_an_index_that_is_signed_but_incomplete_is_damage_too(tmp_path):
+    state = TrainingState(step=1, tensors={"model/a": torch.ones(2)}, values={})
+    older, _ = checkpoint.write(tmp_path, state, task="t", attempt=1)
+    newer, _ = checkpoint.write(tmp_path, TrainingState(step=2, tensors={}, values={}), task="t", attempt=1)
+    body = json.dumps({"format": 1, "step": 2, "pieces": []})
+    signed = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "index": body}
+    (newer / "index.json").write_text(json.dumps(signed))
+    found, (damage,) = checkpoint.recover(tmp_path, set_aside=False)
+    assert found.step == 1
+    assert "must be a whole checkpoint; reading it gave KeyError('tensors')" in damage.reason
+    assert newer.is_dir()
+    assert older.is_dir()
