@@ -6,7 +6,8 @@ Shapes follow GPT-2 and GPT-3 up to 760m (the head is tied to the embedding) and
 """
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -38,45 +39,113 @@ SIZES = {
 }
 
 
+EMBEDDING_STD = 0.02  # torch's own 1.0 is far too much for a tied head
+TILE = 16_777_259  # the least prime above 2**24
+
+
 def gpt(
-    size="10m", context=256, batch=4, learning_rate=3e-4, checkpointing=False, precision="fp32", seed=0
+    size="10m",
+    context=256,
+    batch=4,
+    learning_rate=3e-4,
+    checkpointing=False,
+    precision="fp32",
+    seed=0,
+    depth=None,
+    clip=1.0,
+    chunks=1,
+    fused=False,
+    fast=False,
 ) -> dt.Training:
-    shape = SIZES[size]
-    model = GPT(shape, context=context, checkpointing=checkpointing)
+    """`depth` replaces the size's own. `chunks` > 1 never holds all logits at once: 32 × 1,024 tokens' are 6.6 GB.
+    `fast` fills the weights from one tile of random numbers, which takes seconds where torch takes minutes."""
+    shape = SIZES[size] if depth is None else dataclasses.replace(SIZES[size], depth=depth)
+    build = quickly if fast else GPT
+    model = build(shape, context=context, checkpointing=checkpointing, chunks=chunks)
+    loss = _loss if chunks == 1 else _chunked_loss
     held_out = Tokens(shape.vocabulary, context=context, batch=batch, seed=-1).draw(0)  # no task's seed is negative
     return dt.Training(
         model=model,
         batches=Tokens(shape.vocabulary, context=context, batch=batch, seed=seed),
-        loss=_loss,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1),
-        evaluate=lambda model: {"held_out_loss": _loss(model, held_out.to(next(model.parameters()).device)).item()},
-        clip_norm=1.0,
+        loss=loss,
+        optimizer=adamw(model.parameters(), learning_rate=learning_rate, fused=fused),
+        evaluate=lambda model: {"held_out_loss": loss(model, held_out.to(next(model.parameters()).device)).item()},
+        clip_norm=clip,
         precision=precision,
     )
+
+
+def adamw(parameters: Iterable[nn.Parameter], *, learning_rate=3e-4, fused=False) -> torch.optim.AdamW:
+    # fused=None leaves the choice to torch, as if it were not given; False would also forbid its foreach default.
+    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=fused or None)
 
 
 class GPT(nn.Module):
     """A causal decoder with learned positions; one tensor flows from block to block."""
 
-    def __init__(self, size: Size, *, context: int, checkpointing: bool = False):
+    def __init__(self, size: Size, *, context: int, checkpointing: bool = False, chunks: int = 1):
         super().__init__()
-        self.checkpointing = checkpointing
+        self.checkpointing, self.chunks = checkpointing, chunks
         self.embedding = nn.Embedding(size.vocabulary, size.width)
         self.positions = nn.Embedding(context, size.width)
         for embedding in (self.embedding, self.positions):
-            nn.init.normal_(embedding.weight, std=0.02)  # torch's own 1.0 is far too much for a tied head
+            nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
         self.blocks = nn.ModuleList(Block(size.width, heads=size.heads) for _ in range(size.depth))
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, size.vocabulary, bias=False)
         if size.tied:
             self.head.weight = self.embedding.weight
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits; with `targets` the mean loss instead, by chunks of tokens."""
         hidden = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             again = self.checkpointing and torch.is_grad_enabled()
             hidden = checkpoint(block, hidden, use_reentrant=False) if again else block(hidden)
-        return self.head(self.norm(hidden))
+        return self.head(self.norm(hidden)) if targets is None else self._mean_loss(hidden, targets)
+
+    def _mean_loss(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        pieces = zip(hidden.flatten(0, 1).chunk(self.chunks), targets.flatten().chunk(self.chunks), strict=True)
+        # Nothing in a chunk draws random numbers, so their state need not be kept for the second run.
+        kept = {"use_reentrant": False, "preserve_rng_state": False}
+        again = torch.is_grad_enabled()
+        losses = [checkpoint(self._loss_of, *each, **kept) if again else self._loss_of(*each) for each in pieces]
+        return torch.stack(losses).sum() / targets.numel()
+
+    def _loss_of(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.norm(hidden)).float(), targets, reduction="sum")
+
+
+def quickly(size: Size, *, context: int, checkpointing: bool = False, chunks: int = 1) -> GPT:
+    """A GPT whose weights have torch's spread but come from one tile of random numbers.
+
+    torch draws random numbers on one thread, minutes for 6.9 billion; copies are made by all. The tile's length is
+    prime, so no row of a matrix repeats another, and each weight goes on where the last ended.
+    """
+    with torch.device("meta"):
+        model = GPT(size, context=context, checkpointing=checkpointing, chunks=chunks)
+    model.to_empty(device="cpu")
+    if size.tied:
+        model.head.weight = model.embedding.weight  # two weights after to_empty
+    tile, start = torch.randn(TILE), 0
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear | nn.Embedding) and not (size.tied and module is model.head):
+            std = EMBEDDING_STD if isinstance(module, nn.Embedding) else 1 / math.sqrt(3 * module.in_features)
+            start = _fill(module.weight, tile, start=start, std=std)
+    return model
+
+
+@torch.no_grad()
+def _fill(weight: torch.Tensor, tile: torch.Tensor, *, start: int, std: float) -> int:
+    """Fill `weight` from `tile`, from `start` on and round again; gives where the next weight may start."""
+    flat, done = weight.view(-1), 0
+    while done < len(flat):
+        count = min(len(tile) - start, len(flat) - done)
+        torch.mul(tile[start : start + count], std, out=flat[done : done + count])
+        done, start = done + count, (start + count) % len(tile)
+    return start
 
 
 class Block(nn.Module):
@@ -143,7 +212,12 @@ class Tokens:
 
 
 def _loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    # A model that is bf16 throughout gives bf16 logits, too coarse for a loss; for the others float() does nothing new.
+    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def _chunked_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return model(tokens[:, :-1], targets=tokens[:, 1:])
 
 
 workload = dt.grid(gpt, size=["10m"], context=128, batch=2, learning_rate=[1e-3, 3e-4], steps=20, name="gpt")

@@ -1,16 +1,25 @@
-"""What planners choose between: which options are worth a trial, and which of the measured ones fit.
+"""What planners choose between: which options are worth a trial, and which of the measured and predicted ones fit.
 
 Knows the cluster and the profiles. Does not know tasks, how long they train, or what else runs: an option
 that fits an empty node is a candidate, and when it may start is the planner's business.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dovetail.plan.predict import PREDICTORS
+from dovetail.plan.predict import PREDICTORS, spill
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Profile, Rejection
 from dovetail.vocabulary.units import show_bytes
+
+# Spilling is offered within these shares of a device's memory; a context and what its allocator cannot use take a bit.
+_BUDGETS = (15 / 16, 1 / 2, 1 / 4)
+# So many of one family are offered as a gang.
+_GANGS = (2, 4)
+# Pairs of different families are offered among so many: their number grows with the square.
+_PAIRED = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +53,43 @@ def counts(cluster: Cluster, kind: Kind) -> tuple[int, ...]:
     return tuple(sorted({*powers, most} - {0})) if most else ()
 
 
-def trials(families: Iterable[str], profiles: Iterable[Profile], cluster: Cluster) -> tuple[Trial, ...]:
-    """What has not been measured yet of these families, in the order of families, kinds and counts.
+def trials(
+    families: Iterable[str], profiles: Iterable[Profile], cluster: Cluster, *, failed: Iterable[Trial] = ()
+) -> tuple[Trial, ...]:
+    """What has not been measured yet of these families, in the order of families, techniques, kinds and counts.
+
+    `failed` trials are not asked for again. Spilling is slower than being resident, so it is worth a trial only on an
+    accelerator on which being resident failed, or took more memory than the device has. Gangs are not tried.
 
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> known = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
     >>> trials(["f"], [known], cluster)
     (Trial(family='f', technique='resident', kind='cpu', count=2),)
     """
-    done = {_trial(profile) for profile in profiles}
+    known, failed = tuple(profiles), tuple(failed)
+    done = {*map(_trial, known), *failed}
+    too_large = {(each.family, each.kind) for each in failed if each.technique == "resident"}
+    too_large |= {(each.family, each.kind) for each in known if _is_too_large(each, cluster)}
     wanted = (
         Trial(family=family, technique=technique, kind=kind.name, count=count)
         for family in dict.fromkeys(families)
-        for technique in PREDICTORS
+        for technique in ("resident", "spill")
         for kind in cluster.kinds
         for count in counts(cluster, kind)
+        if technique == "resident" or (kind.processor == "cuda" and (family, kind.name) in too_large)
     )
     return tuple(trial for trial in wanted if trial not in done)
 
 
-def options(profiles: Iterable[Profile], cluster: Cluster) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
-    """The measured options that fit this cluster, less the dominated ones; and why the others do not fit.
+def options(
+    profiles: Iterable[Profile], cluster: Cluster, *, gangs: bool = False
+) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
+    """The options that fit this cluster, less the dominated ones; and why the others do not fit.
+
+    Offered are what was measured, and what is predicted from a profile with layers: spilling on an accelerator whose
+    memory, or a part of it, does not hold the model. With `gangs`, also interleaving several models on one where that
+    beats one after another; without, there are none, because planner 'list' places one task at a time and a bound
+    should not count on what it cannot do.
 
     Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
     have were measured elsewhere; they are neither options nor rejections here.
@@ -77,11 +102,15 @@ def options(profiles: Iterable[Profile], cluster: Cluster) -> tuple[tuple[Option
     ([('small',)], [('large',)])
     """
     present = {kind.name for kind, count in cluster.counts() if count}
-    latest = {_trial(profile): profile for profile in profiles if profile.kind in present}
-    predicted = [PREDICTORS[p.technique](p, kind=cluster.kind(p.kind)) for p in latest.values()]
-    judged = [(option, misfit(option, cluster)) for option in predicted]
-    fitting = [option for option, rejection in judged if rejection is None]
-    return tuple(_undominated(fitting)), tuple(rejection for _, rejection in judged if rejection is not None)
+    known = [each for each in profiles if each.kind in present and (gangs or each.technique != "interleave")]
+    latest = tuple({(_trial(each), each.knobs): each for each in known}.values())
+    offered: list[Option | Rejection] = [_measured(profile, cluster) for profile in latest]
+    offered += _spilled(latest, cluster)
+    judged = [each if isinstance(each, Rejection) else misfit(each, cluster) or each for each in offered]
+    fitting = [each for each in judged if isinstance(each, Option)]
+    if gangs:
+        fitting += _interleaved(latest, cluster, fitting)
+    return tuple(_undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
 
 
 def misfit(option: Option, cluster: Cluster) -> Rejection | None:
@@ -178,12 +207,14 @@ def _reject(option: Option, reason: str, *, needed_bytes: int = 0, free_bytes: i
 
 
 def _undominated(options: list[Option]) -> list[Option]:
-    """Options that no other one of the same families on the same kind beats or equals in everything.
+    """Options that no other one of the same families on the same kind beats or equals in everything; what is only
+    predicted beats nothing that was measured.
 
     Which of two good options is better depends on the other tasks, so only a planner may choose there.
     """
     kept: list[Option] = []
-    # In this order an option comes after every one that could dominate it, and of equals the first stays.
+    # In this order an option comes after every one that could dominate it, and of equals the first stays: `sorted` is
+    # stable, and what was measured comes before what was predicted.
     for option in sorted(options, key=_taken):
         if not any(_dominates(other, option) for other in kept):
             kept.append(option)
@@ -196,9 +227,114 @@ def _taken(option: Option) -> tuple[float, ...]:
 
 
 def _dominates(better: Option, worse: Option) -> bool:
-    if (better.families, better.kind) != (worse.families, worse.kind):
+    if (better.families, better.kind) != (worse.families, worse.kind) or worse.measured > better.measured:
         return False
     return all(low <= high for low, high in zip(_taken(better), _taken(worse), strict=True))
+
+
+def _measured(profile: Profile, cluster: Cluster) -> Option:
+    kind = cluster.kind(profile.kind)
+    option = PREDICTORS[profile.technique](profile, kind=kind)
+    if profile.technique == "resident" or kind.processor == "cpu":
+        return option
+    return dataclasses.replace(option, cores=spill.Room.of(cluster, kind=kind).cores)  # the host updates with them
+
+
+def _spilled(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[Option | Rejection]:
+    """For each family with layers on an accelerator: the faster of recomputing and not, within each budget that does
+    not hold it resident and in which spilling was not measured."""
+    for kind, able in _accelerators(profiles, cluster):
+        room, budgets = spill.Room.of(cluster, kind=kind), _budgets(kind)
+        mine = [each for each in profiles if each.kind == kind.name and each.technique == "spill"]
+        known = {(each.family, each.knobs.get("device_bytes", budgets[0])) for each in mine}
+        for profile, device_bytes in itertools.product(able, budgets):
+            if (profile.family, device_bytes) in known or _is_resident(profile, device_bytes):
+                continue
+            found = _fastest((profile,), room, device_bytes)
+            # That a part of the device is too small is nothing to tell.
+            if isinstance(found, Option) or device_bytes == budgets[0]:
+                yield found
+
+
+def _interleaved(profiles: Sequence[Profile], cluster: Cluster, alone: Sequence[Option]) -> Iterator[Option]:
+    """Gangs of which not every member fits its part of the device, where they beat their members one after another."""
+    for kind, able in _accelerators(profiles, cluster):
+        room, device_bytes, best = spill.Room.of(cluster, kind=kind), _budgets(kind)[0], _least_seconds(alone, kind)
+        equal = ((profile,) * members for profile in able for members in _GANGS)
+        for gang in (*equal, *itertools.combinations(able[:_PAIRED], 2)):
+            if all(_is_resident(profile, device_bytes // len(gang)) for profile in gang):
+                continue
+            found = _fastest(gang, room, device_bytes)
+            one_by_one = sum(best.get(profile.family, float("inf")) for profile in gang)
+            if isinstance(found, Option) and found.step_seconds[0] < one_by_one and misfit(found, cluster) is None:
+                yield found
+
+
+def _accelerators(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[tuple[Kind, list[Profile]]]:
+    """Each kind on which models can be spilled, with the profiles of those whose layers are known there."""
+    for kind in cluster.kinds:
+        able = _with_layers(profile for profile in profiles if profile.kind == kind.name)
+        if able and kind.processor == "cuda" and kind.memory_bytes:
+            yield kind, able
+
+
+def _with_layers(profiles: Iterable[Profile]) -> list[Profile]:
+    """One profile a family that says what each of its layers takes: the resident one where there are two."""
+    found: dict[str, Profile] = {}
+    for profile in profiles:
+        is_timed = any(layer.forward_seconds + layer.backward_seconds > 0 for layer in profile.layers)
+        is_sized = any(layer.parameter_bytes for layer in profile.layers)
+        is_better = profile.technique == "resident" or profile.family not in found
+        if is_timed and is_sized and is_better:
+            found[profile.family] = profile
+    return list(found.values())
+
+
+def _budgets(kind: Kind) -> tuple[int, ...]:
+    """The parts of a device's memory within which spilling is offered, the largest first."""
+    return tuple(int(kind.memory_bytes * share) for share in _BUDGETS)
+
+
+def _is_resident(profile: Profile, device_bytes: int) -> bool:
+    return profile.technique == "resident" and profile.peak_bytes <= device_bytes
+
+
+def _is_too_large(profile: Profile, cluster: Cluster) -> bool:
+    sizes = [kind.memory_bytes for kind in cluster.kinds if kind.name == profile.kind and kind.memory_bytes]
+    return profile.technique == "resident" and any(profile.peak_bytes > size for size in sizes)
+
+
+def _least_seconds(options: Iterable[Option], kind: Kind) -> dict[str, float]:
+    """The seconds of a step of each family that has a device of the kind for itself."""
+    least: dict[str, float] = {}
+    for option in options:
+        if option.kind == kind.name and len(option.families) == 1 and option.count == 1:
+            (family,), (seconds,) = option.families, option.step_seconds
+            least[family] = min(seconds, least.get(family, seconds))
+    return least
+
+
+# Planners ask again and again as tasks come and go, with the same profiles; a prediction takes milliseconds.
+@functools.lru_cache(maxsize=4096)
+def _fastest(gang: tuple[Profile, ...], room: spill.Room, device_bytes: int) -> Option | Rejection:
+    """The gang with or without recomputing, whichever is faster within the budget; why not, where neither fits."""
+    found: list[Option] = []
+    for recompute in (False, True):
+        try:
+            found.append(spill.predict(gang, room=room, device_bytes=device_bytes, recompute=recompute))
+        except spill.DoesNotFit as error:
+            refusal = error
+    if found:
+        return min(found, key=lambda option: option.step_seconds)
+    return Rejection(
+        families=tuple(profile.family for profile in gang),
+        technique="spill" if len(gang) == 1 else "interleave",
+        kind=room.kind.name,
+        count=1,
+        reason=str(refusal),
+        needed_bytes=refusal.needed_bytes,
+        free_bytes=refusal.free_bytes,
+    )
 
 
 def _devices_per_node(cluster: Cluster, kind: str) -> Counter[str]:

@@ -24,7 +24,7 @@ from dovetail.profile.clocks import Clock, clock_for
 from dovetail.profile.flow import Call, CallNames, Flow, edges, visible_modules
 from dovetail.profile.untouched import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
-from dovetail.train.resident import to_device
+from dovetail.train.loop import to_device
 from dovetail.vocabulary import LayerProfile
 
 Layers = tuple[LayerProfile, ...]

@@ -2,14 +2,17 @@
 
 from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
 from dovetail.train.resident import RESIDENT
+from dovetail.train.spill import SPILL
 from dovetail.train.state import TrainingState
 
 TECHNIQUES: dict[str, Technique] = {
     "resident": RESIDENT,
+    "spill": SPILL,
 }
 
 __all__ = [
     "RESIDENT",
+    "SPILL",
     "TECHNIQUES",
     "Session",
     "SessionMember",

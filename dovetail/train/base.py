@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import ProgramError
+from dovetail.vocabulary import FrozenDict, ProgramError
 
 Batch = Any
+PRECISIONS = ("fp32", "bf16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
 
 
@@ -29,7 +30,9 @@ class Training:
     - `schedule` steps once after each optimizer step.
     - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
       where batches have a length) and at the end, in evaluation mode and without gradients.
-    - `clip_norm` clips the global norm of the gradients; `precision="bf16"` computes under autocast.
+    - `clip_norm` clips the global norm of the gradients.
+    - `precision="bf16"` computes under autocast; `"bf16-pure"` computes in bf16 throughout, floating inputs included,
+      on bf16 copies of the weights that the optimizer keeps in fp32.
     - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
       adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
       `optimizer` may then be a dict of optimizers.
@@ -64,8 +67,13 @@ class Training:
             raise ProgramError("several optimizers must go with a step function; give Training(step=...).")
         if not hasattr(self.batches, "__iter__"):
             raise ProgramError(f"Training.batches must be iterable, got {type(self.batches).__name__}.")
-        if self.precision not in ("fp32", "bf16"):
-            raise ProgramError(f"Training.precision must be 'fp32' or 'bf16', got {self.precision!r}.")
+        if self.precision not in PRECISIONS:
+            raise ProgramError(f"Training.precision must be one of {list(PRECISIONS)}, got {self.precision!r}.")
+        if self.precision == "bf16-pure" and self.step is not None:
+            raise ProgramError(
+                "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
+                "would miss the fp32 weights. Use precision 'bf16'."
+            )
         for name in ("accumulate", "log_every", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -143,5 +151,13 @@ class Technique(abc.ABC):
         """Why this technique cannot train these members exactly, or None if it can."""
 
     @abc.abstractmethod
-    def open(self, members: Sequence[SessionMember], *, device: torch.device, threads: int) -> Session:
-        """A session at step 0 on this device. Raises `TechniqueRefused` where `refuse` gives a reason."""
+    def open(
+        self,
+        members: Sequence[SessionMember],
+        *,
+        device: torch.device,
+        threads: int,
+        knobs: Mapping[str, Any] = FrozenDict(),
+    ) -> Session:
+        """A session at step 0 on this device, with the knobs of the option that was chosen. Raises `TechniqueRefused`
+        where `refuse` gives a reason, or where memory that the knobs allow is too small, with the numbers."""

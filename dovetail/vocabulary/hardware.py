@@ -48,6 +48,8 @@ class Device:
 class Node:
     """A host: what its devices share.
 
+    `update_parameters_per_second` is how many parameters all its cores update with AdamW; zero means not known yet.
+
     >>> Node(name="n0", cores=2, memory_bytes=8 << 30).cores
     2
     """
@@ -56,6 +58,7 @@ class Node:
     cores: int
     memory_bytes: int
     disk_bytes: int = 0
+    update_parameters_per_second: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,11 @@
 """What was measured: layers, whole steps, devices."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.records import FrozenDict
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,10 @@ class Profile:
     """What was measured of a family on a kind with a device count: whole steps, memory, and the graph of
     layers, whose `edges` are pairs of layer names, data flowing from the first to the second.
 
+    `knobs` are those of the option that was measured, `host_bytes` and `disk_bytes` what it took there (zero: not
+    known). `accumulate`, `clips` and `precision` are what the training says of its steps: a prediction for another
+    technique needs them.
+
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
     """
@@ -51,8 +58,15 @@ class Profile:
     layers: tuple[LayerProfile, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     versions: str = ""
+    knobs: Mapping[str, Any] = FrozenDict()
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    accumulate: int = 1
+    clips: bool = False
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", FrozenDict(self.knobs))
         # Written so that NaN fails too.
         if not (self.step_seconds > 0 and self.peak_bytes >= 0 and self.count >= 1):
             raise InvalidRecord(

@@ -166,7 +166,7 @@ def test_an_optimizer_may_keep_more_digits_than_its_parameters(tmp_path):
         ({"step": lambda training, batch: {}}, "either a loss or a step function"),
         ({"optimizer": {}}, "several optimizers must go with a step function"),
         ({"batches": 3}, "Training.batches must be iterable, got int"),
-        ({"precision": "fp8"}, "must be 'fp32' or 'bf16', got 'fp8'"),
+        ({"precision": "fp8"}, "must be one of .*bf16-pure.*, got 'fp8'"),
         ({"accumulate": 0}, "Training.accumulate must be a whole number of at least 1, got 0"),
         ({"evaluate_every": 2.5}, "Training.evaluate_every must be a whole number of at least 1, got 2.5"),
     ],

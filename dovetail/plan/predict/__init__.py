@@ -1,12 +1,13 @@
 """From what was measured to what planners choose between: one predictor for each technique.
 
-A predictor turns a `Profile` into an `Option`. It knows the technique's arithmetic and nothing of which
-options a cluster can hold: `plan/candidates.py` asks that.
+A predictor turns a `Profile` of its technique into the `Option` that was measured; `spill.predict` also gives options
+that nobody measured. It knows the technique's arithmetic and nothing of which options a cluster can hold:
+`plan/candidates.py` asks that.
 """
 
 from typing import Protocol
 
-from dovetail.plan.predict import resident
+from dovetail.plan.predict import interleave, resident, spill
 from dovetail.vocabulary import Kind, Option, Profile
 
 
@@ -27,6 +28,8 @@ class Predictor(Protocol):
 
 PREDICTORS: dict[str, Predictor] = {
     "resident": resident.option,
+    "spill": spill.option,
+    "interleave": interleave.option,
 }
 
 __all__ = ["PREDICTORS", "Predictor"]

@@ -1,0 +1,568 @@
+"""Models far larger than the device's memory: ours beside FSDP2 with CPU offload and beside resident training.
+
+`python bench/spill.py ROW [--quick] [--check]`, one row a command, on one H200: a row sets up some 110 GB.
+Each part of a row runs in a process of its own, so that host and device memory are really given back between them,
+limited to the row's device budget by torch's allocator. The same model code, batches and first weights everywhere.
+A part's time is one stretch between two synchronized ends of steps; nothing is drained in between, so host updates
+that reach into the next step are under way at both ends, as many at one as at the other.
+`--quick` runs the same parts at a toy size, on a CPU too, and writes nothing.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the device machine has no installed copy
+os.environ.setdefault("COLUMNS", "200")  # a pipe has no width of its own, and 80 columns do not hold the table
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+import torch
+from reporting import RESULTS, Bar, finish
+
+from dovetail.describe.programs import load_file
+from dovetail.plan.predict.resident import CUDA_HOST_BYTES
+from dovetail.train import TECHNIQUES, SessionMember
+from dovetail.vocabulary import TechniqueRefused
+
+RECIPE = ROOT / "recipes" / "gpt.py"
+GIB = 1 << 30
+BYTES_EACH = 16  # a parameter's weight and two moments in fp32, its weight and gradient in bf16
+COMMAND_SECONDS, PART_SECONDS = 585.0, 280.0  # a command there has 600; one part that hangs leaves room for another
+STREAMS = ("compute", "up", "down", "update")
+
+Found = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One training to measure, in a process of its own."""
+
+    name: str
+    technique: str = "spill"  # or interleave, resident; "fsdp2" is the peer
+    size: str = "6.9b"
+    depth: int | None = None  # None: the size's own
+    deepest: bool = False  # or, where no depth is given, the greatest that is not refused
+    context: int = 1024
+    batch: int = 8
+    chunk_tokens: int = 1024
+    seeds: Sequence[int] = (0,)  # one model each
+    clip: float | None = None
+    precision: str = "bf16-pure"
+    knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    prefetch: int = 0  # blocks ahead, for the peer; 0 is its own way
+    settle: int = 4  # ours knows what it has after three steps
+    steps: int = 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is measured and what must come out."""
+
+    parts: Sequence[Part]
+    bars: Callable[[dict[str, Found]], list[Bar]]
+
+
+# The rows
+
+
+def budget(device: float, host: float = 110, **more: Any) -> dict[str, Any]:
+    """Knobs of a device and a host budget in GiB."""
+    return {"device_bytes": int(device * GIB), "host_bytes": int(host * GIB), "recompute": True, **more}
+
+
+def beside_fsdp(least: float, **common: Any) -> Row:
+    """Ours and FSDP2, both within 24 GiB."""
+    parts = [
+        Part(name="ours, 24 GiB", knobs=budget(24), **common),
+        Part(name="FSDP2, 24 GiB", technique="fsdp2", knobs=budget(24), **common),
+    ]
+
+    def bars(found: dict[str, Found]) -> list[Bar]:
+        ratio = speed(found, "ours, 24 GiB") / speed(found, "FSDP2, 24 GiB")
+        return [Bar("tokens a second, ours over FSDP2", ratio, least=least), *kept(found, "ours, 24 GiB")]
+
+    return Row(parts=parts, bars=bars)
+
+
+def small_budget() -> Row:
+    """Ours in 8 GiB beside ours in 24."""
+    parts = [Part(name=f"ours, {gib} GiB", knobs=budget(gib)) for gib in (8, 24)]
+
+    def bars(found: dict[str, Found]) -> list[Bar]:
+        ratio = speed(found, "ours, 8 GiB") / speed(found, "ours, 24 GiB")
+        return [Bar("tokens a second, 8 GiB over 24", ratio, least=0.7), *kept(found, *(part.name for part in parts))]
+
+    return Row(parts=parts, bars=bars)
+
+
+def together() -> Row:
+    """Four models one after another, each with the whole budget, and interleaved; clipped and not."""
+    common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8)}
+    parts = []
+    for word, clip in (("clipped", 1.0), ("free", None)):
+        parts += [Part(name=f"{word}, interleaved", technique="interleave", seeds=range(4), clip=clip, **common)]
+        parts += [Part(name=f"{word}, alone {seed + 1}", seeds=[seed], clip=clip, **common) for seed in range(4)]
+
+    def bars(found: dict[str, Found]) -> list[Bar]:
+        clipped, free = gain(found, "clipped"), gain(found, "free")
+        share = found.get("clipped, interleaved", {}).get("of_roofline") or math.nan
+        either = max((value for value in (clipped / 1.25, share / 0.85) if not math.isnan(value)), default=math.nan)
+        return [
+            Bar("clipped: gain over 1.25, or share of the roofline over 0.85, the larger", either, least=1.0),
+            Bar("free: tokens a second, interleaved over one after another", free, least=1.0),
+            *kept(found, *(part.name for part in parts if part.technique == "interleave" or part.seeds == [0])),
+        ]
+
+    return Row(parts=parts, bars=bars)
+
+
+def greatest(**disk: Any) -> Row:
+    """The deepest model of width 4,096 that is not refused."""
+    part = Part(name="ours", deepest=True, knobs=budget(24, 120, **disk), steps=3 if disk else 5)
+
+    def bars(found: dict[str, Found]) -> list[Bar]:
+        one = found.get("ours", {})
+        host = over(one.get("host_bytes"), one.get("host_budget_bytes"))
+        return [Bar("ours: host bytes over budget", host, most=1.0), *kept(found, "ours")]
+
+    return Row(parts=[part], bars=bars)
+
+
+def rows() -> dict[str, Row]:
+    """Every row by its name."""
+    batch_8 = beside_fsdp(1.8)
+    resident = Part(name="resident", technique="resident", precision="bf16")
+    return {
+        "24g-b8": dataclasses.replace(batch_8, parts=[*batch_8.parts, resident]),
+        "24g-b32": beside_fsdp(1.5, batch=32, steps=4),
+        "8g-b8": small_budget(),
+        "interleave": together(),
+        "largest": greatest(),
+        # Each step reads and writes all of it: 16 GiB is what a disk of 1 GB/s moves in half a minute.
+        "disk": greatest(disk_bytes=16 * GIB, disk_directory=tempfile.gettempdir()),
+    }
+
+
+def speed(found: dict[str, Found], name: str) -> float:
+    """Tokens a second of a part, NaN where it has failed."""
+    return float(found.get(name, {}).get("tokens_per_second", math.nan))
+
+
+def gain(found: dict[str, Found], word: str) -> float:
+    """Interleaved over one after another: what all took together over the sum of what each took alone."""
+    alone = [each for name, each in found.items() if name.startswith(f"{word}, alone") and "failed" not in each]
+    if not alone:
+        return math.nan
+    tokens, seconds = (sum(each[key] for each in alone) for key in ("tokens", "seconds"))
+    return speed(found, f"{word}, interleaved") / (tokens / seconds)
+
+
+def kept(found: dict[str, Found], *names: str) -> list[Bar]:
+    """What holds for every part of ours: its predictions, and its budget."""
+    bars = []
+    for name in names:
+        one = found.get(name, {})
+        forecast, peak = one.get("forecast", {}), one.get("peak_allocated_bytes")
+        seconds = off(forecast.get("step_seconds"), one.get("seconds"))
+        bars += [
+            Bar(f"{name}: predicted seconds off by", seconds, most=0.15),
+            Bar(f"{name}: predicted device bytes off by", off(forecast.get("device_bytes"), peak), most=0.10),
+            Bar(f"{name}: peak over budget", over(one.get("peak_reserved_bytes"), one.get("budget_bytes")), most=1.0),
+        ]
+    return bars
+
+
+def over(one: float | None, other: float | None) -> float:
+    """A ratio, NaN where either is missing."""
+    return one / other if one and other else math.nan
+
+
+def off(predicted: float | None, measured: float | None) -> float:
+    """How far a prediction is from what was measured, as a share of that."""
+    return abs(over(predicted, measured) - 1)
+
+
+# A row: its parts one after another
+
+
+def main() -> None:
+    chosen = read_arguments()
+    if chosen.part:
+        run_part(Part(**json.loads(chosen.part)), Path(chosen.json_out))
+    if not chosen.quick and not torch.cuda.is_available():
+        raise SystemExit("a row must run on a machine with a CUDA device; this one has none. Use --quick.")
+    row = rows()[chosen.row]
+    parts = [adjust(part, chosen) for part in row.parts if chosen.only in part.name]
+    found = measure_all(parts, chosen)
+    failed = [part.name for part in parts if "failed" in found[part.name]]
+    name = f"spill-{chosen.row}"
+    code = finish(
+        name, [table_row(found[part.name]) for part in parts], row.bars(found), check=chosen.check, quick=chosen.quick
+    )
+    if not chosen.quick:
+        keep(name, found)
+    sys.exit(2 if failed else code)
+
+
+def read_arguments() -> argparse.Namespace:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("row", nargs="?", choices=sorted(rows()), metavar="ROW", help=", ".join(rows()))
+    arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
+    arguments.add_argument("--quick", action="store_true", help="a toy size, on a CPU too; writes nothing")
+    arguments.add_argument("--only", default="", metavar="WORDS", help="only the parts with WORDS in their name")
+    arguments.add_argument("--steps", type=int, help="how many are timed")
+    arguments.add_argument("--depth", type=int, help="blocks of the model in rows largest and disk")
+    arguments.add_argument("--prefetch", type=int, default=0, help="blocks that FSDP2 is told to fetch ahead")
+    arguments.add_argument("--knobs", type=json.loads, default={}, metavar="JSON", help="more knobs for ours")
+    arguments.add_argument("--part", help=argparse.SUPPRESS)  # a Part as JSON: this process measures it and ends
+    arguments.add_argument("--json-out", help=argparse.SUPPRESS)
+    chosen = arguments.parse_args()
+    if not (chosen.row or chosen.part):
+        arguments.error(f"ROW must be one of {', '.join(rows())}")
+    return chosen
+
+
+def adjust(part: Part, chosen: argparse.Namespace) -> Part:
+    """The part as the arguments want it."""
+    if chosen.quick:
+        part = tiny(part)
+    return dataclasses.replace(
+        part,
+        steps=chosen.steps or part.steps,
+        depth=chosen.depth if part.deepest else part.depth,
+        prefetch=chosen.prefetch,
+        knobs=part.knobs | (chosen.knobs if part.technique in ("spill", "interleave") else {}),
+    )
+
+
+def tiny(part: Part) -> Part:
+    """The part at a size that any machine runs in seconds, in budgets that it still has to spill in."""
+    cuda = torch.cuda.is_available()
+    # A toy's embedding and, on a device, cuBLAS's workspace take far more than their share of a real budget.
+    flat = ((128 if cuda else 32) << 20) * (1 if len(part.seeds) == 1 else 2 * len(part.seeds))
+    least = {"device_bytes": flat, "host_bytes": CUDA_HOST_BYTES, "disk_bytes": 0}
+    shrunk = {name: least[name] + value // 320 for name, value in part.knobs.items() if name in least}
+    return dataclasses.replace(
+        part,
+        size="10m",
+        context=64,
+        batch=2,
+        chunk_tokens=32,
+        steps=2,
+        precision=part.precision if cuda else "fp32",  # a CPU without bf16 units takes minutes for bf16
+        knobs=part.knobs | shrunk,
+    )
+
+
+def measure_all(parts: Sequence[Part], chosen: argparse.Namespace) -> dict[str, Found]:
+    """What each part gave; a part that fails leaves the others alone."""
+    found: dict[str, Found] = {}
+    ends = time.monotonic() + COMMAND_SECONDS
+    for part in parts:
+        left = ends - time.monotonic()
+        limit = left if part is parts[-1] else min(left, PART_SECONDS)
+        found[part.name] = {"name": part.name, **(descend if part.deepest else spawn)(part, limit_seconds=limit)}
+        print(summary(found[part.name]), flush=True)
+        if out := os.environ.get("OUT"):  # what is there comes back even if the command is stopped
+            Path(out, f"spill-{chosen.row}-parts.json").write_text(json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def summary(one: Found) -> str:
+    """One line, for those who watch."""
+    if "failed" in one:
+        return f"{one['name']}: failed: {one['failed']}"
+    words = f"{one['seconds']:.3f} s a step, {one['tokens_per_second']:,.0f} tokens/s, set up in"
+    return f"{one['name']}: {words} {one['set_up_seconds']:.0f} s, busy {one['measured']}, predicted {one['forecast']}"
+
+
+def spawn(part: Part, *, limit_seconds: float) -> Found:
+    """Measure a part in a fresh process."""
+    if limit_seconds < 1:
+        return {"failed": "the parts before it left no time"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "found.json")
+        words = ["--part", json.dumps(dataclasses.asdict(part), default=list), "--json-out", str(out)]
+        command = [sys.executable, str(Path(__file__).resolve()), *words]
+        try:
+            done = subprocess.run(command, env=surroundings(), timeout=limit_seconds, check=False)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not done after {limit_seconds:.0f} s"}
+        if not out.exists():
+            because = ": killed, most often for want of host memory" if done.returncode == -9 else ""
+            return {"failed": f"ended with {done.returncode}{because}"}
+        return dict(json.loads(out.read_text()))
+
+
+def descend(part: Part, *, limit_seconds: float) -> Found:
+    """Measure the deepest model that is not refused, at the start or after the first step has shown what work takes.
+
+    A refusal says how many bytes are wanting, so that two or three tries are enough.
+    """
+    ends, asked, note = time.monotonic() + limit_seconds, part.depth, ""
+    part = dataclasses.replace(part, depth=asked or bound(part))
+    while True:
+        found = spawn(part, limit_seconds=ends - time.monotonic())
+        found["note"] = f"{part.depth} blocks{note}"
+        fewer = math.ceil(found.get("wanting_bytes", 0) / (BYTES_EACH * sizes(part)[1]))
+        if "wanting_bytes" not in found or asked or part.depth <= fewer:
+            return found
+        note = f"; {part.depth} were refused: {found['failed'].partition(';')[0]}"
+        part = dataclasses.replace(part, depth=part.depth - max(1, fewer))
+
+
+def bound(part: Part) -> int:
+    """More blocks than can fit: as if all tiers were full of parameters, and gradients took no place."""
+    rest, block = sizes(part)
+    room = sum(part.knobs.get(name, 0) for name in ("device_bytes", "host_bytes", "disk_bytes")) - CUDA_HOST_BYTES
+    return max(1, math.ceil((room / (BYTES_EACH - 2) - rest) / block))
+
+
+def sizes(part: Part) -> tuple[int, int]:
+    """The parameters outside the blocks, and those of one."""
+    recipe = load_file(RECIPE)
+    shape = dataclasses.replace(recipe.SIZES[part.size], depth=1)
+    with torch.device("meta"):
+        model = recipe.GPT(shape, context=part.context)
+    block = count(model.blocks)
+    return count(model) - block, block
+
+
+def count(model: torch.nn.Module) -> int:
+    """Its parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of a part."""
+    # Without expandable segments the allocator loses several GiB of a 24 GiB budget between its blocks. The variable
+    # has an older name too.
+    allocator = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
+    return os.environ | allocator | {"PYTHONUNBUFFERED": "1"}
+
+
+def table_row(one: Found) -> dict[str, Any]:
+    """The columns worth a person's eye; the rest is in the results file."""
+    forecast = one.get("forecast", {})
+    models = f"{one['models']} × " if one.get("models", 1) > 1 else ""
+    failure = f"failed: {one['failed'][:200]}" if "failed" in one else None
+    return {
+        "part": one["name"],
+        "parameters": f"{models}{one['parameters'] / 1e9:.3g}B" if "parameters" in one else None,
+        "s/step": one.get("seconds"),
+        "predicted": forecast.get("step_seconds"),
+        "roofline": one.get("roofline_seconds"),
+        "of roofline": one.get("of_roofline"),
+        "tokens/s": one.get("tokens_per_second"),
+        "TFLOP/s": one.get("model_teraflops"),
+        "peak GiB": gib(one.get("peak_allocated_bytes")),
+        "reserved": gib(one.get("peak_reserved_bytes")),
+        "predicted GiB": gib(forecast.get("device_bytes")),
+        "host GiB": gib(one.get("host_bytes")),
+        "loss": one["losses"][-1] if "losses" in one else None,
+        "note": "; ".join(filter(None, (one.get("note"), failure))) or None,
+    }
+
+
+def gib(count: float | None) -> float | None:
+    """Bytes in GiB."""
+    return None if count is None else count / GIB
+
+
+def keep(name: str, found: dict[str, Found]) -> None:
+    """Put everything measured beside the table in its results file, and a copy where the device machine hands back."""
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "parts": found}, indent=2) + "\n")
+    if out := os.environ.get("OUT"):
+        shutil.copy(path, out)
+
+
+# A part: everything below runs in its own process
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Live:
+    """A training under way."""
+
+    advance: Callable[[], list[torch.Tensor]]  # one step of every model; their losses
+    parameters: int  # of one model
+    session: Any = None
+
+
+def run_part(part: Part, out: Path) -> None:
+    """Measure, write, and end this process."""
+    try:
+        found = measure(part)
+    except Exception as error:  # whatever it is, the other parts are still worth their table
+        if not isinstance(error, TechniqueRefused):  # which says all there is to say
+            traceback.print_exc()
+        found = {"failed": f"{type(error).__name__}: {error}", **refusal(error)}
+    out.write_text(json.dumps(found))
+    sys.stdout.flush()
+    # The process's end gives 110 GB back at once; closing a session first would copy its weights out.
+    os._exit(0)
+
+
+def refusal(error: BaseException | None) -> Found:
+    """How many bytes were wanting, where a technique refused for want of memory, even if that was in a step."""
+    while error is not None and not isinstance(error, TechniqueRefused):
+        error = error.__cause__
+    needed, free = getattr(error, "needed_bytes", 0), getattr(error, "free_bytes", 0)
+    return {"wanting_bytes": needed - free} if needed else {}
+
+
+def measure(part: Part) -> Found:
+    """Set up, settle, and time one stretch of steps."""
+    device = prepare(part)
+    used, began = host_bytes(), time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        live = fsdp2(part, device, stack) if part.technique == "fsdp2" else session(part, device)
+        losses = [live.advance() for _ in range(part.settle)]
+        forecast = dict(getattr(live.session, "forecast", None) or {})
+        synchronize(device)
+        ready = time.perf_counter()
+        losses += [live.advance() for _ in range(part.steps)]
+        synchronize(device)
+        seconds = (time.perf_counter() - ready) / part.steps
+        measured = dict(getattr(live.session, "measured", None) or {})
+        if hasattr(live.session, "drain"):
+            live.session.drain()  # a background update that failed shows here
+        return {
+            **rates(part, live, seconds=seconds, measured=measured),
+            **memory(part, device, used_before=used, measured=measured),
+            "set_up_seconds": ready - began,
+            "forecast": forecast,
+            "measured": measured,
+            "losses": finite([torch.stack([loss.float().cpu() for loss in each]).mean().item() for each in losses]),
+        }
+
+
+def prepare(part: Part) -> torch.device:
+    """The device, limited to the part's budget."""
+    torch.set_num_threads(threads())
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    if allowed := part.knobs.get("device_bytes"):
+        torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info(device)[1], device)
+    return device
+
+
+def session(part: Part, device: torch.device) -> Live:
+    """A session of one of our techniques."""
+    members = [SessionMember(training=build(part, seed=seed), seed=seed) for seed in part.seeds]
+    parameters = count(members[0].training.model)
+    opened = TECHNIQUES[part.technique].open(members, device=device, threads=threads(), knobs=part.knobs)
+    models = range(len(members))
+    return Live(
+        advance=lambda: [report.loss for report in opened.advance(models)], parameters=parameters, session=opened
+    )
+
+
+def fsdp2(part: Part, device: torch.device, stack: contextlib.ExitStack) -> Live:
+    """The peer."""
+    import fsdp  # here, since torch.distributed is of no use to the others
+
+    stack.enter_context(fsdp.one_rank())
+    training = build(part, seed=part.seeds[0])
+    model, feed, loss = training.model, training.batches, training.loss
+    parameters = count(model)
+    del training  # with its optimizer, which would keep the whole weights alive
+    fsdp.shard(model, model.blocks, device=device, prefetch=part.prefetch)
+    optimizer = load_file(RECIPE).adamw(model.parameters(), fused=True)
+    peer = fsdp.Peer(model, batches=feed, loss=loss, optimizer=optimizer, clip_norm=part.clip, device=device)
+    return Live(advance=peer.advance, parameters=parameters)
+
+
+def build(part: Part, *, seed: int) -> Any:
+    """The training of one model, on the host. A seed gives the same weights and batches in every part."""
+    torch.manual_seed(seed)
+    return load_file(RECIPE).gpt(
+        size=part.size,
+        depth=part.depth,
+        context=part.context,
+        batch=part.batch,
+        # Ours recomputes by its own knob.
+        checkpointing=part.technique in ("resident", "fsdp2"),
+        precision=part.precision,
+        seed=seed,
+        clip=part.clip,
+        chunks=max(1, part.batch * part.context // part.chunk_tokens),
+        fused=True,
+        fast=True,
+    )
+
+
+def rates(part: Part, live: Live, *, seconds: float, measured: dict[str, float]) -> Found:
+    """Speeds, and the least that a step could take: what its busiest stream was busy for."""
+    tokens = len(part.seeds) * part.batch * part.context
+    roofline = max((measured[name] for name in STREAMS if measured.get(name)), default=None)
+    return {
+        "models": len(part.seeds),
+        "parameters": live.parameters,
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "model_teraflops": 6 * live.parameters * tokens / seconds / 1e12,  # recomputation is no work of the model's
+        "roofline_seconds": roofline,
+        "of_roofline": roofline / seconds if roofline else None,
+    }
+
+
+def memory(part: Part, device: torch.device, *, used_before: int, measured: dict[str, float]) -> Found:
+    """What the part held at most on the device, set-up included, and what it holds on the host."""
+    cuda = device.type == "cuda"
+    return {
+        "budget_bytes": part.knobs.get("device_bytes"),
+        "host_budget_bytes": part.knobs.get("host_bytes"),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else measured.get("device_bytes"),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else measured.get("device_bytes"),
+        # Pinned pages may be missing from a process's own count; the machine's holds them.
+        "host_bytes": host_bytes() - used_before,
+        "resident_set_bytes": psutil.Process().memory_info().rss,
+        "peak_resident_set_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def host_bytes() -> int:
+    """Host memory in use on this machine, whoever uses it."""
+    now = psutil.virtual_memory()
+    return int(now.total - now.available)
+
+
+def finite(losses: list[float]) -> list[float]:
+    """The losses, all of them numbers."""
+    if not all(map(math.isfinite, losses)):
+        raise ArithmeticError(f"the loss must stay finite, got {losses}")
+    return losses
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what the device was given. Host updates go on."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def threads() -> int:
+    """All cores of this process."""
+    return len(os.sched_getaffinity(0))
+
+
+if __name__ == "__main__":
+    main()

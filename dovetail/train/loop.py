@@ -1,0 +1,129 @@
+"""What every technique that trains one task in one process shares: the feed, the random numbers, evaluation, and the
+loss of a microbatch. How gradients come about and what is done with them is each technique's own.
+"""
+
+import abc
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.feed import Cursor
+from dovetail.train.base import Session, SessionMember, StepReport
+from dovetail.train.randomness import KeyedRandomness
+from dovetail.vocabulary import ProgramError, TrainingError
+
+
+class LoopSession(Session):
+    """A training loop of one member that can be stopped after any step and go on anywhere.
+
+    The model is where the technique wants it when this is made.
+    """
+
+    def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._device, self._training = device, member.training
+        model = member.training.model
+        if not model.training:  # a model fresh from a hub is in evaluation mode
+            model.train()
+        # Parts that the program put into evaluation mode (frozen norms) stay there.
+        self._modes = {module: module.training for module in model.modules()}
+        self._random = KeyedRandomness(model, seed=member.seed, device=device)
+        self._cursor = Cursor(member.training.batches, before_draw=self._random.before_batch)
+        self._step = 0
+
+    def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
+        """One optimizer step."""
+        if not live:
+            return []
+        batches = [to_device(batch, self._device) for batch in self._cursor.take(self._training.accumulate)]
+        self._random.begin(self._step, 0)
+        try:
+            report = self._take_step(batches)
+        except (torch.OutOfMemoryError, MemoryError, ProgramError):
+            raise
+        except Exception as error:
+            raise TrainingError(
+                f"the model must accept every batch; step {self._step + 1} (epoch {self._cursor.epoch}, batch "
+                f"{self._cursor.index}) raised {type(error).__name__}: {error}. The batch was {describe(batches[-1])}."
+            ) from error
+        self._step += 1
+        return [report]
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """The user's metrics, in evaluation mode, without gradients."""
+        training = self._training
+        if training.evaluate is None:
+            return {}
+        training.model.eval()
+        try:
+            with self._random.evaluation(self._step), torch.no_grad(), self._computing():
+                metrics = training.evaluate(training.model)
+        finally:
+            for module, mode in self._modes.items():
+                module.training = mode
+        if not isinstance(metrics, Mapping):
+            raise ProgramError(f"evaluate must give a dict of metrics, got {type(metrics).__name__}.")
+        return {str(name): float(value) for name, value in metrics.items()}
+
+    @abc.abstractmethod
+    def _take_step(self, batches: list[Any]) -> StepReport:
+        """One step with these microbatches, on the device already; random numbers are at the first one."""
+
+    def _backward(self, batches: list[Any]) -> Iterator[tuple[torch.Tensor, Mapping[str, Any]]]:
+        """Each microbatch's loss and metrics, once its gradients are there."""
+        loss_of = self._training.loss
+        assert loss_of is not None
+        for number, batch in enumerate(batches):
+            if number:
+                self._random.begin(self._step, number)
+            with self._computing():
+                found = loss_of(self._training.model, batch)
+            loss, metrics = found if isinstance(found, tuple) else (found, {})
+            (loss / len(batches) if len(batches) > 1 else loss).backward()
+            yield loss.detach(), metrics
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        """What forward runs under."""
+        if self._training.precision == "bf16":
+            return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
+        mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        return StepReport(step=self._step + 1, loss=mean, metrics=metrics)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with every tensor in it on `device`; containers keep their type.
+
+    >>> to_device({"x": [torch.ones(1)]}, torch.device("cpu"))
+    {'x': [tensor([1.])]}
+    """
+    if device.type == "cpu":
+        return batch  # batches are made on the CPU: there is nothing to move
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return type(batch)({key: to_device(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch
+
+
+def describe(batch: Any) -> str:
+    """The shape of a batch in words.
+
+    >>> describe((torch.ones(2, 3), "label"))
+    '(float32[2, 3], str)'
+    """
+    if isinstance(batch, torch.Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in batch.items()) + "}"
+    if isinstance(batch, list | tuple):
+        return "(" + ", ".join(describe(value) for value in batch[:8]) + ")"
+    return type(batch).__name__

@@ -1,0 +1,108 @@
+"""Host memory that the device's copy engine can reach, and files that stand in for memory.
+
+torch's own pinned allocator rounds every size up to a power of two, which for a large model is tens of gigabytes, so
+plain memory is registered with the driver instead, to the byte.
+"""
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary.units import show_bytes
+
+
+class HostMemory:
+    """Buffers of one session; `close` gives them back.
+
+    >>> memory = HostMemory(torch.device("cpu"))
+    >>> memory.take(8).dtype, memory.bytes
+    (torch.uint8, 8)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._pins = device.type == "cuda"
+        self._taken: dict[int, torch.Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """How much is taken."""
+        return sum(buffer.nbytes for buffer in self._taken.values())
+
+    def take(self, size: int) -> torch.Tensor:
+        """A buffer of zeros, pinned where there is a device to copy to."""
+        buffer = torch.zeros(size, dtype=torch.uint8)
+        if self._pins and size:
+            error = torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0)
+            if int(error) != 0:
+                raise DovetailError(
+                    f"host memory that the device reads must be pinned; pinning {show_bytes(size)} more failed with "
+                    f"{error} after {show_bytes(self.bytes)}. Raise the limit on locked memory (ulimit -l), or give "
+                    f"spill a smaller host budget."
+                )
+        self._taken[buffer.data_ptr()] = buffer
+        return buffer
+
+    def scalar(self) -> torch.Tensor:
+        """Room for one number, as `take` gives it but never given back before the end."""
+        return torch.zeros((), pin_memory=self._pins)
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """Take a buffer back. Copies from and to it must be over."""
+        if self._pins and buffer.nbytes:
+            torch.cuda.cudart().cudaHostUnregister(buffer.data_ptr())
+        del self._taken[buffer.data_ptr()]
+
+    def close(self) -> None:
+        """Give everything back. May be called twice."""
+        for buffer in list(self._taken.values()):
+            self.give(buffer)
+
+
+class DiskMemory:
+    """Tensors in an unlinked file: the kernel writes them behind and reads them ahead when told to.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     disk = DiskMemory(Path(folder))
+    ...     moved = disk.move(torch.arange(3.0))
+    ...     disk.expect([moved])
+    ...     disk.forget([moved])
+    >>> moved
+    tensor([0., 1., 2.])
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._maps: dict[int, mmap.mmap] = {}
+        self.bytes = 0
+
+    def move(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same values, on disk."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # a full disk says so here, and not by a signal later
+            mapped = mmap.mmap(file.fileno(), tensor.nbytes)
+        moved = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
+        moved.copy_(tensor)
+        self._maps[moved.data_ptr()] = mapped
+        self.bytes += tensor.nbytes
+        return moved
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies here."""
+        return tensor.data_ptr() in self._maps
+
+    def expect(self, tensors: list[torch.Tensor]) -> None:
+        """These are needed soon: read them ahead."""
+        for tensor in tensors:
+            if mapped := self._maps.get(tensor.data_ptr()):
+                mapped.madvise(mmap.MADV_WILLNEED)
+
+    def forget(self, tensors: list[torch.Tensor]) -> None:
+        """These are not needed for a while: the kernel may write them behind and use their memory."""
+        for tensor in tensors:
+            if mapped := self._maps.get(tensor.data_ptr()):
+                mapped.madvise(getattr(mmap, "MADV_COLD", 20))

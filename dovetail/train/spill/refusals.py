@@ -1,0 +1,78 @@
+"""What spill cannot train exactly, and why."""
+
+import copy
+from collections import defaultdict
+
+import torch
+from torch import nn
+
+from dovetail.train.base import Training
+
+_PROBE = 64
+
+
+def refusal(training: Training) -> str | None:
+    """Why this training cannot be spilled, or None where it can.
+
+    >>> model = nn.Linear(2, 1)
+    >>> refusal(Training(model=model, batches=[], loss=lambda model, batch: 0,
+    ...                  optimizer=torch.optim.LBFGS(model.parameters()))).partition(";")[0]
+    "the optimizer must update each parameter from that parameter's gradient alone"
+    """
+    if training.step is not None:
+        return "spill must take the step itself; the training has a step function of its own"
+    if any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
+        return "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
+    for name, module in training.model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+            return f"modules must run as Python; {name or 'the model'!r} is scripted or compiled"
+    assert isinstance(training.optimizer, torch.optim.Optimizer)
+    return _separable(training.optimizer)
+
+
+def _separable(optimizer: torch.optim.Optimizer) -> str | None:
+    """Whether two parameters stepped together come out as when each is stepped alone, bit by bit."""
+    wanted = "the optimizer must update each parameter from that parameter's gradient alone"
+    try:
+        together = _probe(optimizer, (0, 1))
+        apart = _probe(optimizer, (0,)) + _probe(optimizer, (1,))
+    except Exception as error:
+        return f"{wanted}; a trial step of {type(optimizer).__name__} raised {type(error).__name__}: {error}"
+    if not all(torch.equal(one, other) for one, other in zip(together, apart, strict=True)):
+        return f"{wanted}; {type(optimizer).__name__} steps two together otherwise than one by one"
+    return None
+
+
+def _probe(optimizer: torch.optim.Optimizer, chosen: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(4, _PROBE // 4, generator=generator) for _ in range(2)]
+    gradients = [[torch.randn(4, _PROBE // 4, generator=generator) for _ in range(2)] for _ in range(3)]
+    parameters = [nn.Parameter(values[number].clone()) for number in chosen]
+    trial = _like(optimizer, parameters)
+    for row in gradients:
+        for parameter, number in zip(parameters, chosen, strict=True):
+            parameter.grad = row[number].clone()
+        trial.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def _like(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    trial = copy.copy(optimizer)
+    trial.__dict__.pop("step", None)  # a schedule's wrapper steps the optimizer it was made for
+    trial.param_groups = [{**optimizer.param_groups[0], "params": parameters}]
+    trial.state = defaultdict(dict)
+    return trial
+
+
+def trial_step(optimizer: torch.optim.Optimizer) -> float:
+    """Bytes of slots for each parameter, found by one step with a small one.
+
+    >>> trial_step(torch.optim.AdamW([torch.zeros(1)])), trial_step(torch.optim.SGD([torch.zeros(1)], lr=1.0))
+    (8.0, 0.0)
+    """
+    parameter = nn.Parameter(torch.zeros(4, _PROBE // 4))
+    parameter.grad = torch.ones_like(parameter)
+    trial = _like(optimizer, [parameter])
+    trial.step()
+    slots = trial.state[parameter].values()
+    return sum(slot.nbytes for slot in slots if isinstance(slot, torch.Tensor) and slot.dim()) / _PROBE

@@ -1,0 +1,202 @@
+"""Cutting a model into segments: modules whose parameters come to the device and leave it together.
+
+No module is rewritten. A segment is a subtree that is called as one; parameters that several subtrees share make them
+one segment with several places of entry. Knows modules; knows nothing of memory or streams.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.plan.predict.spill import Segment
+from dovetail.train.spill.arena import aligned
+from dovetail.train.weights import Site, sites
+
+# These hold modules and are never called themselves.
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+# What autocast computes in bf16: a weight that only these read may travel as bf16 and nothing changes by it.
+_LOWERED = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Entry:
+    """One parameter of a segment: the master that the optimizer steps, and the leaf that computing sees."""
+
+    name: str
+    number: int
+    """Its place among the parameters of the model."""
+    master: nn.Parameter
+    leaf: nn.Parameter
+    dtype: torch.dtype
+    """As which it travels."""
+    offset: int
+    """Where it lies in its segment's travelling bytes."""
+    gradient: torch.Tensor | None = None
+    """What backward left on the device, of a segment kept there, until its update."""
+    norm: torch.Tensor | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has gradients."""
+        return self.master.requires_grad
+
+    def view(self, flat: torch.Tensor) -> torch.Tensor:
+        """This entry in a segment's travelling bytes, given as a flat uint8 tensor."""
+        size = self.master.numel() * self.dtype.itemsize
+        return flat[self.offset : self.offset + size].view(self.dtype).view(self.master.shape)
+
+
+@dataclasses.dataclass(eq=False)
+class LiveSegment:
+    """A segment of a model under way."""
+
+    index: int
+    name: str
+    modules: list[nn.Module]
+    entries: list[Entry]
+    fixed: bool
+    travel_bytes: int
+    gradient_bytes: int
+    kept: bool = False
+    travel: torch.Tensor | None = None
+    """On the host, pinned, where it streams; on the device where it is kept."""
+    gradients: torch.Tensor | None = None
+    """On the host, pinned; only where it streams."""
+    missing: int = 0
+    """How many gradients of this backward have not come yet."""
+    pending: int = 0
+    """How many jobs of the host's wait for it."""
+
+    @property
+    def trainable(self) -> list[Entry]:
+        """The entries that have gradients."""
+        return [entry for entry in self.entries if entry.trains]
+
+    def record(self, state_bytes_per_parameter: float) -> Segment:
+        """What planning knows of it."""
+        parameters = sum(entry.master.numel() for entry in self.trainable)
+        apart = sum(e.master.nbytes for e in self.entries if e.dtype != e.master.dtype)
+        return Segment(
+            name=self.name,
+            parameters=parameters,
+            travel_bytes=self.travel_bytes,
+            gradient_bytes=self.gradient_bytes,
+            state_bytes=apart + int(parameters * state_bytes_per_parameter),
+            fixed=self.fixed,
+        )
+
+
+def cut(
+    model: nn.Module, *, limit_bytes: int, fixed_bytes: int, precision: str, device: torch.device
+) -> list[LiveSegment]:
+    """The model as segments of at most `limit_bytes` of parameters where its modules allow, in the order of modules.
+
+    What is smaller than `fixed_bytes` stays on the device.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    >>> [segment.name for segment in cut(model, limit_bytes=48, fixed_bytes=0, precision="fp32",
+    ...                                  device=torch.device("cpu"))]
+    ['0', '1']
+    """
+    places = sites(model)
+    numbers = {parameter: number for number, parameter in enumerate(places)}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    segments = []
+    for name, modules, own in _merged(list(_subtrees("", model, limit_bytes))):
+        entries, offset = [], 0
+        # Trainable ones first, so that gradients are a front part of the same layout.
+        for parameter in sorted(own, key=lambda parameter: (not parameter.requires_grad, numbers[parameter])):
+            dtype = travel_dtype(parameter, places[parameter], precision)
+            leaf = nn.Parameter(placeholder(parameter, dtype, device), requires_grad=parameter.requires_grad)
+            entries.append(Entry(names[parameter], numbers[parameter], parameter, leaf, dtype, offset))
+            offset = aligned(offset + parameter.numel() * dtype.itemsize)
+        ends = [entry.offset + entry.master.numel() * entry.dtype.itemsize for entry in entries if entry.trains]
+        called = [module for module in modules if module is not None]
+        fixed = offset < fixed_bytes or len(called) < len(modules)
+        segments.append(LiveSegment(len(segments), name, called, entries, fixed, offset, aligned(max(ends, default=0))))
+    return segments
+
+
+def travel_dtype(parameter: nn.Parameter, places: list[Site], precision: str) -> torch.dtype:
+    """As what a parameter may travel so that computing gives the same bits as with the parameter itself.
+
+    >>> linear = nn.Linear(1, 1)
+    >>> travel_dtype(linear.weight, [(linear, "weight")], "bf16")
+    torch.bfloat16
+    """
+    if not parameter.is_floating_point():
+        return parameter.dtype
+    if precision == "bf16-pure":
+        return torch.bfloat16
+    lowered = all(type(module) in _LOWERED for module, _ in places)
+    return torch.bfloat16 if precision == "bf16" and lowered and parameter.dtype == torch.float32 else parameter.dtype
+
+
+def placeholder(parameter: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What stands where a parameter is away: the right shape, no memory, and no number by which one could train."""
+    nothing = float("nan") if dtype.is_floating_point else 0
+    return torch.full((), nothing, dtype=dtype, device=device).expand(parameter.shape)
+
+
+_Piece = tuple[str, list[nn.Module | None], list[nn.Parameter]]
+
+
+def _subtrees(name: str, module: nn.Module, limit_bytes: int) -> Iterator[_Piece]:
+    parameters = list(module.parameters())
+    if not parameters:
+        return
+    size = sum(parameter.nbytes for parameter in parameters)
+    called = not isinstance(module, _CONTAINERS)
+    if called and (size <= limit_bytes or not _cuttable(module)):
+        yield name, [module], parameters
+        return
+    if own := [parameter for parameter in module._parameters.values() if parameter is not None]:
+        # A module that is itself too large is entered before its children and left after them, so what is its very own
+        # stays on the device.
+        yield f"{name}.*".lstrip("."), [None], own
+    for child_name, child in module.named_children():
+        yield from _subtrees(f"{name}.{child_name}".lstrip("."), child, limit_bytes)
+
+
+def _cuttable(module: nn.Module) -> bool:
+    # torch's own modules read their children's weights without calling them (attention does).
+    own = type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+    return not own and any(True for _ in module.children())
+
+
+def _merged(pieces: list[_Piece]) -> list[_Piece]:
+    """Pieces that share a parameter become one."""
+    owner: dict[nn.Parameter, int] = {}
+    groups: dict[int, _Piece] = {}
+    for number, (name, modules, parameters) in enumerate(pieces):
+        merged: _Piece = (name, list(modules), list(parameters))
+        for other in sorted({owner[p] for p in parameters if p in owner}):
+            first = groups.pop(other)
+            merged = (first[0], first[1] + merged[1], first[2] + merged[2])
+        unique = list(dict.fromkeys(merged[2]))
+        at = min(owner.get(p, number) for p in unique)
+        groups[at] = (merged[0], merged[1], unique)
+        owner |= dict.fromkeys(unique, at)
+    return [groups[number] for number in sorted(groups)]
+
+
+def describe(segments: list[LiveSegment]) -> Mapping[str, Any]:
+    """How much is where, in one line for people.
+
+    >>> describe([])["segments"]
+    0
+    """
+    kept = [segment for segment in segments if segment.kept]
+    return {"segments": len(segments), "kept": len(kept), "streamed": len(segments) - len(kept)}

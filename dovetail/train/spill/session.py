@@ -1,0 +1,399 @@
+"""The session of a spilled training: steps, updates, clipping, memory, and the canonical state."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from dovetail.plan.predict.spill import Layout, Segment, layout
+from dovetail.train.base import SessionMember, StepReport
+from dovetail.train.loop import LoopSession
+from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.machinery import Machinery, Room
+from dovetail.train.spill.placing import Placing
+from dovetail.train.spill.segments import Entry, LiveSegment, cut
+from dovetail.train.spill.spilled import Spilled
+from dovetail.train.spill.streaming import Itinerary
+from dovetail.train.spill.updates import Groups, Job, add_up, part, step
+from dovetail.train.state import TrainingState, capture, restore
+from dovetail.vocabulary import ProgramError
+
+# Segments are at most an eighth of the budget or of the model: several must be on the device at once.
+_SHARE = 8
+# What is smaller than this share of them is not worth copying.
+_FIXED_SHARE = 1024
+# What the allocator loses between blocks.
+_MARGIN = 0.03
+_rounds = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """What an option may ask of spill. None: all there is, or found out by the first step."""
+
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    disk_bytes: int = 0
+    disk_directory: str | None = None
+    recompute: bool = False
+    working_bytes: int | None = None
+    depth: int = 3
+    kernel: bool | None = None
+
+    @staticmethod
+    def read(knobs: Mapping[str, Any]) -> "Knobs":
+        """From an option's knobs; names that are none of ours are refused."""
+        known = {field.name for field in dataclasses.fields(Knobs)}
+        if unknown := sorted(knobs.keys() - known):
+            raise ProgramError(f"spill's knobs must be among {sorted(known)}, got {unknown}.")
+        return Knobs(**knobs)
+
+
+class SpillSession(LoopSession):
+    """One training whose segments stream between host and device.
+
+    The first step holds every update back until its backward is over: should the device run out of memory in it,
+    nothing has changed yet, and it is taken again with less on the device.
+    """
+
+    def __init__(
+        self,
+        member: SessionMember,
+        *,
+        device: torch.device,
+        threads: int,
+        knobs: Knobs,
+        machinery: Machinery | None = None,
+        turnstile: Callable[[LiveSegment], None] = lambda segment: None,
+    ) -> None:
+        training = member.training
+        assert isinstance(training.optimizer, torch.optim.Optimizer)
+        self._knobs, self._optimizer = knobs, training.optimizer
+        self._budget = knobs.device_bytes or _device_bytes(device)
+        self._waits = training.clip_norm is not None
+        self._segments = _cut(training.model, self._budget, training.precision, device)
+        self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
+        # What work takes is known after a step; until then only what must be is kept.
+        self._settled = device.type == "cpu" or knobs.working_bytes is not None
+        self.layout = self._lay_out(training.accumulate, knobs.working_bytes or 0)
+        super().__init__(member, device=device, threads=threads)
+        self._machinery = machinery or Machinery(device, threads=threads, kernel=knobs.kernel)
+        self._owns_machinery = machinery is None
+        self._placing = Placing(device, self._machinery.memory, disk_directory=knobs.disk_directory)
+        itinerary = Itinerary()
+        self._machinery.itineraries.update(dict.fromkeys(self._segments, itinerary))
+        self._place_all(self.layout.kept if self._settled else {s.name for s in self._segments if s.fixed})
+        self._spilled = Spilled(
+            training.model,
+            self._segments,
+            streamer=self._machinery.streamer,
+            itinerary=itinerary,
+            complete=self._complete,
+            turnstile=turnstile,
+            norms=self._waits and training.accumulate == 1,
+            half_inputs=training.precision == "bf16-pure",
+        )
+        self._spilled.recompute, self._spilled.ahead = knobs.recompute, knobs.depth
+        self._last, self._holds, self._began = False, False, 0
+        self._held: list[Job] = []
+        self._groups: Groups = ()
+        if self._owns_machinery:
+            self._machinery.furnish([self.room])
+
+    # What the outside asks
+
+    @property
+    def room(self) -> Room:
+        """What this session needs of the arenas."""
+        return Room.of((segment for segment in self._segments if not segment.kept), depth=self._knobs.depth)
+
+    @property
+    def segments(self) -> tuple[LiveSegment, ...]:
+        """The model's segments, in the order of its modules."""
+        return tuple(self._segments)
+
+    def records(self) -> list[Segment]:
+        """The segments as planning knows them."""
+        bytes_each = _state_bytes_each(self._optimizer)
+        return [segment.record(bytes_each) for segment in self._segments]
+
+    def drain(self) -> None:
+        """Wait until every update is done."""
+        self._machinery.updates.drain(self._segments)
+
+    def state(self, member: int = 0) -> TrainingState:
+        """The masters and their slots, wherever they are, under their canonical names."""
+        self.drain()
+        with self._spilled.stand_ins.masters(), self._whole_optimizer():
+            return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
+
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Go on from `state`."""
+        self.drain()
+        self._machinery.streamer.discard_all(self._segments)
+        with self._spilled.stand_ins.masters(), self._whole_optimizer():
+            feed, random = restore(self._training, state)
+        for segment in self._segments:
+            self._placing.refresh(segment)
+        self._cursor.restore(feed)
+        self._random.restore(random)
+        self._step = self._began = state.step
+
+    def close(self) -> None:
+        """Give the model its parameters back, on the host, and everything else to whom it belongs."""
+        if self._spilled.closed:
+            return
+        with contextlib.suppress(Exception):  # a failed update was reported where it was waited for
+            self.drain()
+        self._spilled.close()
+        self._random.close()
+        for segment in self._segments:
+            self._machinery.itineraries.pop(segment, None)
+            for entry in segment.entries:
+                entry.master.data = entry.master.data.to("cpu", copy=True)
+        if self._owns_machinery:
+            self._machinery.close()
+
+    # A step
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        stack = contextlib.ExitStack()
+        stack.enter_context(super()._computing())
+        stack.enter_context(self._spilled.computing())
+        return stack
+
+    def _take_step(self, batches: list[Any]) -> StepReport:
+        first = self._step == self._began
+        if not first:
+            return self._step_once(batches, holds=self._waits)
+        buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()}
+        while True:
+            try:
+                report = self._step_once(batches, holds=True)
+                break
+            except torch.OutOfMemoryError:
+                self._abandon(buffers)
+                if not self._need_less():
+                    raise
+        if not self._settled:
+            self._settle()
+        return report
+
+    def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
+        self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        self._round, self._holds = next(_rounds), holds
+        losses: list[torch.Tensor] = []
+        metrics: Mapping[str, Any] = {}
+        backward = self._backward(batches)
+        for number in range(len(batches)):
+            self._last = number == len(batches) - 1
+            self._spilled.begin(last=self._last)
+            loss, metrics = next(backward)
+            self._spilled.end()
+            losses.append(loss)
+        if holds:
+            self._update_held()
+        self._advance_schedule()
+        return self._report(losses, metrics)
+
+    def _advance_schedule(self) -> None:
+        if self._training.schedule is not None:
+            self._optimizer._opt_called = True  # type: ignore[attr-defined]  # parts of it were stepped
+            self._training.schedule.step()
+
+    def _complete(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None) -> None:
+        """A segment's gradients of this microbatch are there, or on their way to the host."""
+        if self._training.accumulate > 1 and landed is None:
+            for entry in arrived:
+                assert entry.gradient is not None
+                add_up(entry.master, entry.gradient)
+                entry.gradient = None
+        if landed is not None and (self._training.accumulate > 1 or not self._holds):
+            self._submit(self._job(segment, arrived, landed, last=self._last and not self._holds))
+        if self._last and self._holds:
+            self._held.append(self._job(segment, arrived, landed, last=True))
+        elif self._last and landed is None:
+            self._update_kept(self._job(segment, arrived, None, last=True), None)
+
+    def _job(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None, *, last: bool) -> Job:
+        return Job(
+            segment=segment,
+            optimizer=self._parts[segment],
+            landed=landed,
+            present=arrived,
+            groups=self._groups,
+            round=self._round,
+            last=last,
+            finished=self._placing.updated,
+        )
+
+    def _submit(self, job: Job) -> None:
+        self._placing.expect(job.segment, job.optimizer)
+        self._machinery.updates.submit(job)
+
+    def _update_held(self) -> None:
+        scale = self._clip() if self._waits else None
+        on_host = self._on_host(scale) if scale is not None else None
+        held, self._held = sorted(self._held, key=lambda job: job.segment.index), []
+        for job in held:
+            if job.segment.kept:
+                self._update_kept(job, scale)
+            else:
+                job.scale, job.added_up = on_host, self._training.accumulate > 1
+                self._submit(job)
+
+    @torch.no_grad()
+    def _update_kept(self, job: Job, scale: torch.Tensor | None) -> None:
+        # One parameter after another, so that only one gradient at a time exists in full precision.
+        segment = job.segment
+        assert segment.travel is not None
+        for entry in job.present:
+            if entry.gradient is not None:
+                entry.master.grad, entry.gradient = entry.gradient.to(entry.master.dtype), None
+                step(job.optimizer, job.groups, scale)
+        if self._training.accumulate > 1:
+            step(job.optimizer, job.groups, scale)
+        self._placing.refresh(segment)
+
+    def _clip(self) -> torch.Tensor:
+        """What gradients are to be multiplied by: as torch.nn.utils.clip_grad_norm_ has it.
+
+        Each gradient's norm is taken on the device as it comes, so that the whole is known when backward ends and no
+        gradient is read again for it. The updates could not begin earlier: that wait is what clipping costs here.
+        """
+        entries = sorted((e for s in self._segments for e in s.trainable), key=lambda entry: entry.number)
+        if self._training.accumulate > 1:
+            self.drain()
+            found = [torch.linalg.vector_norm(e.master.grad) for e in entries if e.master.grad is not None]
+        else:
+            found = [entry.norm for entry in entries if entry.norm is not None]
+            for entry in entries:
+                entry.norm = None
+        total = torch.linalg.vector_norm(torch.stack([norm.to(self._device) for norm in found]))
+        assert self._training.clip_norm is not None
+        return torch.clamp(self._training.clip_norm / (total + 1e-6), max=1.0)
+
+    def _on_host(self, scale: torch.Tensor) -> Callable[[], float]:
+        there = self._machinery.memory.scalar()
+        landed = self._machinery.lanes.down(there, scale)
+
+        def value() -> float:
+            landed.synchronize()
+            return float(there)
+
+        return value
+
+    # Memory
+
+    def _lay_out(self, accumulate: int, working_bytes: int) -> Layout:
+        return layout(
+            self.records(),
+            device_bytes=int(self._budget * (1 - _MARGIN)) if working_bytes else self._budget,
+            host_bytes=self._knobs.host_bytes or psutil.virtual_memory().available,
+            disk_bytes=self._knobs.disk_bytes,
+            working_bytes=working_bytes,
+            depth=self._knobs.depth,
+            holds_gradients=self._waits or accumulate > 1,
+        )
+
+    def _place_all(self, kept: "set[str] | frozenset[str]") -> None:
+        for segment in self._segments:
+            optimizer = self._parts.get(segment)
+            if segment.name in kept and not segment.kept:
+                self._placing.to_device(segment, optimizer)
+            elif segment.name not in kept and (segment.kept or segment.travel is None):
+                self._placing.to_host(segment, optimizer)
+            if segment.name in self.layout.on_disk:
+                self._placing.to_disk(segment, optimizer)
+
+    def _settle(self) -> None:
+        """The first step has shown what work takes: keep on the device what fits beside it."""
+        torch.cuda.synchronize(self._device)
+        self.drain()
+        self._machinery.streamer.discard_all(self._segments)
+        streaming = self.room.bytes
+        kept = sum(_device_bytes_of(segment, self._parts) for segment in self._segments if segment.kept)
+        working = torch.cuda.max_memory_allocated(self._device) - streaming - kept
+        self.layout = self._lay_out(self._training.accumulate, max(1, working))
+        torch.cuda.empty_cache()
+        self._place_all(self.layout.kept)
+        if self._owns_machinery:
+            self._machinery.furnish([self.room])
+        torch.cuda.empty_cache()
+        self._settled = True
+
+    def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        self._spilled.abandon()
+        self._held = []
+        with torch.no_grad():
+            for buffer, before in buffers.items():
+                buffer.copy_(before)
+        for segment in self._segments:
+            for entry in segment.entries:
+                entry.master.grad = None
+        self._random.begin(self._step, 0)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _need_less(self) -> bool:
+        """Go one step down where the device ran out of memory; whether there was one to go."""
+        if not self._spilled.recompute:
+            self._spilled.recompute = True
+            return True
+        kept = [segment for segment in self._segments if segment.kept and not segment.fixed]
+        for segment in kept[len(kept) // 2 :]:
+            self._placing.to_host(segment, self._parts.get(segment))
+        if kept and self._owns_machinery:
+            self._machinery.furnish([self.room])
+        return bool(kept)
+
+    @contextlib.contextmanager
+    def _whole_optimizer(self) -> Iterator[None]:
+        """Within, the user's optimizer holds all slots; afterwards the parts hold what it then has."""
+        for optimizer in self._parts.values():
+            self._optimizer.state.update(optimizer.state)
+        try:
+            yield
+        finally:
+            for segment, optimizer in self._parts.items():
+                own = {entry.master for entry in segment.trainable}
+                optimizer.state.clear()
+                optimizer.state.update({p: self._optimizer.state.pop(p) for p in own if p in self._optimizer.state})
+            self._optimizer.state.clear()
+
+
+def _cut(model: nn.Module, budget: int, precision: str, device: torch.device) -> list[LiveSegment]:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to("cpu", memory_format=torch.contiguous_format)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+    size = min(budget, sum(parameter.nbytes for parameter in model.parameters()))
+    limit, fixed = size // _SHARE, size // _FIXED_SHARE
+    return cut(model, limit_bytes=limit, fixed_bytes=fixed, precision=precision, device=device)
+
+
+def _device_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available // 2
+
+
+def _device_bytes_of(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:
+    masters = sum(e.master.nbytes for e in segment.entries if e.dtype != e.master.dtype)
+    slots = parts[segment].state.values() if segment in parts else ()
+    state = sum(v.nbytes for each in slots for v in each.values() if isinstance(v, torch.Tensor) and v.is_cuda)
+    return segment.travel_bytes + masters + state
+
+
+def _state_bytes_each(optimizer: torch.optim.Optimizer) -> float:
+    """Bytes of slots for each parameter, found by one step with a small one."""
+    from dovetail.train.spill.refusals import trial_step
+
+    return trial_step(optimizer)

@@ -1,0 +1,258 @@
+"""A model whose segments stream: what happens at the borders of its segments, forward and backward.
+
+Leaves stand in for the model's parameters; each segment's forward brings it and lets it go. Autograd keeps for backward
+where a streamed weight lay, not the weight. When the last gradient of a segment has come, all of them go down together.
+Knows autograd and streams; knows nothing of optimizers.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dovetail.train.spill.arena import Slot
+from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.segments import Entry, LiveSegment
+from dovetail.train.spill.streaming import Itinerary, Saved, Streamer
+from dovetail.train.weights import StandIns, to_half
+from dovetail.vocabulary import ProgramError
+
+Complete = Callable[[LiveSegment, list[Entry], Mark | None], None]
+"""Told of a segment with the entries whose gradients came, and when they will have landed (None: they are kept)."""
+
+
+class Spilled:
+    """The segments of one model at work. `begin`, forward, backward, `end`, for each microbatch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        segments: list[LiveSegment],
+        *,
+        streamer: Streamer,
+        itinerary: Itinerary,
+        complete: Complete,
+        turnstile: Callable[[LiveSegment], None],
+        norms: bool,
+        half_inputs: bool,
+    ) -> None:
+        self.segments, self.recompute, self.ahead = segments, False, 2
+        self._streamer, self._itinerary = streamer, itinerary
+        self._complete_with, self._turnstile, self._norms = complete, turnstile, norms
+        self._slots: dict[LiveSegment, Slot] = {}
+        self._arrived: dict[LiveSegment, list[Entry]] = {}
+        self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
+        self._last, self.closed = True, False
+        self.stand_ins = StandIns(model, {e.master: e.leaf for segment in segments for e in segment.entries})
+        self._release: list[Callable[[], None]] = []
+        if half_inputs:
+            self._release.append(model.register_forward_pre_hook(to_half, with_kwargs=True).remove)
+        for segment in segments:
+            for module in segment.modules:
+                self._wrap(module, segment)
+            for entry in segment.trainable:
+                hook = self._on_gradient(entry, segment)
+                self._release.append(entry.leaf.register_post_accumulate_grad_hook(hook).remove)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """What forward runs under."""
+        with torch.autograd.graph.saved_tensors_hooks(self._streamer.pack, self._unpack):
+            yield
+
+    def begin(self, *, last: bool) -> None:
+        """A microbatch begins; after the last one of a step the segments' copies are out of date."""
+        self._last = last
+        for segment in self.segments:
+            segment.missing = len(segment.trainable)
+        self._prefetch()
+
+    def end(self) -> None:
+        """Its backward is over: segments of which some gradients never came are complete too."""
+        for segment in list(self._arrived):
+            self._complete(segment)
+        for segment in list(self._open):
+            self._close(segment)
+        self._itinerary.turn()
+
+    def abandon(self) -> None:
+        """Forget a microbatch that failed half way."""
+        for segment in self.segments:
+            for entry in segment.entries:
+                entry.leaf.grad = entry.gradient = entry.norm = None
+        for slot in self._slots.values():
+            self._streamer.give_back(slot, self._streamer.lanes.mark())
+        self._slots, self._arrived, self._open = {}, {}, {}
+        self._streamer.discard_all(self.segments)
+        self._itinerary.turn()
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self.closed = True
+        self._streamer.discard_all(self.segments)
+        for release in self._release:
+            release()
+        self._release = []
+        self.stand_ins.remove()
+
+    # Forward
+
+    def _wrap(self, module: nn.Module, segment: LiveSegment) -> None:
+        own = module.forward
+
+        def entered(*positional: Any, **named: Any) -> Any:
+            self._enter(segment)
+            try:
+                return own(*positional, **named)
+            finally:
+                self._leave(segment)
+
+        def forward(*positional: Any, **named: Any) -> Any:
+            if torch.is_grad_enabled():
+                if not _in_backward():
+                    self._watch_inputs(segment, positional)
+                # Within a checkpoint of the program's own also when that is computed again: its nesting must repeat.
+                if self.recompute and not segment.fixed:
+                    return checkpoint(_once(entered, module), *positional, use_reentrant=False, **named)
+            return entered(*positional, **named)
+
+        had = "forward" in vars(module)
+        vars(module)["forward"] = forward
+
+        def release() -> None:
+            if had:
+                vars(module)["forward"] = own
+            else:
+                vars(module).pop("forward", None)
+
+        self._release.append(release)
+
+    def _enter(self, segment: LiveSegment) -> None:
+        if _in_backward():
+            self._reopen(segment, hold=True)
+            return
+        self._turnstile(segment)
+        if not segment.kept:
+            self._itinerary.enter(segment)
+            self._streamer.enter(segment)
+            self._prefetch()
+
+    def _leave(self, segment: LiveSegment) -> None:
+        # What is computed again in backward is used until its gradients are there.
+        if not segment.kept and not _in_backward():
+            self._streamer.leave(segment)
+
+    def _prefetch(self) -> None:
+        for segment in self._itinerary.ahead(self.ahead):
+            if not self._streamer.prefetch(segment):
+                break
+
+    # Backward
+
+    def _unpack(self, saved: Any) -> torch.Tensor:
+        if not isinstance(saved, Saved):
+            tensor: torch.Tensor = saved
+            return tensor
+        self._reopen(saved.segment, hold=False)
+        return self._streamer.unpack(saved)
+
+    def _reopen(self, segment: LiveSegment, *, hold: bool) -> None:
+        """Backward needs this segment: for a moment, or until its gradients are there."""
+        if segment.kept or self._open.get(segment):
+            return
+        known = segment in self._open
+        self._open[segment] = hold
+        if not known:
+            self._itinerary.enter(segment)
+        if hold:
+            self._streamer.enter(segment)
+        else:
+            self._streamer.touch(segment)
+        if not known:
+            self._prefetch()
+
+    def _close(self, segment: LiveSegment) -> None:
+        held = self._open.pop(segment, None)
+        if held is not None:
+            self._streamer.leave(segment, held=held)
+
+    def _watch_inputs(self, segment: LiveSegment, inputs: tuple[Any, ...]) -> None:
+        # A frozen segment has no gradients to wait for: it is done with once its inputs have theirs.
+        if not segment.kept and not segment.trainable:
+            for value in inputs:
+                if isinstance(value, torch.Tensor) and value.requires_grad:
+                    value.register_hook(lambda gradient: self._close(segment))
+
+    def _on_gradient(self, entry: Entry, segment: LiveSegment) -> Callable[[torch.Tensor], None]:
+        @torch.no_grad()
+        def hook(leaf: torch.Tensor) -> None:
+            gradient, leaf.grad = leaf.grad, None
+            assert gradient is not None
+            arrived = self._arrived.setdefault(segment, [])
+            if gradient.layout != torch.strided or segment.missing == 0 or entry in arrived:
+                raise ProgramError(_ONCE.format(name=entry.name))
+            if self._norms:
+                entry.norm = torch.linalg.vector_norm(gradient, dtype=entry.master.dtype)
+            if segment.kept:
+                entry.gradient = gradient
+            else:
+                entry.view(self._gradients(segment)).copy_(gradient)
+            arrived.append(entry)
+            segment.missing -= 1
+            if not segment.missing:
+                self._complete(segment)
+
+        return hook
+
+    def _gradients(self, segment: LiveSegment) -> torch.Tensor:
+        slot = self._slots.get(segment)
+        if slot is None:
+            slot = self._slots[segment] = self._streamer.borrow(segment.gradient_bytes)
+        return slot.bytes[: segment.gradient_bytes]
+
+    def _complete(self, segment: LiveSegment) -> None:
+        arrived, landed = self._arrived.pop(segment), None
+        if not segment.kept:
+            assert segment.gradients is not None
+            self._streamer.updates.finish(segment)  # the last microbatch's gradients may still be read
+            landed = self._streamer.lanes.down(segment.gradients, self._gradients(segment))
+            self._streamer.give_back(self._slots.pop(segment), landed)
+            self._close(segment)
+            if self._last:
+                self._streamer.discard(segment)
+        self._complete_with(segment, arrived, landed)
+
+
+def _once(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
+    """A forward whose later runs leave the module's buffers alone: running means must not count a batch twice."""
+    buffers = list(module.buffers())
+    if not buffers:
+        return forward
+    runs = itertools.count()
+
+    def run(*positional: Any, **named: Any) -> Any:
+        if not next(runs):
+            return forward(*positional, **named)
+        before = [buffer.clone() for buffer in buffers]
+        try:
+            return forward(*positional, **named)
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(buffers, before, strict=True):
+                    buffer.copy_(value)
+
+    return run
+
+
+_ONCE = (
+    "the gradient of {name!r} must be dense and come once in a backward pass; it came again or sparse. Use "
+    "torch.utils.checkpoint with use_reentrant=False, and embeddings with sparse=False."
+)
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)

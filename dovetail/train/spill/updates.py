@@ -1,0 +1,264 @@
+"""Updates on the host, beside computing on the device.
+
+A job waits until its segment's gradients have landed. Of those that have, the one whose segment the next forward needs
+first is done first: taken in the order of arrival, which is the reverse, forward would wait for the whole queue.
+Knows segments and optimizers; knows nothing of streams but marks.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import heapq
+import os
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.train.spill import kernel
+from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.segments import LiveSegment
+
+Groups = Sequence[Mapping[str, Any]]
+
+
+def part(optimizer: torch.optim.Optimizer, segment: LiveSegment) -> torch.optim.Optimizer:
+    """An optimizer like this one for the parameters of one segment, with a state of its own."""
+    own = {entry.master for entry in segment.trainable}
+    found = copy.copy(optimizer)
+    found.__dict__.pop("step", None)  # a schedule puts a wrapper there that steps the optimizer it was made for
+    found.param_groups = [
+        {**group, "params": [parameter for parameter in group["params"] if parameter in own]}
+        for group in optimizer.param_groups
+    ]
+    found.state = defaultdict(dict)
+    return found
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Job:
+    """The host's part of one segment's step, or, with `last=False`, only the adding up of a microbatch."""
+
+    segment: LiveSegment
+    optimizer: torch.optim.Optimizer
+    landed: Mark | None
+    present: Sequence[Any]
+    """The entries that have gradients."""
+    groups: Groups
+    """The optimizer's settings as they were when the step was taken."""
+    round: int
+    last: bool = True
+    added_up: bool = False
+    """Gradients are with the masters already."""
+    scale: Callable[[], float] | None = None
+    """What clipping multiplies gradients by."""
+    finished: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
+    left: int = 0
+
+
+class HostUpdates:
+    """Threads that carry out jobs. `submit`, `finish` and `drain` are called from the threads that train.
+
+    With the kernel, all threads share each job; without, one thread runs torch's own optimizer.
+    """
+
+    def __init__(self, *, threads: int, use_kernel: bool) -> None:
+        self._use_kernel = use_kernel and kernel.load() is not None
+        self._wake = threading.Condition()
+        self._arriving: deque[Job] = deque()
+        self._landed: list[tuple[int, int, int, Job, deque[Callable[[], None]]]] = []
+        self._count = 0
+        self._closed, self._error = False, None
+        self.busy_seconds = 0.0
+        """Seconds in which at least one thread worked."""
+        self._working, self._since = 0, 0.0
+        count = max(1, threads - 1) if self._use_kernel else 1
+        cores = sorted(os.sched_getaffinity(0))
+        bind = self._use_kernel and len(cores) > count  # the thread that launches kernels keeps a core of its own
+        self._threads = [threading.Thread(target=self._land, daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._work, args=(cores[-1 - n] if bind else None,), daemon=True)
+            for n in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    _error: BaseException | None
+
+    def submit(self, job: Job) -> None:
+        """Do this once its gradients have landed."""
+        with self._wake:
+            self._raise()
+            job.segment.pending += 1
+            self._arriving.append(job)
+            self._wake.notify_all()
+
+    def is_done(self, segment: LiveSegment) -> bool:
+        """Whether nothing of this segment waits."""
+        return segment.pending == 0
+
+    def finish(self, segment: LiveSegment) -> None:
+        """Block until this segment's updates are done."""
+        if segment.pending:
+            with self._wake:
+                self._wake.wait_for(lambda: segment.pending == 0 or self._error is not None)
+                self._raise()
+
+    def drain(self, segments: Sequence[LiveSegment]) -> None:
+        """Block until these are all done."""
+        for segment in segments:
+            self.finish(segment)
+
+    def close(self) -> None:
+        """End the threads; what has not begun is dropped."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _land(self) -> None:
+        with self._failing():
+            while True:
+                with self._wake:
+                    self._wake.wait_for(lambda: self._arriving or self._closed)
+                    if self._closed:
+                        return
+                    job = self._arriving.popleft()
+                assert job.landed is not None
+                job.landed.synchronize()
+                parts = deque(self._parts(job))
+                with self._wake:
+                    job.left = len(parts)
+                    self._count += 1
+                    if parts:
+                        heapq.heappush(self._landed, (job.round, job.segment.index, self._count, job, parts))
+                    else:
+                        self._done(job)
+                    self._wake.notify_all()
+
+    def _work(self, core: int | None) -> None:
+        if core is not None:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {core})  # of this thread alone
+        with self._failing():
+            while True:
+                with self._wake:
+                    self._wake.wait_for(lambda: self._landed or self._closed)
+                    if self._closed:
+                        return
+                    *_, job, parts = self._landed[0]
+                    run = parts.popleft()
+                    if not parts:
+                        heapq.heappop(self._landed)
+                    self._begin()
+                run()
+                with self._wake:
+                    self._end()
+                    job.left -= 1
+                    ended = not job.left
+                if ended:
+                    job.finished(job.segment, job.optimizer)
+                    with self._wake:
+                        self._done(job)
+
+    def _done(self, job: Job) -> None:
+        job.segment.pending -= 1
+        if not job.segment.pending:
+            self._wake.notify_all()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Any:
+        try:
+            yield
+        except BaseException as error:  # raised again in the thread that trains
+            with self._wake:
+                self._error = error
+                self._wake.notify_all()
+
+    def _begin(self) -> None:
+        if not self._working:
+            self._since = time.perf_counter()
+        self._working += 1
+
+    def _end(self) -> None:
+        self._working -= 1
+        if not self._working:
+            self.busy_seconds += time.perf_counter() - self._since
+
+    # What a job does
+
+    def _parts(self, job: Job) -> list[Callable[[], None]]:
+        if self._use_kernel and job.last and not job.added_up and kernel.suits(job.optimizer):
+            return self._kernel_parts(job)
+        return [functools.partial(_with_torch, job)]
+
+    def _kernel_parts(self, job: Job) -> list[Callable[[], None]]:
+        segment, scale = job.segment, job.scale() if job.scale else 1.0
+        assert segment.gradients is not None
+        assert segment.travel is not None
+        options = {
+            parameter: group
+            for group, mine in zip(job.groups, job.optimizer.param_groups, strict=True)
+            for parameter in mine["params"]
+        }
+        adamw = isinstance(job.optimizer, torch.optim.AdamW)
+        return [
+            chunk
+            for entry in job.present
+            for chunk in kernel.chunks(
+                entry.master.data,
+                job.optimizer.state[entry.master],
+                gradient=entry.view(segment.gradients),
+                travel=entry.view(segment.travel) if entry.dtype != entry.master.dtype else None,
+                options=options[entry.master],
+                decoupled=adamw or bool(options[entry.master].get("decoupled_weight_decay")),
+                scale=scale,
+            )
+        ]
+
+
+@torch.no_grad()
+def _with_torch(job: Job) -> None:
+    segment = job.segment
+    assert segment.travel is not None
+    if not job.added_up:
+        assert segment.gradients is not None
+        for entry in job.present:
+            add_up(entry.master, entry.view(segment.gradients))
+    if job.last:
+        step(job.optimizer, job.groups, job.scale() if job.scale else None)
+        for entry in segment.trainable:
+            if entry.dtype != entry.master.dtype:
+                entry.view(segment.travel).copy_(entry.master)
+
+
+@torch.no_grad()
+def step(optimizer: torch.optim.Optimizer, groups: Groups, scale: float | torch.Tensor | None) -> None:
+    """One step of a segment's optimizer with the settings of its user's, and the gradients forgotten."""
+    for mine, theirs in zip(optimizer.param_groups, groups, strict=True):
+        mine.update(theirs)
+        if scale is not None:
+            for parameter in mine["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+    optimizer.step()
+    for mine in optimizer.param_groups:
+        for parameter in mine["params"]:
+            parameter.grad = None
+
+
+def add_up(master: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+    """Add a gradient to its master's, in the master's precision."""
+    if master.grad is None:
+        master.grad = gradient.to(master.dtype, copy=True)
+    else:
+        master.grad.add_(gradient)

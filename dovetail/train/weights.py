@@ -1,0 +1,118 @@
+"""Weights that stand in for a model's own while it computes.
+
+The parameters that a program built are the masters: the optimizer steps them and checkpoints hold them. Where forward
+and backward are to see something else (bf16 copies, or views of memory that comes and goes), stand-ins take the
+masters' places in their modules. Knows modules; knows nothing of optimizers or devices.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+Site = tuple[nn.Module, str]
+
+
+def sites(model: nn.Module) -> dict[nn.Parameter, list[Site]]:
+    """Each parameter of a model with every place that holds it, in the order of modules.
+
+    >>> model = nn.Linear(2, 1)
+    >>> [[name for _, name in places] for places in sites(model).values()]
+    [['weight'], ['bias']]
+    """
+    found: dict[nn.Parameter, list[Site]] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, []).append((module, name))
+    return found
+
+
+class StandIns:
+    """Stand-ins in the places of their masters, from when it is made until `remove`.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> master = model.weight
+    >>> stand_ins = StandIns(model, {master: nn.Parameter(master.detach().bfloat16())})
+    >>> with stand_ins.masters():
+    ...     model.weight is master
+    True
+    >>> model.weight.dtype
+    torch.bfloat16
+    """
+
+    def __init__(self, model: nn.Module, stand_ins: Mapping[nn.Parameter, nn.Parameter]) -> None:
+        self._places = [
+            (module._parameters, name, master, stand_ins[master])
+            for master, places in sites(model).items()
+            if master in stand_ins
+            for module, name in places
+        ]
+        self._put()
+
+    def remove(self) -> None:
+        """Give the masters their places back. May be called twice."""
+        for parameters, name, master, _ in self._places:
+            parameters[name] = master
+
+    @contextlib.contextmanager
+    def masters(self) -> Iterator[None]:
+        """Within, the model holds its masters."""
+        self.remove()
+        try:
+            yield
+        finally:
+            self._put()
+
+    def _put(self) -> None:
+        for parameters, name, _, stand_in in self._places:
+            parameters[name] = stand_in
+
+
+class HalfWeights:
+    """bf16 copies of all floating weights, for a model that computes in bf16 throughout.
+
+    `collect` adds the copies' gradients to the masters', in float32; `refresh` rounds the masters into the copies.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._pairs = [
+            (master, nn.Parameter(master.detach().bfloat16(), requires_grad=master.requires_grad))
+            for master in sites(model)
+            if master.is_floating_point()
+        ]
+        self.stand_ins = StandIns(model, dict(self._pairs))
+        self._release = model.register_forward_pre_hook(to_half, with_kwargs=True).remove
+
+    def collect(self) -> None:
+        """After each backward."""
+        for master, copy in self._pairs:
+            if copy.grad is not None:
+                gradient, copy.grad = copy.grad.to(master.dtype), None
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+
+    def refresh(self) -> None:
+        """After each step of the optimizer, and after loading."""
+        with torch.no_grad():
+            for master, copy in self._pairs:
+                copy.copy_(master)
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self._release()
+        self.stand_ins.remove()
+
+
+def to_half(module: nn.Module, positional: Any, named: Any) -> Any:
+    """A hook before a model's forward: floating inputs become bf16, as its weights are.
+
+    >>> to_half(nn.Identity(), (torch.ones(1), 2), {})
+    ((tensor([1.], dtype=torch.bfloat16), 2), {})
+    """
+
+    def half(value: Any) -> Any:
+        return value.bfloat16() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    return tuple(map(half, positional)), {name: half(value) for name, value in named.items()}
