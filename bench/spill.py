@@ -14,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the device machine has no installed copy
-os.environ.setdefault("COLUMNS", "200")  # a pipe has no width of its own, and 80 columns do not hold the table
 
 import argparse
 import contextlib
@@ -43,7 +42,7 @@ RECIPE = ROOT / "recipes" / "gpt.py"
 GIB = 1 << 30
 BYTES_EACH = 16  # a parameter's weight and two moments in fp32, its weight and gradient in bf16
 COMMAND_SECONDS, PART_SECONDS = 585.0, 280.0  # a command there has 600; one part that hangs leaves room for another
-STREAMS = ("compute", "up", "down", "update")
+RESOURCES = ("compute", "up", "down", "update")
 
 Found = dict[str, Any]
 
@@ -117,6 +116,8 @@ def together() -> Row:
     for word, clip in (("clipped", 1.0), ("free", None)):
         parts += [Part(name=f"{word}, interleaved", technique="interleave", seeds=range(4), clip=clip, **common)]
         parts += [Part(name=f"{word}, alone {seed + 1}", seeds=[seed], clip=clip, **common) for seed in range(4)]
+
+    parts.sort(key=lambda part: part.seeds[0])  # should time run out, one of each kind has been measured
 
     def bars(found: dict[str, Found]) -> list[Bar]:
         clipped, free = gain(found, "clipped"), gain(found, "free")
@@ -202,6 +203,7 @@ def off(predicted: float | None, measured: float | None) -> float:
 
 def main() -> None:
     chosen = read_arguments()
+    os.environ.setdefault("COLUMNS", "200")  # a pipe has no width of its own, and 80 columns do not hold the table
     if chosen.part:
         run_part(Part(**json.loads(chosen.part)), Path(chosen.json_out))
     if not chosen.quick and not torch.cuda.is_available():
@@ -253,10 +255,12 @@ def adjust(part: Part, chosen: argparse.Namespace) -> Part:
 def tiny(part: Part) -> Part:
     """The part at a size that any machine runs in seconds, in budgets that it still has to spill in."""
     cuda = torch.cuda.is_available()
-    # A toy's embedding and, on a device, cuBLAS's workspace take far more than their share of a real budget.
-    flat = ((128 if cuda else 32) << 20) * (1 if len(part.seeds) == 1 else 2 * len(part.seeds))
-    least = {"device_bytes": flat, "host_bytes": CUDA_HOST_BYTES, "disk_bytes": 0}
-    shrunk = {name: least[name] + value // 320 for name, value in part.knobs.items() if name in least}
+    # A toy's embedding, the process itself and, on a device, cuBLAS's workspace do not shrink in proportion, and each
+    # model of a gang has its share of the whole.
+    least = {"device_bytes": (128 if cuda else 32) << 20, "host_bytes": CUDA_HOST_BYTES, "disk_bytes": 0}
+    shrunk = {
+        name: len(part.seeds) * (least[name] + value // 320) for name, value in part.knobs.items() if name in least
+    }
     return dataclasses.replace(
         part,
         size="10m",
@@ -288,7 +292,7 @@ def summary(one: Found) -> str:
     if "failed" in one:
         return f"{one['name']}: failed: {one['failed']}"
     words = f"{one['seconds']:.3f} s a step, {one['tokens_per_second']:,.0f} tokens/s, set up in"
-    return f"{one['name']}: {words} {one['set_up_seconds']:.0f} s, busy {one['measured']}, predicted {one['forecast']}"
+    return f"{one['name']}: {words} {one['set_up_seconds']:.0f} s, busy {one['busy']}, predicted {one['forecast']}"
 
 
 def spawn(part: Part, *, limit_seconds: float) -> Found:
@@ -412,7 +416,7 @@ def run_part(part: Part, out: Path) -> None:
         if not isinstance(error, TechniqueRefused):  # which says all there is to say
             traceback.print_exc()
         found = {"failed": f"{type(error).__name__}: {error}", **refusal(error)}
-    out.write_text(json.dumps(found))
+    out.write_text(json.dumps(found, default=str))
     sys.stdout.flush()
     # The process's end gives 110 GB back at once; closing a session first would copy its weights out.
     os._exit(0)
@@ -432,24 +436,43 @@ def measure(part: Part) -> Found:
     used, began = host_bytes(), time.perf_counter()
     with contextlib.ExitStack() as stack:
         live = fsdp2(part, device, stack) if part.technique == "fsdp2" else session(part, device)
-        losses = [live.advance() for _ in range(part.settle)]
-        forecast = dict(getattr(live.session, "forecast", None) or {})
+        losses = [live.advance() for _ in range(part.settle - 1)]
+        forecast = forecast_of(live.session)
+        losses.append(live.advance())  # asking drained the updates: another step, and they are under way again
         synchronize(device)
         ready = time.perf_counter()
         losses += [live.advance() for _ in range(part.steps)]
         synchronize(device)
         seconds = (time.perf_counter() - ready) / part.steps
-        measured = dict(getattr(live.session, "measured", None) or {})
+        held = memory(part, device, used_before=used)
         if hasattr(live.session, "drain"):
             live.session.drain()  # a background update that failed shows here
+        busy = busy_of(live.session)
         return {
-            **rates(part, live, seconds=seconds, measured=measured),
-            **memory(part, device, used_before=used, measured=measured),
+            **rates(part, live, seconds=seconds, busy=busy),
+            **held,
             "set_up_seconds": ready - began,
             "forecast": forecast,
-            "measured": measured,
+            "busy": busy,
             "losses": finite([torch.stack([loss.float().cpu() for loss in each]).mean().item() for each in losses]),
         }
+
+
+def forecast_of(session: Any) -> Found:
+    """What a session of ours expects of itself, as plain data; nothing of the others."""
+    found = getattr(session, "forecast", None)
+    found = found() if callable(found) else found
+    plain = dataclasses.asdict(found) if dataclasses.is_dataclass(found) else dict(found or {})
+    pace = plain.pop("pace", None)
+    return plain | {"step_seconds": pace["seconds"], "pace": pace} if pace else plain
+
+
+def busy_of(session: Any) -> dict[str, float]:
+    """For how many seconds of a step each resource is busy: as measured, or by the rates seen in the steps so far."""
+    measured = getattr(session, "measured", None)
+    measured = measured() if callable(measured) else measured
+    pace = forecast_of(session).get("pace", {})
+    return dict(measured or {name: pace[f"{name}_seconds"] for name in RESOURCES if pace})
 
 
 def prepare(part: Part) -> torch.device:
@@ -509,10 +532,10 @@ def build(part: Part, *, seed: int) -> Any:
     )
 
 
-def rates(part: Part, live: Live, *, seconds: float, measured: dict[str, float]) -> Found:
-    """Speeds, and the least that a step could take: what its busiest stream was busy for."""
+def rates(part: Part, live: Live, *, seconds: float, busy: dict[str, float]) -> Found:
+    """Speeds, and the least that a step could take: its busiest resource's seconds."""
     tokens = len(part.seeds) * part.batch * part.context
-    roofline = max((measured[name] for name in STREAMS if measured.get(name)), default=None)
+    roofline = max((busy[name] for name in RESOURCES if busy.get(name)), default=None)
     return {
         "models": len(part.seeds),
         "parameters": live.parameters,
@@ -525,14 +548,14 @@ def rates(part: Part, live: Live, *, seconds: float, measured: dict[str, float])
     }
 
 
-def memory(part: Part, device: torch.device, *, used_before: int, measured: dict[str, float]) -> Found:
+def memory(part: Part, device: torch.device, *, used_before: int) -> Found:
     """What the part held at most on the device, set-up included, and what it holds on the host."""
     cuda = device.type == "cuda"
     return {
         "budget_bytes": part.knobs.get("device_bytes"),
         "host_budget_bytes": part.knobs.get("host_bytes"),
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else measured.get("device_bytes"),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else measured.get("device_bytes"),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else None,
         # Pinned pages may be missing from a process's own count; the machine's holds them.
         "host_bytes": host_bytes() - used_before,
         "resident_set_bytes": psutil.Process().memory_info().rss,

@@ -100,9 +100,9 @@ class TechniqueConformance:
         for _ in range(STEPS):
             first = [session.evaluate(member) for member in range(len(members))]
             assert [session.evaluate(member) for member in range(len(members))] == first
-            found += self._advance(session, len(members))
+            found += self._advance(session)
         self._assert_losses(found, losses)
-        self._assert_states(self._states(session, len(members)), whole)
+        self._assert_states(self._states(session), whole)
 
     @pytest.mark.parametrize("program", sorted(programs.PROGRAMS))
     def test_every_trainable_parameter_moves_and_no_other(self, program: str) -> None:
@@ -177,16 +177,18 @@ class TechniqueConformance:
             session.load(checkpoint.read(path), number)
         return session
 
-    def _advance(self, session: Session, members: int = 1) -> list[list[float]]:
-        return [[float(report.loss) for report in session.advance(range(members))]]
+    def _size(self) -> int:
+        return len(self.gang("momentum"))
 
-    def _states(self, session: Session, members: int = 1) -> list[TrainingState]:
-        return [session.state(member) for member in range(members)]
+    def _advance(self, session: Session) -> list[list[float]]:
+        return [[float(report.loss) for report in session.advance(range(self._size()))]]
+
+    def _states(self, session: Session) -> list[TrainingState]:
+        return [session.state(member) for member in range(self._size())]
 
     def _run(self, session: Session, steps: int) -> tuple[list[TrainingState], list[list[float]]]:
-        members = len(self.gang("momentum"))
-        losses = [row for _ in range(steps) for row in self._advance(session, members)]
-        return self._states(session, members), losses
+        losses = [row for _ in range(steps) for row in self._advance(session)]
+        return self._states(session), losses
 
     def _assert_losses(self, found: list[list[float]], expected: list[list[float]]) -> None:
         if self.tolerance:

@@ -168,6 +168,17 @@ class KeyedRandomness:
             )
         self._carried.put(state["carried"])
 
+    def aside(self) -> Callable[[], None]:
+        """Put torch's generators aside for another session; gives what puts them back."""
+        own, host = self._generator.get_state(), torch.default_generator.get_state()
+
+        def put_back() -> None:
+            _Carried.take(self._carried)
+            torch.default_generator.set_state(host)
+            self._generator.set_state(own)
+
+        return put_back
+
     def close(self) -> None:
         """Leave the model as it was."""
         for release in self._release:

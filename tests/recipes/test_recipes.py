@@ -209,3 +209,53 @@ def test_workloads_can_be_described(file):
     assert workload.name == file
     assert 2 <= len({task.name for task in workload.tasks}) == len(workload.tasks)
     assert all(task.program.reference.startswith(str(RECIPES / file)) for task in workload.tasks)
+
+
+def test_a_loss_by_chunks_is_the_whole_loss():
+    plain, chunked = build("gpt:gpt"), build("gpt:gpt", chunks=5)  # 5 pieces of 128 tokens are not all alike
+    losses = [training.loss(training.model, training.batches.draw(0)) for training in (plain, chunked)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    for one, other in zip(plain.model.parameters(), chunked.model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_a_loss_by_chunks_calls_the_head_and_never_holds_all_logits():
+    training = build("gpt:gpt", chunks=4)
+    seen = []
+    training.model.head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[0]))
+    with torch.no_grad():
+        training.loss(training.model, training.batches.draw(0))
+    assert seen == [4 * 32 // 4] * 4
+    training.loss(training.model, training.batches.draw(0)).backward()
+    assert seen == [4 * 32 // 4] * (4 + 4 + 4)  # once more in forward and again in backward
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_gpt_built_fast_is_as_torch_would_have_made_it(monkeypatch, tied):
+    gpt = load_file(RECIPES / "gpt.py")
+    monkeypatch.setattr(gpt, "TILE", 10_007)  # so that matrices here are larger than the tile too
+    size = gpt.Size(depth=2, width=64, heads=2, tied=tied, vocabulary=1024)
+    torch.manual_seed(0)
+    slow, fast, again = gpt.GPT(size, context=32), gpt.quickly(size, context=32), gpt.quickly(size, context=32)
+    assert (fast.head.weight is fast.embedding.weight) == tied
+    assert slow.state_dict().keys() == fast.state_dict().keys()
+    others = dict(fast.named_parameters())
+    for name, parameter in slow.named_parameters():
+        assert others[name].std().item() == pytest.approx(parameter.std().item(), rel=0.1)
+    rows = fast.embedding.weight
+    assert len(rows.unique(dim=0)) == len(rows)
+    assert not torch.equal(rows, again.embedding.weight)  # the generator's stand decides, as with torch
+
+
+def test_a_gpt_built_fast_learns():
+    losses = train(build("gpt:gpt", fast=True, fused=True, chunks=2), steps=15)
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
+
+
+def test_gpt_depth_and_clipping_can_be_chosen():
+    training = build("gpt:gpt", depth=3, clip=None)
+    assert len(training.model.blocks) == 3
+    assert training.clip_norm is None
+    assert build("gpt:gpt").clip_norm == 1.0

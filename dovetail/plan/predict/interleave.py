@@ -31,8 +31,9 @@ GRADIENT_ROOM = 2
 # Adding a gradient to those of earlier batches moves about a third of the bytes of an AdamW update.
 _ADDING = 1 / 3
 # One member repeats itself from the second step on, which waits for the updates of the first. Members that differ need
-# a few steps to find their rhythm; then 8 give what 40 do within 2% nine times of ten.
-_STEPS_ALONE, _STEPS_TOGETHER = 4, 8
+# a few steps to find their rhythm, which often has two beats: counted are four steps of nine, which give what forty do
+# within 2% nine times of ten.
+_STEPS_ALONE, _STEPS_TOGETHER = 4, 9
 # Simulated are a few steps of a long training, in which the member that computes longest has the most left.
 _LONG_STEPS = 1000
 
@@ -153,9 +154,10 @@ def step_seconds(gang: Sequence[Spilled], *, rates: Rates, clip: bool = False) -
     alone = dataclasses.replace(rates, contended=1.0)
     roofline = max(compute, up, down, sum(_Run(member, alone, clip).busy()[3] for member in gang))
     steps = _STEPS_ALONE if len(runs) == 1 else _STEPS_TOGETHER
+    # A few steps may not be quite steady, but no pace beats the roofline, and something is always busy.
+    period = min(_Simulation(runs, clip=clip, steps=steps).period_seconds(), compute + up + down + update)
     return Pace(
-        # A few steps may not be quite steady, but no pace beats the roofline.
-        seconds=max(_Simulation(runs, clip=clip, steps=steps).period_seconds(), roofline),
+        seconds=max(period, roofline),
         roofline_seconds=roofline,
         compute_seconds=compute,
         up_seconds=up,

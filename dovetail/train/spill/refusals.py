@@ -64,10 +64,10 @@ def _like(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> t
     return trial
 
 
-def trial_step(optimizer: torch.optim.Optimizer) -> float:
+def slot_bytes_each(optimizer: torch.optim.Optimizer) -> float:
     """Bytes of slots for each parameter, found by one step with a small one.
 
-    >>> trial_step(torch.optim.AdamW([torch.zeros(1)])), trial_step(torch.optim.SGD([torch.zeros(1)], lr=1.0))
+    >>> slot_bytes_each(torch.optim.AdamW([torch.zeros(1)])), slot_bytes_each(torch.optim.SGD([torch.zeros(1)], lr=1.0))
     (8.0, 0.0)
     """
     parameter = nn.Parameter(torch.zeros(4, _PROBE // 4))

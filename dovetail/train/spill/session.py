@@ -3,22 +3,25 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
 import torch
 from torch import nn
 
-from dovetail.plan.predict.spill import Layout, Segment, layout
+from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.loop import LoopSession
+from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.machinery import Machinery, Room
 from dovetail.train.spill.placing import Placing
+from dovetail.train.spill.refusals import slot_bytes_each
 from dovetail.train.spill.segments import Entry, LiveSegment, cut
 from dovetail.train.spill.spilled import Spilled
 from dovetail.train.spill.streaming import Itinerary
+from dovetail.train.spill.timing import Timing
 from dovetail.train.spill.updates import Groups, Job, add_up, part, step
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.vocabulary import ProgramError
@@ -41,7 +44,6 @@ class Knobs:
     disk_bytes: int = 0
     disk_directory: str | None = None
     recompute: bool = False
-    working_bytes: int | None = None
     depth: int = 3
     kernel: bool | None = None
 
@@ -74,25 +76,27 @@ class SpillSession(LoopSession):
         training = member.training
         assert isinstance(training.optimizer, torch.optim.Optimizer)
         self._knobs, self._optimizer = knobs, training.optimizer
+        self._slot_bytes = slot_bytes_each(training.optimizer)
         self._budget = knobs.device_bytes or _device_bytes(device)
         self._waits = training.clip_norm is not None
         self._segments = _cut(training.model, self._budget, training.precision, device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
-        # What work takes is known after a step; until then only what must be is kept.
-        self._settled = device.type == "cpu" or knobs.working_bytes is not None
-        self.layout = self._lay_out(training.accumulate, knobs.working_bytes or 0)
+        # What work takes on an accelerator is known after a step; until then only what must be is kept.
+        self._settled = device.type == "cpu"
+        self._working_bytes = 0
+        self.layout = self._lay_out(training.accumulate, self._budget)
         super().__init__(member, device=device, threads=threads)
         self._machinery = machinery or Machinery(device, threads=threads, kernel=knobs.kernel)
         self._owns_machinery = machinery is None
         self._placing = Placing(device, self._machinery.memory, disk_directory=knobs.disk_directory)
-        itinerary = Itinerary()
-        self._machinery.itineraries.update(dict.fromkeys(self._segments, itinerary))
+        self._itinerary = Itinerary()
+        self._machinery.itineraries.update(dict.fromkeys(self._segments, self._itinerary))
         self._place_all(self.layout.kept if self._settled else {s.name for s in self._segments if s.fixed})
         self._spilled = Spilled(
             training.model,
             self._segments,
             streamer=self._machinery.streamer,
-            itinerary=itinerary,
+            itinerary=self._itinerary,
             complete=self._complete,
             turnstile=turnstile,
             norms=self._waits and training.accumulate == 1,
@@ -100,6 +104,7 @@ class SpillSession(LoopSession):
         )
         self._spilled.recompute, self._spilled.ahead = knobs.recompute, knobs.depth
         self._last, self._holds, self._began = False, False, 0
+        self._timing: Timing | None = None
         self._held: list[Job] = []
         self._groups: Groups = ()
         if self._owns_machinery:
@@ -113,14 +118,65 @@ class SpillSession(LoopSession):
         return Room.of((segment for segment in self._segments if not segment.kept), depth=self._knobs.depth)
 
     @property
+    def device_bytes(self) -> int:
+        """What its segments take on the device: those that stay, and the room of those that stream."""
+        return self.room.bytes + self.kept_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What those that stay take."""
+        return sum(_kept_bytes(segment, self._parts) for segment in self._segments if segment.kept)
+
+    @property
+    def waits(self) -> bool:
+        """Whether updates wait for the norm of all gradients."""
+        return self._waits
+
+    def remaining(self) -> int:
+        """How many segments this step has yet to enter, if it goes as the last one did."""
+        return self._itinerary.remaining()
+
+    def aside(self) -> Callable[[], None]:
+        """Put the random numbers of this session aside; gives what puts them back."""
+        return self._random.aside()
+
+    @property
     def segments(self) -> tuple[LiveSegment, ...]:
         """The model's segments, in the order of its modules."""
         return tuple(self._segments)
 
     def records(self) -> list[Segment]:
         """The segments as planning knows them."""
-        bytes_each = _state_bytes_each(self._optimizer)
-        return [segment.record(bytes_each) for segment in self._segments]
+        return [segment.record(self._slot_bytes) for segment in self._segments]
+
+    def forecast(self) -> Forecast:
+        """What this takes: bytes from the layout, and, from the third step on, the pace from the second step's times
+        and from the rates of this machine's links and of the updates so far."""
+        found = Forecast(
+            device_bytes=self._working_bytes + self.device_bytes,
+            host_bytes=self.layout.host_bytes,
+            pinned_bytes=self.layout.pinned_bytes,
+            disk_bytes=self.layout.disk_bytes,
+        )
+        timed = self.timed()
+        if timed is None:
+            return found
+        return dataclasses.replace(found, pace=pace([timed], rates=self.rates(), clip=self._waits))
+
+    def timed(self) -> "tuple[Sequence[Segment], Layout, int] | None":
+        """The segments with their seconds, once they were seen."""
+        if self._timing is None or self._step < self._began + 2:
+            return None
+        return with_times(self.records(), self._timing.seconds()), self.layout, self._training.accumulate
+
+    def rates(self) -> Rates:
+        """How fast links and updates are here; what was not seen is at its default."""
+        self.drain()
+        streamed = [segment.travel for segment in self._segments if not segment.kept]
+        found = link_rates(self._device, streamed[0] if streamed else None)
+        if rate := self._machinery.updates.parameters_per_second():
+            found["update_parameters_per_second"] = rate
+        return Rates(**found, contended=1.0)  # updates were seen with copies going on beside them
 
     def drain(self) -> None:
         """Wait until every update is done."""
@@ -168,8 +224,11 @@ class SpillSession(LoopSession):
         return stack
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        first = self._step == self._began
-        if not first:
+        if self._step != self._began:
+            if self._step == self._began + 1:
+                self._timing = Timing(self._device)
+                self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
+            self._spilled.timing = self._timing if self._step == self._began + 1 else None
             return self._step_once(batches, holds=self._waits)
         buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()}
         while True:
@@ -180,7 +239,7 @@ class SpillSession(LoopSession):
                 self._abandon(buffers)
                 if not self._need_less():
                     raise
-        if not self._settled:
+        if not self._settled and self._owns_machinery:
             self._settle()
         return report
 
@@ -290,13 +349,13 @@ class SpillSession(LoopSession):
 
     # Memory
 
-    def _lay_out(self, accumulate: int, working_bytes: int) -> Layout:
+    def _lay_out(self, accumulate: int, device_bytes: int) -> Layout:
         return layout(
             self.records(),
-            device_bytes=int(self._budget * (1 - _MARGIN)) if working_bytes else self._budget,
+            device_bytes=device_bytes,
             host_bytes=self._knobs.host_bytes or psutil.virtual_memory().available,
             disk_bytes=self._knobs.disk_bytes,
-            working_bytes=working_bytes,
+            working_bytes=0,
             depth=self._knobs.depth,
             holds_gradients=self._waits or accumulate > 1,
         )
@@ -311,21 +370,27 @@ class SpillSession(LoopSession):
             if segment.name in self.layout.on_disk:
                 self._placing.to_disk(segment, optimizer)
 
+    def keep_within(self, more_bytes: int) -> None:
+        """Keep on the device what fits into this many more bytes than are in use now. Between two steps only.
+
+        The arenas must be furnished again afterwards: what streams has changed.
+        """
+        self.drain()
+        self._machinery.streamer.discard_all(self._segments)
+        before = self.device_bytes
+        self.layout = self._lay_out(self._training.accumulate, before + more_bytes)
+        self._place_all(self.layout.kept)
+        self._settled = True
+
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
         torch.cuda.synchronize(self._device)
-        self.drain()
-        self._machinery.streamer.discard_all(self._segments)
-        streaming = self.room.bytes
-        kept = sum(_device_bytes_of(segment, self._parts) for segment in self._segments if segment.kept)
-        working = torch.cuda.max_memory_allocated(self._device) - streaming - kept
-        self.layout = self._lay_out(self._training.accumulate, max(1, working))
+        peak = torch.cuda.max_memory_allocated(self._device)
+        self._working_bytes = peak - self.device_bytes
+        self.keep_within(int(self._budget * (1 - _MARGIN)) - peak)
+        self._machinery.furnish([self.room])
         torch.cuda.empty_cache()
-        self._place_all(self.layout.kept)
-        if self._owns_machinery:
-            self._machinery.furnish([self.room])
-        torch.cuda.empty_cache()
-        self._settled = True
+        torch.cuda.reset_peak_memory_stats(self._device)
 
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
         self._spilled.abandon()
@@ -385,15 +450,11 @@ def _device_bytes(device: torch.device) -> int:
     return psutil.virtual_memory().available // 2
 
 
-def _device_bytes_of(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:
+def _kept_bytes(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:
     masters = sum(e.master.nbytes for e in segment.entries if e.dtype != e.master.dtype)
     slots = parts[segment].state.values() if segment in parts else ()
-    state = sum(v.nbytes for each in slots for v in each.values() if isinstance(v, torch.Tensor) and v.is_cuda)
-    return segment.travel_bytes + masters + state
-
-
-def _state_bytes_each(optimizer: torch.optim.Optimizer) -> float:
-    """Bytes of slots for each parameter, found by one step with a small one."""
-    from dovetail.train.spill.refusals import trial_step
-
-    return trial_step(optimizer)
+    return (
+        segment.travel_bytes
+        + masters
+        + sum(value.nbytes for each in slots for value in each.values() if isinstance(value, torch.Tensor))
+    )

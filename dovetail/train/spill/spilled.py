@@ -18,6 +18,7 @@ from dovetail.train.spill.arena import Slot
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.segments import Entry, LiveSegment
 from dovetail.train.spill.streaming import Itinerary, Saved, Streamer
+from dovetail.train.spill.timing import Timing
 from dovetail.train.weights import StandIns, to_half
 from dovetail.vocabulary import ProgramError
 
@@ -47,6 +48,7 @@ class Spilled:
         self._arrived: dict[LiveSegment, list[Entry]] = {}
         self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
         self._last, self.closed = True, False
+        self.timing: Timing | None = None
         self.stand_ins = StandIns(model, {e.master: e.leaf for segment in segments for e in segment.entries})
         self._release: list[Callable[[], None]] = []
         if half_inputs:
@@ -115,8 +117,7 @@ class Spilled:
             if torch.is_grad_enabled():
                 if not _in_backward():
                     self._watch_inputs(segment, positional)
-                # Within a checkpoint of the program's own also when that is computed again: its nesting must repeat.
-                if self.recompute and not segment.fixed:
+                if self.recompute and not segment.fixed and not self._is_recomputed():
                     return checkpoint(_once(entered, module), *positional, use_reentrant=False, **named)
             return entered(*positional, **named)
 
@@ -131,6 +132,11 @@ class Spilled:
 
         self._release.append(release)
 
+    def _is_recomputed(self) -> bool:
+        """Whether a checkpoint of the program's own is around, forward or when it is computed again: once is enough."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return hooks is None or hooks[0] != self._streamer.pack
+
     def _enter(self, segment: LiveSegment) -> None:
         if _in_backward():
             self._reopen(segment, hold=True)
@@ -140,10 +146,15 @@ class Spilled:
             self._itinerary.enter(segment)
             self._streamer.enter(segment)
             self._prefetch()
+        if self.timing and torch.is_grad_enabled():
+            self.timing.enter(segment)
 
     def _leave(self, segment: LiveSegment) -> None:
-        # What is computed again in backward is used until its gradients are there.
-        if not segment.kept and not _in_backward():
+        if _in_backward():
+            return  # what is computed again is used until its gradients are there
+        if self.timing and torch.is_grad_enabled():
+            self.timing.leave(segment)
+        if not segment.kept:
             self._streamer.leave(segment)
 
     def _prefetch(self) -> None:
@@ -225,6 +236,8 @@ class Spilled:
             if self._last:
                 self._streamer.discard(segment)
         self._complete_with(segment, arrived, landed)
+        if self.timing:
+            self.timing.complete(segment)
 
 
 def _once(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:

@@ -65,6 +65,10 @@ class Itinerary:
         """The next segments of this step, if it goes as the last one did."""
         return self._last[len(self._now) : len(self._now) + count]
 
+    def remaining(self) -> int:
+        """How many entries of this step are left, if it goes as the last one did."""
+        return max(0, len(self._last) - len(self._now))
+
     def distance(self, segment: LiveSegment) -> int:
         """How many entries until this segment's next."""
         places, here = self._places.get(segment, []), len(self._now)

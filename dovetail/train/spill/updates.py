@@ -68,13 +68,13 @@ class HostUpdates:
 
     def __init__(self, *, threads: int, use_kernel: bool) -> None:
         self._use_kernel = use_kernel and kernel.load() is not None
-        self._wake = threading.Condition()
+        self.changed = threading.Condition()
+        """Notified when a segment's updates are done."""
         self._arriving: deque[Job] = deque()
         self._landed: list[tuple[int, int, int, Job, deque[Callable[[], None]]]] = []
         self._count = 0
         self._closed, self._error = False, None
-        self.busy_seconds = 0.0
-        """Seconds in which at least one thread worked."""
+        self._busy_seconds, self._updated = 0.0, 0
         self._working, self._since = 0, 0.0
         count = max(1, threads - 1) if self._use_kernel else 1
         cores = sorted(os.sched_getaffinity(0))
@@ -91,21 +91,26 @@ class HostUpdates:
 
     def submit(self, job: Job) -> None:
         """Do this once its gradients have landed."""
-        with self._wake:
+        with self.changed:
             self._raise()
             job.segment.pending += 1
             self._arriving.append(job)
-            self._wake.notify_all()
+            self.changed.notify_all()
 
     def is_done(self, segment: LiveSegment) -> bool:
         """Whether nothing of this segment waits."""
         return segment.pending == 0
 
+    @property
+    def failed(self) -> bool:
+        """Whether an update raised, which whoever waits next is told."""
+        return self._error is not None
+
     def finish(self, segment: LiveSegment) -> None:
         """Block until this segment's updates are done."""
         if segment.pending:
-            with self._wake:
-                self._wake.wait_for(lambda: segment.pending == 0 or self._error is not None)
+            with self.changed:
+                self.changed.wait_for(lambda: segment.pending == 0 or self._error is not None)
                 self._raise()
 
     def drain(self, segments: Sequence[LiveSegment]) -> None:
@@ -113,11 +118,21 @@ class HostUpdates:
         for segment in segments:
             self.finish(segment)
 
+    def parameters_per_second(self) -> float:
+        """How fast updates were while any went on, since `forget_rate`; zero where there were none."""
+        with self.changed:
+            return self._updated / self._busy_seconds if self._busy_seconds else 0.0
+
+    def forget_rate(self) -> None:
+        """Count from here on."""
+        with self.changed:
+            self._busy_seconds, self._updated = 0.0, 0
+
     def close(self) -> None:
         """End the threads; what has not begun is dropped."""
-        with self._wake:
+        with self.changed:
             self._closed = True
-            self._wake.notify_all()
+            self.changed.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -128,22 +143,22 @@ class HostUpdates:
     def _land(self) -> None:
         with self._failing():
             while True:
-                with self._wake:
-                    self._wake.wait_for(lambda: self._arriving or self._closed)
+                with self.changed:
+                    self.changed.wait_for(lambda: self._arriving or self._closed)
                     if self._closed:
                         return
                     job = self._arriving.popleft()
                 assert job.landed is not None
                 job.landed.synchronize()
                 parts = deque(self._parts(job))
-                with self._wake:
+                with self.changed:
                     job.left = len(parts)
                     self._count += 1
                     if parts:
                         heapq.heappush(self._landed, (job.round, job.segment.index, self._count, job, parts))
                     else:
                         self._done(job)
-                    self._wake.notify_all()
+                    self.changed.notify_all()
 
     def _work(self, core: int | None) -> None:
         if core is not None:
@@ -151,8 +166,8 @@ class HostUpdates:
                 os.sched_setaffinity(0, {core})  # of this thread alone
         with self._failing():
             while True:
-                with self._wake:
-                    self._wake.wait_for(lambda: self._landed or self._closed)
+                with self.changed:
+                    self.changed.wait_for(lambda: self._landed or self._closed)
                     if self._closed:
                         return
                     *_, job, parts = self._landed[0]
@@ -161,28 +176,29 @@ class HostUpdates:
                         heapq.heappop(self._landed)
                     self._begin()
                 run()
-                with self._wake:
+                with self.changed:
                     self._end()
                     job.left -= 1
                     ended = not job.left
                 if ended:
                     job.finished(job.segment, job.optimizer)
-                    with self._wake:
+                    with self.changed:
                         self._done(job)
 
     def _done(self, job: Job) -> None:
         job.segment.pending -= 1
+        self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
         if not job.segment.pending:
-            self._wake.notify_all()
+            self.changed.notify_all()
 
     @contextlib.contextmanager
     def _failing(self) -> Any:
         try:
             yield
         except BaseException as error:  # raised again in the thread that trains
-            with self._wake:
+            with self.changed:
                 self._error = error
-                self._wake.notify_all()
+                self.changed.notify_all()
 
     def _begin(self) -> None:
         if not self._working:
@@ -192,7 +208,7 @@ class HostUpdates:
     def _end(self) -> None:
         self._working -= 1
         if not self._working:
-            self.busy_seconds += time.perf_counter() - self._since
+            self._busy_seconds += time.perf_counter() - self._since
 
     # What a job does
 

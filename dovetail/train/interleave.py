@@ -1,0 +1,244 @@
+"""The technique `interleave`: several spilled tasks on one device, the segments of one computing while another's move
+or are updated by the host.
+
+Each member's step runs in a thread of its own, and one of them at a time computes. At the entry of a segment the turn
+goes to the member with the longest remaining time among those whose next segment is ready (Hydra's Sharded-LRTF); a
+member that was ready and passed over too often goes first. Backward is not cut: autograd has one thread a device, and
+nothing in it waits for the host anyway.
+"""
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.plan.predict.spill import DoesNotFit
+from dovetail.train.base import Session, SessionMember, StepReport, Technique
+from dovetail.train.spill import SPILL, Knobs, SpillSession
+from dovetail.train.spill.forecast import Forecast, pace
+from dovetail.train.spill.machinery import Machinery
+from dovetail.train.spill.segments import LiveSegment
+from dovetail.train.spill.updates import HostUpdates
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import FrozenDict, TechniqueRefused
+
+# How often a member that is ready may be passed over, for each member of the gang.
+_PATIENCE = 16
+_MARGIN = 0.03
+
+
+class Interleave(Technique):
+    """Two or more tasks, each of which spill could train alone."""
+
+    name = "interleave"
+    exactness = SPILL.exactness
+
+    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+        """What spill refuses, and fewer than two."""
+        if len(members) < 2:
+            return f"interleave trains two tasks or more, got {len(members)}"
+        models = {id(member.training.model) for member in members}
+        if len(models) < len(members):
+            return "tasks must have models of their own; two share one"
+        return next((reason for member in members if (reason := SPILL.refuse([member]))), None)
+
+    def open(
+        self,
+        members: Sequence[SessionMember],
+        *,
+        device: torch.device,
+        threads: int,
+        knobs: Mapping[str, Any] = FrozenDict(),
+    ) -> "InterleaveSession":
+        """A session whose budgets are the whole gang's."""
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
+        return InterleaveSession(members, device=device, threads=threads, knobs=Knobs.read(knobs))
+
+
+INTERLEAVE = Interleave()
+
+
+class Turnstile:
+    """Whose turn it is. Members wait here at the entry of each segment; one is let through at a time."""
+
+    def __init__(self, updates: HostUpdates, count: int) -> None:
+        self._updates, self._changed = updates, updates.changed
+        self._waiting: dict[int, LiveSegment | None] = {}
+        self._running: int | None = None
+        self._passed = [0] * count
+        self.remaining: list[Callable[[], int]] = []
+        """For each member, how many segments it has yet to enter in this step."""
+
+    def begin(self, member: int) -> None:
+        """Wait for the first turn of a step."""
+        self._wait(member, None)
+
+    def enter(self, member: int, segment: LiveSegment, aside: Callable[[], Callable[[], None]]) -> None:
+        """This member is about to compute a segment: let another go first if that is better."""
+        with self._changed:
+            if self._running != member:  # evaluating, saving: nobody else is under way
+                return
+            if not self._waiting and self._ready(segment):
+                return
+            self._waiting[member], self._running = segment, None
+            if self._choice() == member:
+                self._take(member)
+                return
+            put_back = aside()
+        self._wait(member, segment)
+        put_back()
+
+    def end(self, member: int) -> None:
+        """Its step is over, or failed."""
+        with self._changed:
+            self._waiting.pop(member, None)
+            if self._running == member:
+                self._running = None
+            self._changed.notify_all()
+
+    def _wait(self, member: int, segment: LiveSegment | None) -> None:
+        with self._changed:
+            self._waiting[member] = segment
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._running is None and self._choice() == member)
+            self._take(member)
+
+    def _take(self, member: int) -> None:
+        del self._waiting[member]
+        for other, segment in self._waiting.items():
+            self._passed[other] += self._ready(segment)
+        self._passed[member] = 0
+        self._running = member
+
+    def _choice(self) -> int | None:
+        ready = [member for member, segment in self._waiting.items() if self._ready(segment)]
+        if not ready:
+            # All wait for the host. After a failed update nobody would ever be ready: go on and meet the error.
+            return min(self._waiting) if self._updates.failed and self._waiting else None
+        worst = max(ready, key=lambda member: (self._passed[member], -member))
+        if self._passed[worst] > _PATIENCE * len(self._passed):
+            return worst
+        return max(ready, key=lambda member: (self.remaining[member](), -member))
+
+    def _ready(self, segment: LiveSegment | None) -> bool:
+        return segment is None or self._updates.is_done(segment)
+
+
+class InterleaveSession(Session):
+    """A gang of spilled trainings that share one device, its arenas and the host's threads."""
+
+    def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
+        self._device, self._knobs = device, knobs
+        self._machinery = Machinery(device, threads=threads, kernel=knobs.kernel)
+        self._turnstile = Turnstile(self._machinery.updates, len(members))
+        self._sessions: list[SpillSession] = []
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._settled = device.type == "cpu"
+        try:
+            for number, member in enumerate(members):
+                self._sessions.append(self._open(number, member, device, threads, len(members)))
+        except DoesNotFit as error:
+            self.close()
+            raise TechniqueRefused(f"one of {len(members)} tasks in an equal share of the budgets: {error}") from error
+        self._turnstile.remaining = [session.remaining for session in self._sessions]
+        self._furnish()
+        self._threads = concurrent.futures.ThreadPoolExecutor(len(members))
+
+    def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
+        """One step of each live member, at the same time."""
+        assert self._threads is not None
+        futures = [self._threads.submit(self._step, member) for member in live]
+        concurrent.futures.wait(futures)
+        reports = [future.result()[0] for future in futures]
+        if not self._settled and len(live) == len(self._sessions):
+            self._settle()
+        return reports
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """One member's metrics."""
+        return self._sessions[member].evaluate()
+
+    def state(self, member: int = 0) -> TrainingState:
+        """One member's state."""
+        return self._sessions[member].state()
+
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Let one member go on from `state`."""
+        self._sessions[member].load(state)
+
+    def close(self) -> None:
+        """End all of them."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        for session in self._sessions:
+            session.close()
+        self._machinery.close()
+
+    def drain(self) -> None:
+        """Wait until every update is done."""
+        for session in self._sessions:
+            session.drain()
+
+    def forecast(self) -> Forecast:
+        """What the gang takes."""
+        each = [session.forecast() for session in self._sessions]
+        peak = self._working_bytes + sum(session.kept_bytes for session in self._sessions)
+        timed = [timed for session in self._sessions if (timed := session.timed()) is not None]
+        whole = len(timed) == len(self._sessions)
+        clip = any(session.waits for session in self._sessions)
+        return Forecast(
+            device_bytes=peak + self._machinery.arena_bytes,
+            host_bytes=sum(one.host_bytes for one in each),
+            pinned_bytes=sum(one.pinned_bytes for one in each),
+            disk_bytes=sum(one.disk_bytes for one in each),
+            pace=pace(timed, rates=self._sessions[0].rates(), clip=clip) if whole else None,
+        )
+
+    _working_bytes = 0
+
+    def _open(self, number: int, member: SessionMember, device: torch.device, threads: int, count: int) -> SpillSession:
+        def turnstile(segment: LiveSegment) -> None:
+            self._turnstile.enter(number, segment, session.aside)
+
+        share = {
+            name: value // count
+            for name in ("device_bytes", "host_bytes", "disk_bytes")
+            if (value := getattr(self._knobs, name))
+        }
+        session = SpillSession(
+            member,
+            device=device,
+            threads=threads,
+            knobs=dataclasses.replace(self._knobs, **share),
+            machinery=self._machinery,
+            turnstile=turnstile,
+        )
+        return session
+
+    def _step(self, member: int) -> list[StepReport]:
+        self._turnstile.begin(member)
+        try:
+            return self._sessions[member].advance()
+        finally:
+            self._turnstile.end(member)
+
+    def _furnish(self) -> None:
+        self._machinery.furnish([session.room for session in self._sessions])
+
+    def _settle(self) -> None:
+        """All have taken a step: share out what is left of the device's memory."""
+        torch.cuda.synchronize(self._device)
+        peak = torch.cuda.max_memory_allocated(self._device)
+        kept = sum(session.kept_bytes for session in self._sessions)
+        self._working_bytes = peak - kept - self._machinery.arena_bytes
+        budget = self._knobs.device_bytes or torch.cuda.mem_get_info(self._device)[1]
+        left = max(0, int(budget * (1 - _MARGIN)) - peak)
+        for session in self._sessions:
+            session.keep_within(left // len(self._sessions))
+        self._furnish()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._settled = True
