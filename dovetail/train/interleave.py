@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dovetail.plan.predict.resident import CUDA_HOST_BYTES
 from dovetail.plan.predict.spill import DoesNotFit
 from dovetail.train.base import Session, SessionMember, StepReport, Technique
 from dovetail.train.spill import SPILL, Knobs, SpillSession
@@ -191,7 +192,7 @@ class InterleaveSession(Session):
         clip = any(session.waits for session in self._sessions)
         return Forecast(
             device_bytes=peak + self._machinery.arena_bytes,
-            host_bytes=sum(one.host_bytes for one in each),
+            host_bytes=sum(one.host_bytes - CUDA_HOST_BYTES for one in each) + CUDA_HOST_BYTES,
             pinned_bytes=sum(one.pinned_bytes for one in each),
             disk_bytes=sum(one.disk_bytes for one in each),
             pace=pace(timed, rates=self._sessions[0].rates(), clip=clip) if whole else None,
@@ -204,10 +205,10 @@ class InterleaveSession(Session):
             self._turnstile.enter(number, segment, session.aside)
 
         share = {
-            name: value // count
-            for name in ("device_bytes", "host_bytes", "disk_bytes")
-            if (value := getattr(self._knobs, name))
+            name: value // count for name in ("device_bytes", "disk_bytes") if (value := getattr(self._knobs, name))
         }
+        if self._knobs.host_bytes:  # the process itself is there once, and each member counts it
+            share["host_bytes"] = (self._knobs.host_bytes - CUDA_HOST_BYTES) // count + CUDA_HOST_BYTES
         session = SpillSession(
             member,
             device=device,
@@ -231,7 +232,7 @@ class InterleaveSession(Session):
     def _settle(self) -> None:
         """All have taken a step: share out what is left of the device's memory."""
         torch.cuda.synchronize(self._device)
-        peak = torch.cuda.max_memory_allocated(self._device)
+        peak = torch.cuda.max_memory_allocated(self._device) - self._machinery.bytes_before
         kept = sum(session.kept_bytes for session in self._sessions)
         self._working_bytes = peak - kept - self._machinery.arena_bytes
         budget = self._knobs.device_bytes or torch.cuda.mem_get_info(self._device)[1]

@@ -12,7 +12,7 @@ import torch
 from dovetail.feed import Cursor
 from dovetail.train.base import Session, SessionMember, StepReport
 from dovetail.train.randomness import KeyedRandomness
-from dovetail.vocabulary import ProgramError, TrainingError
+from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
 
 class LoopSession(Session):
@@ -41,7 +41,7 @@ class LoopSession(Session):
         self._random.begin(self._step, 0)
         try:
             report = self._take_step(batches)
-        except (torch.OutOfMemoryError, MemoryError, ProgramError):
+        except (torch.OutOfMemoryError, MemoryError, ProgramError, TechniqueRefused):
             raise
         except Exception as error:
             raise TrainingError(

@@ -1,12 +1,14 @@
 """Which options are offered, which are refused and in what words."""
 
+import dataclasses
+
 import pytest
 
-from dovetail.plan import Trial, counts, options, trials
+from dovetail.plan import PLANNERS, Problem, Trial, check, counts, lower_bound, options, trials
 from dovetail.plan.candidates import misfit
-from dovetail.vocabulary import Cluster, Device, Kind, Node, Profile
+from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
 
-from .problems import CPU, option
+from .problems import CPU, family, option
 
 H100 = Kind(name="h100", processor="cuda", memory_bytes=40 << 30)
 MIXED = Cluster(
@@ -113,3 +115,151 @@ def test_what_one_node_has_does_not_help_another() -> None:
 
 def test_a_disk_that_nobody_measured_holds_anything() -> None:
     assert misfit(option(kind="h100", disk_bytes=1 << 50), MIXED) is None
+
+
+def test_spilling_is_tried_only_where_being_resident_does_not_fit() -> None:
+    spill = Trial(family="f", technique="spill", kind="h100", count=1)
+    known = [*(profile(count) for count in (1, 2, 3)), profile(kind="h100")]
+    assert trials(["f"], known, MIXED) == ()
+    large = [*known[:3], profile(kind="h100", peak_bytes=41 << 30)]
+    assert trials(["f"], large, MIXED) == (spill,)
+    failed = [Trial(family="f", technique="resident", kind="h100", count=1)]
+    assert trials(["f"], known[:3], MIXED, failed=failed) == (spill,)
+    assert trials(["f"], known[:3], MIXED, failed=[*failed, spill]) == ()
+    assert trials(["f"], [*large, dataclasses.replace(known[3], technique="spill")], MIXED) == ()
+
+
+def test_on_a_cpu_nothing_is_spilled() -> None:
+    failed = [Trial(family="f", technique="resident", kind="cpu", count=count) for count in (1, 2, 3)]
+    assert [each.kind for each in trials(["f"], [], MIXED, failed=failed)] == ["h100"]
+    huge = dataclasses.replace(layered(), kind="cpu")
+    assert {each.technique for each in options([huge], Cluster.uniform(CPU, memory_bytes=999 << 30))[0]} == {"resident"}
+
+
+def layered(
+    name: str = "f", *, gib: float = 110, seconds: float = 0.8, clips: bool = False, blocks: int = 24
+) -> Profile:
+    """A model of so many blocks of 2^28 parameters that took so much memory resident, with its layers."""
+    layers = tuple(
+        LayerProfile(
+            name=f"blocks.{number}",
+            operation="Block",
+            forward_seconds=seconds / blocks / 4,
+            backward_seconds=3 * seconds / blocks / 4,
+            parameter_bytes=1 << 30,
+            activation_bytes=1 << 26,
+        )
+        for number in range(blocks)
+    )
+    return Profile(
+        family=name,
+        kind="h200",
+        count=1,
+        step_seconds=seconds,
+        peak_bytes=int(gib * 2**30),
+        parameter_bytes=blocks << 30,
+        optimizer_bytes=blocks << 31,
+        layers=layers,
+        clips=clips,
+        precision="bf16-pure",
+    )
+
+
+def machine(gib: int = 24, *, memory_gib: int = 250) -> Cluster:
+    """One device with so much memory on a fast host."""
+    kind = Kind(name="h200", processor="cuda", memory_bytes=gib << 30, memory_bytes_per_second=3.2e12)
+    node = Node(name="n0", cores=16, memory_bytes=memory_gib << 30, update_parameters_per_second=4.7e9)
+    links = tuple(Link(source=a, target=b, bytes_per_second=55e9) for a, b in (("host", "h200"), ("h200", "host")))
+    device = Device(name="n0:0", kind="h200", node="n0", index=0)
+    return Cluster(kinds=(kind,), nodes=(node,), devices=(device,), links=links)
+
+
+def techniques(found: tuple[Option, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(each.technique, each.families) for each in found]
+
+
+def test_a_model_too_large_for_its_device_is_offered_spilled_within_several_budgets() -> None:
+    offered, rejected = options([layered()], machine(24))
+    assert [each.technique for each in rejected] == ["resident"]
+    assert techniques(offered) == [("spill", ("f",))] * 3
+    assert [each.knobs["device_bytes"] >> 20 for each in offered] == [23040, 12288, 6144]
+    assert all(each.device_bytes <= each.knobs["device_bytes"] and not each.measured for each in offered)
+    seconds = [each.step_seconds for each in offered]
+    assert seconds == sorted(seconds)
+
+
+def test_what_fits_a_budget_resident_is_not_spilled_there() -> None:
+    assert techniques(options([layered(gib=5)], machine(24))[0]) == [("resident", ("f",))]
+    found = options([layered(gib=20, blocks=4)], machine(24))[0]
+    assert techniques(found)[0] == ("resident", ("f",))
+    assert {each.knobs["device_bytes"] >> 30 for each in found[1:]} <= {12, 6}
+
+
+def test_a_profile_without_layers_or_a_kind_without_memory_predicts_nothing() -> None:
+    bare = dataclasses.replace(layered(), layers=())
+    assert techniques(options([bare], machine(24))[0]) == []
+    assert techniques(options([layered()], machine(0))[0]) == [("resident", ("f",))]
+
+
+def test_a_measured_budget_is_not_predicted_and_a_prediction_prunes_nothing_measured() -> None:
+    measured = dataclasses.replace(
+        layered(), technique="spill", layers=(), peak_bytes=20 << 30, step_seconds=99.0, host_bytes=240 << 30
+    )
+    offered, _ = options([layered(), measured], machine(24))
+    assert [(each.measured, each.knobs.get("device_bytes", 0) >> 30) for each in offered] == [
+        (True, 0),
+        (False, 12),
+        (False, 6),
+    ]
+    assert offered[0].cores == 16
+    half = dataclasses.replace(measured, knobs={"device_bytes": 12 << 30}, peak_bytes=11 << 30, step_seconds=100.0)
+    assert [each.measured for each in options([layered(), measured, half], machine(24))[0]] == [True, True, False]
+
+
+def test_what_cannot_be_spilled_either_says_why_once() -> None:
+    offered, rejected = options([layered()], machine(24, memory_gib=32))
+    assert offered == ()
+    assert [each.technique for each in rejected] == ["resident", "spill"]
+    assert "of host memory for the segments that stream" in rejected[1].reason
+    assert rejected[1].needed_bytes > rejected[1].free_bytes == 32 << 30
+
+
+def test_gangs_are_offered_where_asked_for_and_where_they_beat_one_after_another() -> None:
+    profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
+    alone, _ = options(profiles, machine(48, memory_gib=999))
+    offered, _ = options(profiles, machine(48, memory_gib=999), gangs=True)
+    assert offered[: len(alone)] == alone
+    assert all(len(each.families) == 1 for each in alone)
+    gangs = offered[len(alone) :]
+    assert ("f", "f") in {each.families for each in gangs}
+    assert ("f", "g") in {each.families for each in gangs}
+    best = {each.families[0]: each.step_seconds[0] for each in reversed(alone)}
+    for each in gangs:
+        assert each.technique == "interleave"
+        assert set(each.step_seconds) == {each.step_seconds[0]}
+        assert each.step_seconds[0] < sum(best[name] for name in each.families)
+        assert each.device_bytes <= 45 << 30
+        assert misfit(each, machine(48, memory_gib=999)) is None
+
+
+def test_gangs_whose_members_all_fit_resident_are_not_interleaved() -> None:
+    assert techniques(options([layered(gib=4, blocks=1)], machine(48), gangs=True)[0]) == [("resident", ("f",))]
+
+
+def test_a_measured_gang_is_offered_where_asked_for() -> None:
+    measured = dataclasses.replace(layered(gib=20), technique="interleave", layers=(), host_bytes=200 << 30)
+    assert options([measured], machine(24)) == ((), ())
+    assert techniques(options([measured], machine(24), gangs=True)[0]) == [("interleave", ("f", "f"))]
+
+
+def test_planners_and_bounds_live_with_gangs() -> None:
+    profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
+    offered, rejections = options(profiles, machine(48, memory_gib=999), gangs=True)
+    tasks = (family("f", a=100, b=50), family("g", c=30))
+    problem = Problem(cluster=machine(48, memory_gib=999), families=tasks, options=offered, rejections=rejections)
+    made = PLANNERS["list"](problem)
+    assert made.schedule is not None
+    check(made.schedule, problem.cluster)
+    assert {each.option.technique for each in made.schedule.placements} == {"spill"}
+    single = dataclasses.replace(problem, options=tuple(each for each in offered if len(each.families) == 1))
+    assert 0 < lower_bound(problem) <= lower_bound(single) <= made.schedule.makespan_seconds

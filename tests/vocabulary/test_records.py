@@ -11,6 +11,7 @@ from dovetail.vocabulary import (
     Event,
     FrozenDict,
     InvalidRecord,
+    Node,
     Option,
     Plan,
     Profile,
@@ -113,6 +114,14 @@ def test_profiles_that_cannot_be(fields):
     good = {"family": "f", "kind": "cpu", "count": 1, "step_seconds": 1.0, "peak_bytes": 0}
     with pytest.raises(InvalidRecord, match="step_seconds > 0, peak_bytes >= 0 and count >= 1"):
         Profile(**good | fields)
+
+
+def test_profiles_and_nodes_written_before_a_field_was_added_are_read():
+    old = {"family": "f", "kind": "cpu", "count": 1, "step_seconds": 1.0, "peak_bytes": 0}
+    profile = from_json(Profile, old)
+    assert (profile.knobs, profile.accumulate, profile.clips, profile.precision) == ({}, 1, False, "fp32")
+    assert hash(profile) == hash(Profile(**old, knobs={}))
+    assert from_json(Node, {"name": "n0", "cores": 2, "memory_bytes": 1}).update_parameters_per_second == 0.0
 
 
 @given(st.dictionaries(st.text(max_size=3), plain, max_size=3))

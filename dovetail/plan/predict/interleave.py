@@ -59,6 +59,11 @@ class Segment:
     backward_seconds: float = 0.0
     fixed: bool = False
 
+    @property
+    def host_bytes(self) -> int:
+        """What it takes on the host where it streams."""
+        return self.travel_bytes + self.gradient_bytes + self.state_bytes
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -181,7 +186,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         families=one.families * members,
         technique="interleave",
         step_seconds=one.step_seconds * members,
-        knobs=profile.knobs,
+        knobs={name: value for name, value in profile.knobs.items() if name != "members"},
         host_bytes=profile.host_bytes or members * one.host_bytes,
         disk_bytes=profile.disk_bytes,
     )
@@ -224,13 +229,14 @@ class _Run:
     def _add_batch(self, *, is_last: bool) -> None:
         segments, streamed, depth = self._member.segments, set(self.streamed), self._member.layout.depth
         stay = set(self.streamed[-depth:] if depth else ())  # these are still there when backward begins
+        pass_by = streamed - stay
         for number, each in enumerate(segments):
             if number in streamed:
                 self._copy(number)
-            self.visits.append((each.forward_seconds, len(self.copies), number in streamed - stay, -1, False))
+            self.visits.append((each.forward_seconds, len(self.copies), number in pass_by, -1, False))
         device_seconds = self._device_seconds(is_last)
         for number in reversed(range(len(segments))):
-            if number in streamed - stay:
+            if number in pass_by:
                 self._copy(number)
             seconds, gradient = segments[number].backward_seconds, number if number in streamed else -1
             arrivals, frees = len(self.copies), int(number in streamed)

@@ -40,7 +40,9 @@ _UPDATES_PER_CORE = 0.1e9
 # Segments are at most this share of the model and of the device's budget, so that several are under way at once.
 _SHARE = 8
 # Below this share of the largest segment allowed, moving one is more trouble than keeping it.
-_TINY = 256
+_TINY = 1024
+# Predicted options ask for room for so many segments: one computes, one is there, one is on its way.
+_DEPTH = 3
 
 
 class DoesNotFit(TechniqueRefused):
@@ -300,7 +302,7 @@ def _rates(cluster: Cluster, kind: Kind, node: Node, cores: int) -> Rates:
 def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute: bool) -> Option:
     """The option of spilling one family, or of interleaving several, within a device budget.
 
-    Each member has an equal share of the device, of the host and of half the disk (the rest is for checkpoints).
+    Each member has an equal share of the device, of the host and of half the disk, as if all were at work at once.
     Raises `DoesNotFit` where a share is too small for its member.
 
     >>> layers = tuple(LayerProfile(name=name, operation="Linear", forward_seconds=0.01, backward_seconds=0.02,
@@ -311,12 +313,15 @@ def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute
     >>> room = Room.of(Cluster.uniform(h200, cores=16, memory_bytes=64 << 30), kind=h200)
     >>> found = predict([profile], room=room, device_bytes=24 << 30, recompute=True)
     >>> found.technique, found.device_bytes >> 30, found.host_bytes >> 30, round(found.step_seconds[0], 1)
-    ('spill', 22, 26, 2.2)
+    ('spill', 23, 26, 2.2)
     """
     members = tuple(_spilled(each, room, device_bytes // len(gang), recompute, members=len(gang)) for each in gang)
     pace = step_seconds(members, rates=room.rates, clip=any(profile.clips for profile in gang))
     alone = [resident.option(profile, kind=room.kind) for profile in gang]
     layouts = [member.layout for member in members]
+    knobs = {"device_bytes": device_bytes, "recompute": recompute, "depth": _DEPTH}
+    if disk_bytes := sum(each.disk_bytes for each in layouts):
+        knobs["disk_bytes"] = _disk_bytes(room.node)
     seconds = pace.seconds + sum(_evaluation_seconds(*each, pace) for each in zip(gang, alone, strict=True))
     return Option(
         families=tuple(profile.family for profile in gang),
@@ -324,12 +329,12 @@ def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute
         kind=room.kind.name,
         count=1,
         step_seconds=(seconds,) * len(gang),
-        knobs={"device_bytes": device_bytes, "recompute": recompute},
+        knobs=knobs,
         start_seconds=sum(each.start_seconds for each in alone),
         device_bytes=sum(each.device_bytes for each in layouts),
         # One process, whose own memory counts once, holds all members.
         host_bytes=sum(each.host_bytes for each in layouts) - (len(gang) - 1) * CUDA_HOST_BYTES,
-        disk_bytes=sum(each.disk_bytes for each in layouts),
+        disk_bytes=disk_bytes,
         cores=room.cores,
         measured=False,
     )
@@ -343,10 +348,15 @@ def _spilled(profile: Profile, room: Room, device_bytes: int, recompute: bool, *
         device_bytes=device_bytes,
         host_bytes=CUDA_HOST_BYTES + max(0, room.node.memory_bytes - CUDA_HOST_BYTES) // members,
         working_bytes=working_bytes(profile, device_bytes=device_bytes, recompute=recompute),
-        disk_bytes=room.node.disk_bytes // 2 // members,
+        depth=_DEPTH,
+        disk_bytes=_disk_bytes(room.node) // members,
         holds_gradients=profile.clips or profile.accumulate > 1,
     )
     return Spilled(segments=found, layout=where, accumulate=profile.accumulate or 1)
+
+
+def _disk_bytes(node: Node) -> int:
+    return node.disk_bytes // 2  # the rest is for checkpoints and what is there already
 
 
 def _evaluation_seconds(profile: Profile, alone: Option, pace: Pace) -> float:

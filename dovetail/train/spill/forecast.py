@@ -9,7 +9,7 @@ import torch
 
 from dovetail.plan.predict.spill import Layout, Pace, Rates, Segment, Spilled, step_seconds
 
-_PROBE_BYTES = 256 << 20
+_PROBE_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def _rate(target: Any, source: Any, device: torch.device) -> float:
     target.copy_(source, non_blocking=True)
     torch.cuda.synchronize(device)
     start = time.perf_counter()
-    for _ in range(3):
+    for _ in range(8):
         target.copy_(source, non_blocking=True)
     torch.cuda.synchronize(device)
-    return float(3 * source.nbytes / (time.perf_counter() - start))
+    return float(8 * source.nbytes / (time.perf_counter() - start))

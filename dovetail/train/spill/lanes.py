@@ -89,18 +89,21 @@ class CudaLanes:
             self._up.wait_event(mark)  # type: ignore[arg-type]
         with torch.cuda.stream(self._up):
             target.copy_(source, non_blocking=True)
-        return self._up.record_event(_event())
+        event: Mark = self._up.record_event(_event())
+        return event
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
         """Copy on the stream down, after what is computed now."""
         self._down.wait_event(self._compute.record_event(_event()))
         with torch.cuda.stream(self._down):
             target.copy_(source, non_blocking=True)
-        return self._down.record_event(_event())
+        event: Mark = self._down.record_event(_event())
+        return event
 
     def mark(self) -> Mark:
         """An event on the computing stream."""
-        return self._compute.record_event(_event())
+        event: Mark = self._compute.record_event(_event())
+        return event
 
     def follow(self, mark: Mark) -> None:
         """Make the computing stream wait."""

@@ -14,6 +14,8 @@ import torch
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import show_bytes
 
+_MADV_PAGEOUT = 21  # Linux 5.4; Python has no name for it yet
+
 
 class HostMemory:
     """Buffers of one session; `close` gives them back.
@@ -105,4 +107,4 @@ class DiskMemory:
         """These are not needed for a while: the kernel may write them behind and use their memory."""
         for tensor in tensors:
             if mapped := self._maps.get(tensor.data_ptr()):
-                mapped.madvise(getattr(mmap, "MADV_COLD", 20))
+                mapped.madvise(_MADV_PAGEOUT)

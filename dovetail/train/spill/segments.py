@@ -113,9 +113,10 @@ def cut(
     places = sites(model)
     numbers = {parameter: number for number, parameter in enumerate(places)}
     names = {parameter: name for name, parameter in model.named_parameters()}
-    segments = []
+    segments: list[LiveSegment] = []
     for name, modules, own in _merged(list(_subtrees("", model, limit_bytes))):
-        entries, offset = [], 0
+        entries: list[Entry] = []
+        offset = 0
         # Trainable ones first, so that gradients are a front part of the same layout.
         for parameter in sorted(own, key=lambda parameter: (not parameter.requires_grad, numbers[parameter])):
             dtype = travel_dtype(parameter, places[parameter], precision)

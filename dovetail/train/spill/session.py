@@ -78,6 +78,7 @@ class SpillSession(LoopSession):
         self._knobs, self._optimizer = knobs, training.optimizer
         self._slot_bytes = slot_bytes_each(training.optimizer)
         self._budget = knobs.device_bytes or _device_bytes(device)
+        self._host_budget = knobs.host_bytes or psutil.virtual_memory().available
         self._waits = training.clip_norm is not None
         self._segments = _cut(training.model, self._budget, training.precision, device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
@@ -91,7 +92,7 @@ class SpillSession(LoopSession):
         self._placing = Placing(device, self._machinery.memory, disk_directory=knobs.disk_directory)
         self._itinerary = Itinerary()
         self._machinery.itineraries.update(dict.fromkeys(self._segments, self._itinerary))
-        self._place_all(self.layout.kept if self._settled else {s.name for s in self._segments if s.fixed})
+        self._place_all(self.layout.kept if self._settled else self._least_kept())
         self._spilled = Spilled(
             training.model,
             self._segments,
@@ -353,12 +354,26 @@ class SpillSession(LoopSession):
         return layout(
             self.records(),
             device_bytes=device_bytes,
-            host_bytes=self._knobs.host_bytes or psutil.virtual_memory().available,
+            host_bytes=self._host_budget,
             disk_bytes=self._knobs.disk_bytes,
             working_bytes=0,
             depth=self._knobs.depth,
             holds_gradients=self._waits or accumulate > 1,
         )
+
+    def _least_kept(self) -> set[str]:
+        """What must be on the device from the first: the fixed, and what the host has no memory for."""
+        records = {record.name: record for record in self.records()}
+        waiting = [s.name for s in self._segments if s.name in self.layout.kept and not s.fixed]
+        kept = {segment.name for segment in self._segments if segment.fixed}
+        more = sum(records[name].host_bytes for name in waiting)
+        free = self._host_budget - self.layout.host_bytes
+        for name in waiting:
+            if more <= free:
+                break
+            kept.add(name)
+            more -= records[name].host_bytes
+        return kept
 
     def _place_all(self, kept: "set[str] | frozenset[str]") -> None:
         for segment in self._segments:
@@ -384,13 +399,19 @@ class SpillSession(LoopSession):
 
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
-        torch.cuda.synchronize(self._device)
-        peak = torch.cuda.max_memory_allocated(self._device)
+        peak = self._peak_bytes()
         self._working_bytes = peak - self.device_bytes
-        self.keep_within(int(self._budget * (1 - _MARGIN)) - peak)
-        self._machinery.furnish([self.room])
+        if peak > self._budget and self._need_less():
+            self._began = self._step + 1  # look again at the next step
+        else:
+            self.keep_within(max(0, int(self._budget * (1 - _MARGIN)) - peak))
+            self._machinery.furnish([self.room])
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _peak_bytes(self) -> int:
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.max_memory_allocated(self._device) - self._machinery.bytes_before
 
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
         self._spilled.abandon()

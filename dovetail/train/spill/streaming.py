@@ -170,7 +170,7 @@ class Streamer:
         """What autograd is to keep for backward instead of a tensor: of a streamed segment, only where it lay."""
         if not self.travel.holds(tensor):
             return tensor
-        place = tensor.storage_offset() * tensor.element_size()
+        place = int(tensor.storage_offset()) * tensor.element_size()
         for segment, held in self._present.items():
             if held.slot.start <= place < held.slot.start + len(held.slot.bytes):
                 size, stride = tensor.size(), tensor.stride()

@@ -62,4 +62,4 @@ class Timing:
         return event
 
     def _between(self, start: Any, end: Any) -> float:
-        return start.elapsed_time(end) / 1e3 if self._is_cuda else end - start
+        return float(start.elapsed_time(end) / 1e3 if self._is_cuda else end - start)
