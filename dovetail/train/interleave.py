@@ -1,10 +1,12 @@
 """The technique `interleave`: several spilled tasks on one device, the segments of one computing while another's move
 or are updated by the host.
 
-Each member's step runs in a thread of its own, and one of them at a time computes. At the entry of a segment the turn
-goes to the member with the longest remaining time among those whose next segment is ready (Hydra's Sharded-LRTF); a
-member that was ready and passed over too often goes first. Backward is not cut: autograd has one thread a device, and
-nothing in it waits for the host anyway.
+Each member's step runs in a thread of its own, and one of them at a time computes. Among the members whose next
+segment is ready, one that is in the middle of its step goes on before another begins, and of those that are to begin
+the one with the longest time goes first (Hydra's Sharded-LRTF, applied to steps). Applied to segments, it makes equal
+members move in lockstep: all activations at once on the device, and a host that idles while everybody computes and is
+waited for by everybody afterwards (measured: docs/log.md). A member that was ready and passed over too often goes
+first. Backward is not cut: autograd has one thread a device, and nothing in it waits for the host anyway.
 """
 
 import concurrent.futures
@@ -70,6 +72,7 @@ class Turnstile:
         self._waiting: dict[int, LiveSegment | None] = {}
         self._running: int | None = None
         self._passed = [0] * count
+        self._begun: list[int] = []
         self.remaining: list[Callable[[], int]] = []
         """For each member, how many segments it has yet to enter in this step."""
 
@@ -96,6 +99,8 @@ class Turnstile:
         """Its step is over, or failed."""
         with self._changed:
             self._waiting.pop(member, None)
+            if member in self._begun:
+                self._begun.remove(member)
             if self._running == member:
                 self._running = None
             self._changed.notify_all()
@@ -113,6 +118,8 @@ class Turnstile:
             self._passed[other] += self._ready(segment)
         self._passed[member] = 0
         self._running = member
+        if member not in self._begun:
+            self._begun.append(member)
 
     def _choice(self) -> int | None:
         ready = [member for member, segment in self._waiting.items() if self._ready(segment)]
@@ -122,7 +129,8 @@ class Turnstile:
         worst = max(ready, key=lambda member: (self._passed[member], -member))
         if self._passed[worst] > _PATIENCE * len(self._passed):
             return worst
-        return max(ready, key=lambda member: (self.remaining[member](), -member))
+        under_way = [member for member in self._begun if member in ready]
+        return under_way[0] if under_way else max(ready, key=lambda member: (self.remaining[member](), -member))
 
     def _ready(self, segment: LiveSegment | None) -> bool:
         return segment is None or self._updates.is_done(segment)
@@ -237,8 +245,8 @@ class InterleaveSession(Session):
         self._working_bytes = peak - kept - self._machinery.arena_bytes
         budget = self._knobs.device_bytes or torch.cuda.mem_get_info(self._device)[1]
         left = max(0, int(budget * (1 - _MARGIN)) - peak)
-        for session in self._sessions:
-            session.keep_within(left // len(self._sessions))
+        for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
+            left -= session.keep_within(left)
         self._furnish()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)

@@ -69,7 +69,7 @@ def layout(
 ) -> Layout:
     """Where the segments live within these budgets. Raises `DoesNotFit` where there is no such layout.
 
-    Kept are the fixed segments and then as many of the others as fit, from the first on: forward needs those soonest
+    Kept are the fixed segments and then those of the others that fit, from the first on: forward needs those soonest
     after their update. `working_bytes` are activations and what is temporary. `holds_gradients` where gradients of
     kept segments wait for the end of a step (clipping, accumulation). What streams takes room for `depth` segments and
     two gradients on the device; state that exceeds the host goes to disk, the last segment's first: it has the most
@@ -120,7 +120,13 @@ def _keep(
         least = min(counts, key=needed)
         parts = (working_bytes, kept_bytes[least], needed(least) - working_bytes - kept_bytes[least])
         raise _no_device(needed(least), device_bytes, *parts)
-    return frozenset(segment.name for segment in order[:count]), needed(count), min(depth, len(order) - count)
+    kept, taken = [segment.name for segment in order[:count]], needed(count)
+    # A large segment that does not fit (an embedding, as a rule) must not keep out smaller ones after it.
+    for segment, size in zip(order[count:], held[count:], strict=True):
+        if taken + size <= device_bytes and len(kept) < len(order) - 1:
+            kept.append(segment.name)
+            taken += size
+    return frozenset(kept), taken, min(depth, len(order) - len(kept))
 
 
 def _no_device(needed: int, budget: int, working: int, kept: int, room: int) -> DoesNotFit:

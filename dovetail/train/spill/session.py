@@ -151,7 +151,7 @@ class SpillSession(LoopSession):
         return [segment.record(self._slot_bytes) for segment in self._segments]
 
     def forecast(self) -> Forecast:
-        """What this takes: bytes from the layout, and, from the third step on, the pace from the second step's times
+        """What this takes: bytes from the layout, and, once three steps were taken, the pace from the third's times
         and from the rates of this machine's links and of the updates so far."""
         found = Forecast(
             device_bytes=self._working_bytes + self.device_bytes,
@@ -166,7 +166,7 @@ class SpillSession(LoopSession):
 
     def timed(self) -> "tuple[Sequence[Segment], Layout, int] | None":
         """The segments with their seconds, once they were seen."""
-        if self._timing is None or self._step < self._began + 2:
+        if self._timing is None or self._step < self._began + 3:
             return None
         return with_times(self.records(), self._timing.seconds()), self.layout, self._training.accumulate
 
@@ -226,10 +226,11 @@ class SpillSession(LoopSession):
 
     def _take_step(self, batches: list[Any]) -> StepReport:
         if self._step != self._began:
-            if self._step == self._began + 1:
+            # The first step touches memory that nobody had touched, the second allocates beside what is kept now.
+            if self._step == self._began + 2:
                 self._timing = Timing(self._device)
-                self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
-            self._spilled.timing = self._timing if self._step == self._began + 1 else None
+                self._machinery.updates.forget_rate()
+            self._spilled.timing = self._timing if self._step == self._began + 2 else None
             return self._step_once(batches, holds=self._waits)
         buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()}
         while True:
@@ -385,17 +386,23 @@ class SpillSession(LoopSession):
             if segment.name in self.layout.on_disk:
                 self._placing.to_disk(segment, optimizer)
 
-    def keep_within(self, more_bytes: int) -> None:
-        """Keep on the device what fits into this many more bytes than are in use now. Between two steps only.
+    def keep_within(self, more_bytes: int) -> int:
+        """Keep on the device what fits into this many more bytes than are in use now; gives how many were taken.
+        Between two steps only.
 
         The arenas must be furnished again afterwards: what streams has changed.
         """
         self.drain()
         self._machinery.streamer.discard_all(self._segments)
-        before = self.device_bytes
+        # As the layout counts, which allows kept gradients for the time they wait.
+        held = {segment.name for segment in self._segments if segment.kept}
+        wait = self._waits or self._training.accumulate > 1
+        kept = [record for record in self.records() if record.name in held]
+        before = self.room.bytes + sum(r.travel_bytes + r.state_bytes + wait * r.gradient_bytes for r in kept)
         self.layout = self._lay_out(self._training.accumulate, before + more_bytes)
         self._place_all(self.layout.kept)
         self._settled = True
+        return max(0, self.layout.device_bytes - before)
 
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""

@@ -14,14 +14,14 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dovetail.train.spill import kernel
 from dovetail.train.spill.lanes import Mark
-from dovetail.train.spill.segments import LiveSegment
+from dovetail.train.spill.segments import Entry, LiveSegment
 
 Groups = Sequence[Mapping[str, Any]]
 
@@ -46,7 +46,7 @@ class Job:
     segment: LiveSegment
     optimizer: torch.optim.Optimizer
     landed: Mark | None
-    present: Sequence[Any]
+    present: Sequence[Entry]
     """The entries that have gradients."""
     groups: Groups
     """The optimizer's settings as they were when the step was taken."""
@@ -150,6 +150,8 @@ class HostUpdates:
                     job = self._arriving.popleft()
                 assert job.landed is not None
                 job.landed.synchronize()
+                with self.changed:  # an earlier job may still be adding up what this one is to use
+                    self.changed.wait_for(lambda: job.segment.pending == 1 or self._closed or self._error)  # noqa: B023
                 parts = deque(self._parts(job))
                 with self.changed:
                     job.left = len(parts)
@@ -188,8 +190,7 @@ class HostUpdates:
     def _done(self, job: Job) -> None:
         job.segment.pending -= 1
         self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
-        if not job.segment.pending:
-            self.changed.notify_all()
+        self.changed.notify_all()
 
     @contextlib.contextmanager
     def _failing(self) -> Any:
@@ -213,13 +214,12 @@ class HostUpdates:
     # What a job does
 
     def _parts(self, job: Job) -> list[Callable[[], None]]:
-        if self._use_kernel and job.last and not job.added_up and kernel.suits(job.optimizer):
+        if self._use_kernel and job.last and kernel.suits(job.optimizer):
             return self._kernel_parts(job)
         return [functools.partial(_with_torch, job)]
 
     def _kernel_parts(self, job: Job) -> list[Callable[[], None]]:
         segment, scale = job.segment, job.scale() if job.scale else 1.0
-        assert segment.gradients is not None
         assert segment.travel is not None
         options = {
             parameter: group
@@ -229,17 +229,32 @@ class HostUpdates:
         adamw = isinstance(job.optimizer, torch.optim.AdamW)
         return [
             chunk
-            for entry in job.present
+            for entry, gradient in _gradients(job)
             for chunk in kernel.chunks(
                 entry.master.data,
                 job.optimizer.state[entry.master],
-                gradient=entry.view(segment.gradients),
+                gradient=gradient,
                 travel=entry.view(segment.travel) if entry.dtype != entry.master.dtype else None,
                 options=options[entry.master],
                 decoupled=adamw or bool(options[entry.master].get("decoupled_weight_decay")),
                 scale=scale,
             )
         ]
+
+
+@torch.no_grad()
+def _gradients(job: Job) -> Iterator[tuple[Entry, torch.Tensor]]:
+    """The gradients of a step's last microbatch as they came, or the sums where there were more."""
+    for entry in job.segment.trainable:
+        if entry.master.grad is not None:
+            if not job.added_up and entry in job.present:
+                assert job.segment.gradients is not None
+                add_up(entry.master, entry.view(job.segment.gradients))
+            gradient, entry.master.grad = entry.master.grad, None
+            yield entry, gradient  # the chunks hold on to it
+        elif entry in job.present and not job.added_up:
+            assert job.segment.gradients is not None
+            yield entry, entry.view(job.segment.gradients)
 
 
 @torch.no_grad()
