@@ -146,6 +146,7 @@ class InterleaveSession(Session):
         self._sessions: list[SpillSession] = []
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._settled = device.type == "cpu"
+        self._rounds = self._working_bytes = 0
         try:
             for number, member in enumerate(members):
                 self._sessions.append(self._open(number, member, device, threads, len(members)))
@@ -163,7 +164,7 @@ class InterleaveSession(Session):
         concurrent.futures.wait(futures)
         reports = [future.result()[0] for future in futures]
         if not self._settled and len(live) == len(self._sessions):
-            self._settle()
+            self._look()
         return reports
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
@@ -206,8 +207,6 @@ class InterleaveSession(Session):
             pace=pace(timed, rates=self._sessions[0].rates(), clip=clip) if whole else None,
         )
 
-    _working_bytes = 0
-
     def _open(self, number: int, member: SessionMember, device: torch.device, threads: int, count: int) -> SpillSession:
         def turnstile(segment: LiveSegment) -> None:
             self._turnstile.enter(number, segment, session.aside)
@@ -237,17 +236,24 @@ class InterleaveSession(Session):
     def _furnish(self) -> None:
         self._machinery.furnish([session.room for session in self._sessions])
 
-    def _settle(self) -> None:
-        """All have taken a step: share out what is left of the device's memory."""
+    def _look(self) -> None:
+        """The first round touches everything once; the second shows what all of them take beside each other."""
         torch.cuda.synchronize(self._device)
-        peak = torch.cuda.max_memory_allocated(self._device) - self._machinery.bytes_before
-        kept = sum(session.kept_bytes for session in self._sessions)
-        self._working_bytes = peak - kept - self._machinery.arena_bytes
+        self._rounds += 1
+        if self._rounds == 2:
+            self._settle()
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _settle(self) -> None:
+        """Share out what is left of the device's memory."""
+        held = sum(session.kept_bytes for session in self._sessions) + self._machinery.arena_bytes
+        before = torch.cuda.memory_allocated(self._device) - held  # what others hold
+        self._working_bytes = torch.cuda.max_memory_allocated(self._device) - held - before
         budget = self._knobs.device_bytes or torch.cuda.mem_get_info(self._device)[1]
-        left = max(0, int(budget * (1 - _MARGIN)) - peak)
+        left = max(0, int(budget * (1 - _MARGIN)) - held - self._working_bytes)
         for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
             left -= session.keep_within(left)
         self._furnish()
+        self._machinery.updates.forget_rate()
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self._device)
         self._settled = True

@@ -43,11 +43,6 @@ class Machinery:
 
     def __init__(self, device: torch.device, *, threads: int, kernel: bool | None) -> None:
         self.device = device
-        self.bytes_before = 0
-        """What others hold on the device; budgets are beside it."""
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.bytes_before = torch.cuda.memory_allocated(device)
         self.lanes = lanes_for(device)
         self.updates = HostUpdates(threads=threads, use_kernel=device.type == "cuda" if kernel is None else kernel)
         self.memory = HostMemory(device)

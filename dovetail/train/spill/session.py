@@ -32,6 +32,8 @@ _SHARE = 8
 _FIXED_SHARE = 1024
 # What the allocator loses between blocks.
 _MARGIN = 0.03
+# Parameters a second: 28 bytes each through some 3 TB/s. Only where clipping makes them wait are they not timed.
+_DEVICE_UPDATES = 1e11
 _rounds = itertools.count()
 
 
@@ -105,6 +107,7 @@ class SpillSession(LoopSession):
         )
         self._spilled.recompute, self._spilled.ahead = knobs.recompute, knobs.depth
         self._last, self._holds, self._began = False, False, 0
+        self._settled_step = self._bytes_before_step = 0
         self._timing: Timing | None = None
         self._held: list[Job] = []
         self._groups: Groups = ()
@@ -166,7 +169,7 @@ class SpillSession(LoopSession):
 
     def timed(self) -> "tuple[Sequence[Segment], Layout, int] | None":
         """The segments with their seconds, once they were seen."""
-        if self._timing is None or self._step < self._began + 3:
+        if self._timing is None or self._step < self._settled_step + 2:
             return None
         return with_times(self.records(), self._timing.seconds()), self.layout, self._training.accumulate
 
@@ -177,7 +180,8 @@ class SpillSession(LoopSession):
         found = link_rates(self._device, streamed[0] if streamed else None)
         if rate := self._machinery.updates.parameters_per_second():
             found["update_parameters_per_second"] = rate
-        return Rates(**found, contended=1.0)  # updates were seen with copies going on beside them
+        # Updates were seen with copies going on beside them; the device's own are in its segments' times.
+        return Rates(**found, contended=1.0, device_update_parameters_per_second=_DEVICE_UPDATES)
 
     def drain(self) -> None:
         """Wait until every update is done."""
@@ -226,11 +230,11 @@ class SpillSession(LoopSession):
 
     def _take_step(self, batches: list[Any]) -> StepReport:
         if self._step != self._began:
-            # The first step touches memory that nobody had touched, the second allocates beside what is kept now.
-            if self._step == self._began + 2:
+            # Steps before it settles touch memory that nobody had touched, the one after allocates anew.
+            is_timed = self._settled and self._step == self._settled_step + 1
+            if is_timed:
                 self._timing = Timing(self._device)
-                self._machinery.updates.forget_rate()
-            self._spilled.timing = self._timing if self._step == self._began + 2 else None
+            self._spilled.timing = self._timing if is_timed else None
             return self._step_once(batches, holds=self._waits)
         buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()}
         while True:
@@ -248,6 +252,9 @@ class SpillSession(LoopSession):
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
         self._round, self._holds = next(_rounds), holds
+        if not self._settled and self._owns_machinery:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._bytes_before_step = torch.cuda.memory_allocated(self._device)
         losses: list[torch.Tensor] = []
         metrics: Mapping[str, Any] = {}
         backward = self._backward(batches)
@@ -257,6 +264,8 @@ class SpillSession(LoopSession):
             loss, metrics = next(backward)
             self._spilled.end()
             losses.append(loss)
+        if not self._settled and self._owns_machinery:
+            self._see_work()
         if holds:
             self._update_held()
         self._advance_schedule()
@@ -401,24 +410,24 @@ class SpillSession(LoopSession):
         before = self.room.bytes + sum(r.travel_bytes + r.state_bytes + wait * r.gradient_bytes for r in kept)
         self.layout = self._lay_out(self._training.accumulate, before + more_bytes)
         self._place_all(self.layout.kept)
-        self._settled = True
+        self._settled, self._settled_step = True, self._step + 1 if self._owns_machinery else self._step
         return max(0, self.layout.device_bytes - before)
 
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
-        peak = self._peak_bytes()
-        self._working_bytes = peak - self.device_bytes
-        if peak > self._budget and self._need_less():
+        over = self._working_bytes + self.device_bytes - self._budget
+        if over > 0 and self._need_less():
             self._began = self._step + 1  # look again at the next step
         else:
-            self.keep_within(max(0, int(self._budget * (1 - _MARGIN)) - peak))
+            self.keep_within(max(0, -over - int(self._budget * _MARGIN)))
             self._machinery.furnish([self.room])
+            self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
 
-    def _peak_bytes(self) -> int:
-        torch.cuda.synchronize(self._device)
-        return torch.cuda.max_memory_allocated(self._device) - self._machinery.bytes_before
+    def _see_work(self) -> None:
+        """What forward and backward took beside what was there before; updates come after, and take less."""
+        self._working_bytes = torch.cuda.max_memory_allocated(self._device) - self._bytes_before_step
 
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
         self._spilled.abandon()

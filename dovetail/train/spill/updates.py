@@ -127,6 +127,7 @@ class HostUpdates:
         """Count from here on."""
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
+            self._since = time.perf_counter()
 
     def close(self) -> None:
         """End the threads; what has not begun is dropped."""

@@ -10,6 +10,7 @@ from torch import nn
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SPILL, Training
 from dovetail.train.spill import kernel
+from dovetail.train.spill.lanes import lanes_for
 from dovetail.train.spill.segments import cut
 from dovetail.train.spill.updates import HostUpdates, Job, part
 
@@ -96,20 +97,8 @@ def test_the_kernel_leaves_variants_to_torch() -> None:
     assert not kernel.suits(torch.optim.AdamW([torch.zeros(1, dtype=torch.float64)]))
 
 
-class Later:
-    """A mark that is past when told."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def now(self) -> None:
-        self._event.set()
-
-    def synchronize(self) -> None:
-        self._event.wait(10)
-
-    def query(self) -> bool:
-        return self._event.is_set()
+def _past() -> Any:
+    return lanes_for(CPU).mark()
 
 
 def _segments() -> tuple[torch.optim.Optimizer, Any]:
@@ -125,28 +114,25 @@ def test_of_what_has_landed_the_segment_that_forward_needs_first_is_updated_firs
     optimizer, segments = _segments()
     updates = HostUpdates(threads=1, use_kernel=False)
     done: list[int] = []
-    gate, last = threading.Event(), Later()
+    begun, gate = threading.Event(), threading.Event()
 
     def finished(segment: Any, _: Any) -> None:
+        begun.set()
         gate.wait(10)  # until all have landed
         done.append(segment.index)
 
     for segment in reversed(segments):  # as backward gives them
-        landed = last if segment.index == 0 else Later()
-        if landed is not last:
-            landed.now()
-        updates.submit(
-            Job(
-                segment=segment,
-                optimizer=part(optimizer, segment),
-                landed=landed,
-                present=segment.trainable,
-                groups=[{"lr": 1.0}],
-                round=0,
-                finished=finished,
-            )
+        job = Job(
+            segment=segment,
+            optimizer=part(optimizer, segment),
+            landed=_past(),
+            present=segment.trainable,
+            groups=[{"lr": 1.0}],
+            round=0,
+            finished=finished,
         )
-    last.now()
+        updates.submit(job)
+        begun.wait(10)
     while len(updates._landed) < 3:
         pass
     gate.set()
@@ -159,12 +145,10 @@ def test_of_what_has_landed_the_segment_that_forward_needs_first_is_updated_firs
 def test_what_fails_in_an_update_is_raised_where_it_is_waited_for() -> None:
     optimizer, segments = _segments()
     updates = HostUpdates(threads=1, use_kernel=False)
-    landed = Later()
-    landed.now()
     job = Job(
         segment=segments[0],
         optimizer=part(optimizer, segments[0]),
-        landed=landed,
+        landed=_past(),
         present=segments[0].trainable,
         groups=[],  # not as many as the optimizer has
         round=0,
