@@ -111,7 +111,9 @@ def cluster(found: Cluster, *, as_json: bool = False) -> None:
     console = Console()
     console.print(rows)
     for node in found.nodes:
-        console.print(f"{node.name}: {node.cores} cores, {show_bytes(node.memory_bytes)} of memory")
+        speed = node.update_parameters_per_second
+        updates = f", {speed / 1e9:.2f} billion AdamW updates a second" if speed else ""
+        console.print(f"{node.name}: {node.cores} cores, {show_bytes(node.memory_bytes)} of memory{updates}")
     for link in found.links:
         rate, latency = show_bytes(link.bytes_per_second), show_seconds(link.latency_seconds)
         console.print(f"{link.source} → {link.target}: {rate}/s, {latency} latency")

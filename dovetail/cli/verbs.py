@@ -111,7 +111,7 @@ def cluster(*, measure: bool = False, store: str | Path = ".dovetail") -> Cluste
     elif (home / "store.sqlite").exists():
         with Store(home) as opened:
             known = opened.hardware(found.kinds[0].name, Cluster)
-            found = dataclasses.replace(found, kinds=known.kinds, links=known.links) if known else found
+            found = _known(found, known) if known else found
     return found
 
 
@@ -196,11 +196,19 @@ def _writing(home: Path) -> Iterator[None]:
         raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
 
 
+def _known(found: Cluster, known: Cluster) -> Cluster:
+    """This machine with the rates that were measured of it earlier."""
+    rate = known.nodes[0].update_parameters_per_second
+    nodes = tuple(dataclasses.replace(node, update_parameters_per_second=rate) for node in found.nodes)
+    return dataclasses.replace(found, kinds=known.kinds, links=known.links, nodes=nodes)
+
+
 def _measured(found: Cluster) -> Cluster:
     import torch
 
     from dovetail.profile.devices import measure_kind
     from dovetail.profile.links import measure_links
+    from dovetail.profile.updates import measure_updates
 
     kinds: list[Kind] = []
     links: list[Link] = []
@@ -208,7 +216,9 @@ def _measured(found: Cluster) -> Cluster:
         device = torch.device(kind.processor)
         kinds.append(measure_kind(kind, device=device))
         links += measure_links(kind, device=device)
-    return dataclasses.replace(found, kinds=tuple(kinds), links=tuple(links))
+    (node,) = found.nodes
+    node = dataclasses.replace(node, update_parameters_per_second=measure_updates(threads=node.cores))
+    return dataclasses.replace(found, kinds=tuple(kinds), links=tuple(links), nodes=(node,))
 
 
 def _lock(home: Path, path: str) -> ControllerLock:

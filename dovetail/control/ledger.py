@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dovetail.metrics.progress import ENDED, Progress, fold
+from dovetail.plan import Trial
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, Task, from_json, to_json
+from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, from_json, to_json
 
 RUN_BEGAN = "the run began"
 """Why the first plan of a run was made."""
@@ -25,6 +26,8 @@ class Ledger:
         self._now = now
         self._progress = fold(event for _, event in store.events())
         self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._rejections: dict[Trial, Rejection] = {}
+        self._reject(event for _, event in store.events())
 
     def __getitem__(self, task: str) -> Progress:
         """Where a task stands; one never heard of is pending."""
@@ -44,6 +47,10 @@ class Ledger:
     def profiles(self) -> list[Profile]:
         """Everything measured."""
         return list(self._profiles.values())
+
+    def rejections(self) -> dict[Trial, Rejection]:
+        """The trials that found an option not to fit."""
+        return dict(self._rejections)
 
     def event(self, kind: str, task: str, *, attempt: int | None = None, **data: Any) -> Event:
         """An event of this moment, by default of the task's newest attempt."""
@@ -68,6 +75,15 @@ class Ledger:
         self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
         fold(events, self._progress)
         self._profiles |= {_key(profile): profile for profile in profiles}
+        self._reject(events)
+
+    def _reject(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.kind == "rejected":
+                found = from_json(Rejection, to_json(event.data))
+                (family,) = found.families
+                trial = Trial(family=family, technique=found.technique, kind=found.kind, count=found.count)
+                self._rejections[trial] = found
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
         """Keep a plan and why it was made."""

@@ -175,7 +175,13 @@ class Controller:
             for task in self.tasks
             if (one := self._ledger[task]).status == "pending" and one.fingerprint
         ]
-        return snapshot(waiting, profiles=self._ledger.profiles(), cluster=self.cluster, running=running)
+        return snapshot(
+            waiting,
+            profiles=self._ledger.profiles(),
+            cluster=self.cluster,
+            running=running,
+            rejected=self._ledger.rejections().values(),
+        )
 
     def _kept(self, one: Progress) -> int:
         return one.count if one.saved_step else 0
@@ -351,7 +357,7 @@ class Controller:
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return None
         # What measuring says of a task that was cancelled meanwhile, or whose worker this loop itself ended.
-        measured = not event.attempt and event.kind in ("failed", "lost")
+        measured = not event.attempt and event.kind in ("failed", "lost", "rejected")
         return None if measured and (self._stopping or self._ledger.has_ended(event.task)) else event
 
     def _after_loss(self, event: Event) -> None:

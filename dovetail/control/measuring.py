@@ -45,7 +45,7 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
 
 def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train."""
-    return trials(_able(tasks, ledger), ledger.profiles(), cluster)
+    return trials(_able(tasks, ledger), ledger.profiles(), cluster, failed=ledger.rejections())
 
 
 def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:

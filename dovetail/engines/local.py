@@ -24,6 +24,9 @@ from dovetail.vocabulary import Cluster, DovetailError, Event, dumps, from_json,
 WAIT_SECONDS = 0.5
 LOG_TAIL_BYTES = 3000
 
+# After one of these a task has nothing more to report of its order.
+_ENDS = ("finished", "waiting", "stopped", "failed", "lost", "fingerprinted", "measured", "rejected")
+
 
 @dataclasses.dataclass(kw_only=True)
 class _Process:
@@ -201,7 +204,16 @@ class LocalEngine(Engine):
     def _handle(self, worker: _Process, message: dict[str, Any]) -> None:
         if "event" in message and worker.order is not None:
             event = from_json(Event, message["event"])
-            if event.kind in ("finished", "waiting", "stopped", "failed", "fingerprinted", "measured"):
+            if event.kind in (
+                "finished",
+                "waiting",
+                "stopped",
+                "failed",
+                "fingerprinted",
+                "measured",
+                "rejected",
+                "lost",
+            ):
                 worker.ended.add(event.task)
             self._pending.append(event)
         elif "released" in message and worker.order is not None:

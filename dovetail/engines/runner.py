@@ -10,7 +10,7 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dovetail.vocabulary import (
     Event,
     Kind,
     ProgramError,
+    Rejection,
     TechniqueRefused,
     TrainingError,
     to_json,
@@ -77,44 +78,92 @@ def _measure(order: Order, around: Surroundings) -> None:
     with _failing(member, around):
         start = time.monotonic()
         training = build(member.task, home=around.home)
-        profile = measure(
-            TECHNIQUES[order.technique],
-            training,
-            seed=member.task.seed,
-            device=around.device,
-            threads=around.threads,
-            kind=around.kind.name,
-            count=len(order.devices),
-            family=order.family,
-            build_seconds=time.monotonic() - start,
-            scratch=around.home / "scratch",
-            layers=len(order.devices) == 1,
-        )
-        around.report(_event("measured", member, to_json(profile)))
+        try:
+            profile = measure(
+                TECHNIQUES[order.technique],
+                training,
+                seed=member.task.seed,
+                device=around.device,
+                threads=around.threads,
+                kind=around.kind.name,
+                count=len(order.devices),
+                family=order.family,
+                build_seconds=time.monotonic() - start,
+                scratch=around.home / "scratch",
+                layers=len(order.devices) == 1,
+                knobs=order.knobs,
+            )
+        except (torch.OutOfMemoryError, MemoryError, TechniqueRefused) as error:
+            # That one option does not fit says nothing of the others.
+            around.report(_event("rejected", member, to_json(_rejection(order, around, error))))
+        else:
+            around.report(_event("measured", member, to_json(profile)))
+
+
+def _rejection(order: Order, around: Surroundings, error: BaseException) -> Rejection:
+    refused = isinstance(error, TechniqueRefused)
+    return Rejection(
+        families=(order.family,),
+        technique=order.technique,
+        kind=around.kind.name,
+        count=len(order.devices),
+        reason=str(error) if refused else f"ran out of memory in its trial: {str(error).partition('. ')[0]}.",
+        needed_bytes=getattr(error, "needed_bytes", 0),
+        free_bytes=getattr(error, "free_bytes", 0),
+    )
 
 
 def _train(order: Order, around: Surroundings) -> None:
-    # Gangs come with the techniques that train them; `resident` has one member.
-    (member,) = order.members
-    with _failing(member, around):
-        training = build(member.task, home=around.home)
+    with contextlib.ExitStack() as stack:
+        trainers = _opened(order, around, stack)
+        live = [trainer for trainer in trainers if trainer.begin()]
+        while live:
+            if reason := around.stop_reason():
+                for trainer in live:
+                    trainer.stop(reason)
+                return
+            live = _advance(live, around)
+
+
+def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> "list[_Trainer]":
+    """A trainer for each member over one session; none where one could not be made, which all have been told."""
+    members: list[SessionMember] = []
+    for member in order.members:
+        with _failing(member, around, gang=order.members):
+            members.append(SessionMember(training=build(member.task, home=around.home), seed=member.task.seed))
+        if len(members) <= order.members.index(member):
+            return []
+    with _failing(order.members[0], around, gang=order.members):
         technique = TECHNIQUES[order.technique]
-        members = [SessionMember(training=training, seed=member.task.seed)]
         if reason := technique.refuse(members):
-            raise TechniqueRefused(f"task {member.task.name!r}: {reason}")
-        session = technique.open(members, device=around.device, threads=around.threads)
-        with contextlib.closing(session):
-            _Trainer(order, member, training, session, around).run()
+            raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
+        session = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
+        stack.enter_context(contextlib.closing(session))
+        return [_Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
+    return []
+
+
+def _advance(live: "list[_Trainer]", around: Surroundings) -> "list[_Trainer]":
+    """One step of all; gives those that have more to do."""
+    session, gang = live[0].session, [trainer.member for trainer in live]
+    reports = None
+    # A session that raised is of no more use to anybody in it.
+    with _failing(gang[0], around, gang=gang):
+        reports = session.advance([trainer.number for trainer in live])
+    if reports is None:
+        return []
+    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report)]
 
 
 class _Trainer:
-    """One member's way from its last checkpoint to `until_step`."""
+    """One member's way from its last checkpoint to `until_step`.
 
-    def __init__(
-        self, order: Order, member: MemberOrder, training: Training, session: Session, around: Surroundings
-    ) -> None:
-        self._order, self._member, self._training = order, member, training
-        self._session, self._around = session, around
+    What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
+    """
+
+    def __init__(self, order: Order, number: int, training: Training, session: Session, around: Surroundings) -> None:
+        self.number, self.member, self.session = number, order.members[number], session
+        self._order, self._training, self._around = order, training, around
         self._every = training.evaluate_every or training.steps_per_epoch()
         self._step = self._saved_step = 0
         self._metrics: dict[str, float] = {}
@@ -127,22 +176,39 @@ class _Trainer:
         self._flushed_at = self._saved_at = time.monotonic()
         self._flushed_step = 0
 
-    def run(self) -> None:
-        self._resume()
-        member = self._member
-        while self._step < member.until_step and not member.task.stop.reached(self._metrics):
-            if reason := self._around.stop_reason():
-                self._stop(reason)
-                return
-            self._after(self._session.advance()[0])
+    def begin(self) -> bool:
+        """Go on from the last checkpoint; whether there is a step to take."""
+        with _failing(self.member, self._around):
+            self._resume()
+            return self._goes_on()
+        return False
+
+    def after(self, report: StepReport) -> bool:
+        """A step was taken; whether there is another to take."""
+        with _failing(self.member, self._around):
+            self._after(report)
+            return self._goes_on()
+        return False
+
+    def stop(self, reason: str) -> None:
+        """Save and end early."""
+        with _failing(self.member, self._around):
+            if self._step > self._saved_step:
+                self._save(required=True)
+            self._report("stopped", {"step": self._step, "reason": reason})
+
+    def _goes_on(self) -> bool:
+        if self._step < self.member.until_step and not self.member.task.stop.reached(self._metrics):
+            return True
         self._end()
+        return False
 
     def _resume(self) -> None:
-        state, damages = checkpoints.recover(Path(self._member.directory), at_most=self._member.until_step)
+        state, damages = checkpoints.recover(Path(self.member.directory), at_most=self.member.until_step)
         for damage in damages:
             self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
         if state is not None:
-            self._session.load(state)
+            self.session.load(state, self.number)
             self._step = self._saved_step = self._flushed_step = state.step
             self._metrics = dict(state.values["progress"]["metrics"])
             # Points that may not have reached the store before the last attempt ended.
@@ -154,25 +220,25 @@ class _Trainer:
         self._step = report.step
         self._losses.append(report.loss)
         self._last = report.metrics
-        if report.step % self._training.log_every == 0 or report.step == self._member.until_step:
+        if report.step % self._training.log_every == 0 or report.step == self.member.until_step:
             self._logged.append((len(self._losses) - 1, report.metrics))
         if self._evaluation_due():
             self._evaluate()
         now = time.monotonic()
         if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
             self._flush()
-        if self._save_due(now) and self._step < self._member.until_step:
+        if self._save_due(now) and self._step < self.member.until_step:
             self._save(required=False)
 
     def _evaluation_due(self) -> bool:
-        if self._step == self._member.until_step:
+        if self._step == self.member.until_step:
             return True
         return self._every is not None and self._step % self._every == 0
 
     def _evaluate(self) -> None:
         self._collect()
-        self._metrics = self._session.evaluate()
-        metric = self._member.task.stop.metric
+        self._metrics = self.session.evaluate(self.number)
+        metric = self.member.task.stop.metric
         if metric is not None and metric not in self._metrics:
             if metric not in self._stepwise:
                 raise ProgramError(
@@ -225,17 +291,17 @@ class _Trainer:
 
     def _save(self, *, required: bool) -> None:
         self._flush()
-        acknowledged = self._around.acknowledged_step(self._member.task.identity)
+        acknowledged = self._around.acknowledged_step(self.member.task.identity)
         self._carried = [point for point in self._carried if point[1] > acknowledged]
-        state = self._session.state()
+        state = self.session.state(self.number)
         progress = {"metrics": self._metrics, "points": self._carried}
         state = dataclasses.replace(state, values={**state.values, "progress": progress})
         try:
             path, size = checkpoints.write(
-                Path(self._member.directory),
+                Path(self.member.directory),
                 state,
-                task=self._member.task.name,
-                attempt=self._member.attempt,
+                task=self.member.task.name,
+                attempt=self.member.attempt,
                 retention=checkpoints.Retention(count=self._order.keep_count, bytes=self._order.keep_bytes),
             )
         except CheckpointError as error:
@@ -248,28 +314,23 @@ class _Trainer:
         self._saved_step, self._saved_at = self._step, time.monotonic()
         self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
 
-    def _stop(self, reason: str) -> None:
-        if self._step > self._saved_step:
-            self._save(required=True)
-        self._report("stopped", {"step": self._step, "reason": reason})
-
     def _end(self) -> None:
-        reached = self._member.task.stop.reached(self._metrics)
+        reached = self.member.task.stop.reached(self._metrics)
         if self._step > self._saved_step or self._step == 0:
             self._save(required=True)
-        ended = self._member.final or reached
+        ended = self.member.final or reached
         self._flush()
         self._report(
             "finished" if ended else "waiting",
             {
                 "step": self._step,
-                "reason": f"reached {self._member.task.stop}" if reached else "",
+                "reason": f"reached {self.member.task.stop}" if reached else "",
                 "metrics": self._metrics,
             },
         )
 
     def _report(self, kind: str, data: Mapping[str, Any]) -> None:
-        self._around.report(_event(kind, self._member, data))
+        self._around.report(_event(kind, self.member, data))
 
 
 def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -282,22 +343,32 @@ def _event(kind: str, member: MemberOrder, data: Any) -> Event:
 
 
 @contextlib.contextmanager
-def _failing(member: MemberOrder, around: Surroundings) -> Any:
-    """Turn whatever goes wrong with this member into its `failed` event."""
+def _failing(member: MemberOrder, around: Surroundings, *, gang: Sequence[MemberOrder] = ()) -> Any:
+    """Turn whatever goes wrong with this member into its `failed` event. The rest of its gang, if that cannot go on
+    without it, has lost its worker and nothing else. A session says whose fault it was by `error.member`."""
     try:
         yield
     except Exception as error:
-        reason, cause = str(error), "program"
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            cause = "memory"
-            reason = (
-                f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
-                f"Use a smaller batch with accumulate, or a device with more memory."
-            )
-        elif not isinstance(error, DovetailError):
-            reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
-        log = "".join(traceback.format_exception(error))[-4000:]
-        around.report(_event("failed", member, {"reason": reason, "cause": cause, "log": log}))
+        if gang:
+            member = gang[getattr(error, "member", gang.index(member))]
+        around.report(_event("failed", member, _failure(member, error)))
+        reason = f"task {member.task.name!r}, with which it ran together, failed"
+        for other in gang:
+            if other is not member:
+                around.report(_event("lost", other, {"reason": reason, "log": ""}))
+
+
+def _failure(member: MemberOrder, error: Exception) -> dict[str, str]:
+    reason, cause = str(error), "program"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        cause = "memory"
+        reason = (
+            f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
+            f"Use a smaller batch with accumulate, or a device with more memory."
+        )
+    elif not isinstance(error, DovetailError):
+        reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
+    return {"reason": reason, "cause": cause, "log": "".join(traceback.format_exception(error))[-4000:]}
 
 
 def _first_batch(training: Training) -> Any:

@@ -5,10 +5,11 @@ afterwards: measure a training of its own. Knows sessions; knows nothing of engi
 """
 
 import contextlib
+import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import torch
 from dovetail.profile.batches import batch_bytes
 from dovetail.profile.clocks import synchronize
 from dovetail.profile.fingerprint import versions
-from dovetail.profile.layers import measure_layers
+from dovetail.profile.layers import Edges, Layers, measure_layers
 from dovetail.profile.memory import PeakMemory
 from dovetail.train import checkpoint
 from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.spill import SpillSession
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import Profile, ProgramError
+from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
 
 MOST_STEPS = 200
 
@@ -41,6 +43,7 @@ def measure(
     scratch: Path,
     batch: Any = None,
     layers: bool = False,
+    knobs: Mapping[str, Any] = FrozenDict(),
     warmup_steps: int = 3,
     least_steps: int = 5,
     seconds: float = 0.4,
@@ -66,14 +69,18 @@ def measure(
     batch = _first(training) if batch is None else batch
     with _kept_threads(threads):
         peak = PeakMemory(device)
-        with contextlib.closing(
-            technique.open([SessionMember(training=training, seed=seed)], device=device, threads=threads)
-        ) as session:
+        members = [SessionMember(training=training, seed=seed)]
+        with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             step_seconds, report = _steps(session, device, warmup_steps, least_steps, seconds, most_seconds)
             evaluate_seconds, evaluated = _timed(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
+            spilled = _spilled(session) if isinstance(session, SpillSession) else None
         peak_bytes = peak.bytes()
-        found = measure_layers(training, batch, device=device) if layers else ((), ())
+        found: tuple[Layers, Edges] = ((), ())
+        if spilled is not None:
+            found = spilled.layers, ()
+        elif layers:
+            found = measure_layers(training, batch, device=device)
     return Profile(
         family=family,
         kind=kind,
@@ -93,7 +100,40 @@ def measure(
         layers=found[0],
         edges=found[1],
         versions=versions(training),
+        knobs=knobs,
+        host_bytes=spilled.host_bytes if spilled else 0,
+        disk_bytes=spilled.disk_bytes if spilled else 0,
+        accumulate=training.accumulate,
+        clips=training.clip_norm is not None,
+        precision=training.precision,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spilled:
+    """What a spilled session knows of itself."""
+
+    layers: Layers
+    host_bytes: int
+    disk_bytes: int
+
+
+def _spilled(session: SpillSession) -> _Spilled:
+    """Its segments as layers: the model as a whole may be on no device, so they are timed as they stream by."""
+    timed, forecast = session.timed(), session.forecast()
+    segments = timed[0] if timed else ()
+    sizes = {segment.name: sum(entry.master.nbytes for entry in segment.entries) for segment in session.segments}
+    layers = tuple(
+        LayerProfile(
+            name=segment.name,
+            operation="segment",
+            forward_seconds=segment.forward_seconds,
+            backward_seconds=segment.backward_seconds,
+            parameter_bytes=sizes[segment.name],
+        )
+        for segment in segments
+    )
+    return _Spilled(layers, forecast.host_bytes, forecast.disk_bytes)
 
 
 def _first(training: Training) -> Any:

@@ -162,6 +162,10 @@ class InterleaveSession(Session):
         assert self._threads is not None
         futures = [self._threads.submit(self._step, member) for member in live]
         concurrent.futures.wait(futures)
+        for place, future in enumerate(futures):
+            if (error := future.exception()) is not None:
+                error.member = place  # type: ignore[attr-defined]  # whose fault it was, by its place among the live
+                raise error
         reports = [future.result()[0] for future in futures]
         if not self._settled and len(live) == len(self._sessions):
             self._look()

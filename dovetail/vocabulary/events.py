@@ -15,6 +15,7 @@ EVENTS = {
     "extended": "a task's stopping rule was edited; data: before, after",
     "fingerprinted": "a worker built a task; data: a Fingerprint",
     "measured": "a trial ended; data: a Profile",
+    "rejected": "a trial found that an option does not fit, or that its technique refuses; data: a Rejection",
     "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
     "started": "an attempt began; data: placement, devices, step, until, predicted_seconds, option",
     "progress": "steps were done; data: step, steps_per_second, points [[name, step, value], ...]",

@@ -71,3 +71,31 @@ def misshapen():
 
 def not_a_training():
     return 5
+
+
+def tower(seed=0, width=16):
+    """Several segments, dropout among them."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Dropout(0.1)) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return Training(
+        model=model,
+        batches=[torch.randn(8, width) for _ in range(4)],
+        loss=_square,
+        optimizer=optimizer,
+        clip_norm=1.0,
+        evaluate=lambda model: {"norm": float(next(model.parameters()).norm())},
+        evaluate_every=3,
+    )
+
+
+def fickle(at=3):
+    """Raises in its own code after some steps."""
+    training, calls = tower(), iter(range(1, 1_000_000))
+
+    def loss(model, batch):
+        if next(calls) >= at:
+            raise LookupError("a word was missing")
+        return _square(model, batch)
+
+    training.loss = loss
+    return training

@@ -1,0 +1,169 @@
+"""What an order does, in this process: single tasks, gangs, trials, and who is told when something goes wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dovetail.engines import MemberOrder, Order
+from dovetail.engines.runner import Surroundings, run
+from dovetail.train import checkpoint
+from dovetail.vocabulary import Event, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+TIGHT = {"device_bytes": 16_384, "depth": 2}
+
+
+class Ground:
+    """Runs orders and keeps what they report."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events: list[Event] = []
+        self.stops_after = ""  # the kind of event after which it is told to stop
+
+    def member(self, program: str, *, steps: int, name: str = "", **parameters: Any) -> MemberOrder:
+        task = Task(
+            name=name or program,
+            program=Program(reference=f"{PROGRAMS}:{program}"),
+            parameters=parameters,
+            stop=Stop(steps=steps),
+        )
+        return MemberOrder(task=task, attempt=1, until_step=steps, directory=str(self.home / (name or program)))
+
+    def run(self, purpose: str, members: Sequence[MemberOrder], technique: str, **options: Any) -> None:
+        order = Order(
+            name="an order",
+            purpose=purpose,
+            members=tuple(members),
+            devices=("n0:0",),
+            technique=technique,
+            family="f" if purpose == "measure" else "",
+            **options,
+        )
+        run(
+            order,
+            Surroundings(
+                report=self.events.append,
+                stop_reason=lambda: "enough" if self.stops_after in {e.kind for e in self.events} else None,
+                acknowledged_step=lambda task: 0,
+                device=torch.device("cpu"),
+                kind=Kind(name="cpu", processor="cpu"),
+                threads=1,
+                home=self.home,
+            ),
+        )
+
+    def of(self, member: MemberOrder, *kinds: str) -> list[Event]:
+        return [e for e in self.events if e.task == member.task.identity and (not kinds or e.kind in kinds)]
+
+    def ends(self, member: MemberOrder) -> list[str]:
+        return [event.kind for event in self.of(member, "finished", "waiting", "stopped", "failed", "lost")]
+
+    def saved(self, member: MemberOrder) -> dict[str, torch.Tensor]:
+        state, damages = checkpoint.recover(Path(member.directory))
+        assert state is not None
+        assert not damages
+        return dict(state.tensors)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_spilled_task_learns_what_a_resident_one_does(ground: Ground) -> None:
+    resident, spilled = ground.member("tower", steps=7, name="one"), ground.member("tower", steps=7, name="two")
+    ground.run("train", [resident], "resident")
+    ground.run("train", [spilled], "spill", knobs=TIGHT)
+    assert ground.ends(resident) == ground.ends(spilled) == ["finished"]
+    assert same(ground.saved(resident), ground.saved(spilled))
+
+
+def test_members_of_a_gang_end_where_each_is_to_end(ground: Ground) -> None:
+    lengths = {"short": 4, "long": 9, "middle": 6}
+    gang = [ground.member("tower", steps=n, name=name, seed=n) for name, n in lengths.items()]
+    ground.run("train", gang, "interleave", knobs={**TIGHT, "device_bytes": 60_000})
+    for member, (name, steps) in zip(gang, lengths.items(), strict=True):
+        (end,) = ground.of(member, "finished")
+        assert end.data["step"] == steps
+        alone = ground.member("tower", steps=steps, name=f"{name} alone", seed=steps)
+        ground.run("train", [alone], "resident")
+        assert same(ground.saved(member), ground.saved(alone))
+
+
+def test_a_gang_goes_on_from_its_checkpoints(ground: Ground) -> None:
+    gang = [ground.member("tower", steps=3, name=name, seed=n) for n, name in enumerate(("one", "two"))]
+    ground.run("train", gang, "interleave")
+    further = [ground.member("tower", steps=6, name=name, seed=n) for n, name in enumerate(("one", "two"))]
+    ground.run("train", further, "interleave")
+    alone = ground.member("tower", steps=6, name="alone", seed=1)
+    ground.run("train", [alone], "resident")
+    assert same(ground.saved(further[1]), ground.saved(alone))
+
+
+def test_a_stop_saves_every_member(ground: Ground) -> None:
+    gang = [ground.member("tower", steps=50, name=name, seed=n) for n, name in enumerate(("one", "two"))]
+    ground.stops_after = "saved"
+    ground.run("train", gang, "interleave", save_every_steps=5)
+    assert [ground.ends(member) for member in gang] == [["stopped"], ["stopped"]]
+    assert all(ground.saved(member) for member in gang)
+
+
+def test_a_member_that_diverges_leaves_the_others_alone(ground: Ground) -> None:
+    gang = [ground.member("tower", steps=12), ground.member("diverging", steps=12, at=3)]
+    ground.run("train", gang, "interleave", save_every_steps=2)
+    assert [ground.ends(member) for member in gang] == [["finished"], ["failed"]]
+    assert "finite" in ground.of(gang[1], "failed")[0].data["reason"]
+
+
+def test_a_member_that_breaks_the_session_fails_and_the_others_are_lost(ground: Ground) -> None:
+    gang = [ground.member("tower", steps=12), ground.member("fickle", steps=12)]
+    ground.run("train", gang, "interleave")
+    assert [ground.ends(member) for member in gang] == [["lost"], ["failed"]]
+    assert "a word was missing" in ground.of(gang[1], "failed")[0].data["reason"]
+    assert "'fickle'" in ground.of(gang[0], "lost")[0].data["reason"]
+
+
+def test_a_member_that_cannot_be_built_fails_and_the_others_are_lost(ground: Ground) -> None:
+    gang = [ground.member("tower", steps=12), ground.member("raising", steps=12)]
+    ground.run("train", gang, "interleave")
+    assert [ground.ends(member) for member in gang] == [["lost"], ["failed"]]
+
+
+@pytest.mark.parametrize(
+    ("program", "technique", "knobs", "reason"),
+    [
+        ("greedy", "resident", {}, "ran out of memory in its trial"),
+        ("tower", "spill", {"device_bytes": 64}, "needs at least"),
+        ("tower", "interleave", {}, "two tasks or more"),
+    ],
+)
+def test_a_trial_that_does_not_fit_rejects_its_option_only(
+    ground: Ground, program: str, technique: str, knobs: dict[str, int], reason: str
+) -> None:
+    member = ground.member(program, steps=5)
+    ground.run("measure", [member], technique, knobs=knobs)
+    (event,) = ground.events
+    assert event.kind == "rejected"
+    found = from_json(Rejection, to_json(event.data))
+    assert (found.families, found.technique, found.kind, found.count) == (("f",), technique, "cpu", 1)
+    assert reason in found.reason
+    assert (found.needed_bytes > 0) == (technique == "spill")
+
+
+def test_a_spilled_trial_says_what_its_segments_take(ground: Ground) -> None:
+    ground.run("measure", [ground.member("tower", steps=5)], "spill", knobs=TIGHT)
+    (event,) = ground.events
+    profile = from_json(Profile, to_json(event.data))
+    assert (profile.technique, profile.clips, profile.precision) == ("spill", True, "fp32")
+    assert dict(profile.knobs) == TIGHT
+    assert profile.host_bytes > 0
+    assert sum(layer.parameter_bytes for layer in profile.layers) == profile.parameter_bytes
+    assert all(layer.forward_seconds > 0 and layer.backward_seconds > 0 for layer in profile.layers)
