@@ -7,16 +7,17 @@ import itertools
 from collections.abc import Callable
 
 from dovetail.engines.base import Engine, MemberOrder, Order
-from dovetail.vocabulary import Event, Fingerprint, Profile, Task, to_json
+from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task, to_json
 
 
 @dataclasses.dataclass(kw_only=True)
 class World:
-    """What is true in a simulation: each task's family, what measuring an option shows, and by what factor
-    a placement really takes longer than predicted (1: predictions hold)."""
+    """What is true in a simulation: each task's family, what measuring it resident or spilled on so many devices of a
+    kind shows, and by what factor a placement really takes longer than predicted (1: predictions hold)."""
 
     fingerprint: Callable[[Task], Fingerprint]
-    profile: Callable[[str, str, int], Profile]
+    profile: Callable[[str, str, int], Profile | Rejection]
+    spilled: Callable[[str, str, int], Profile | Rejection] | None = None
     slowness: Callable[[Order], float] = lambda order: 1.0
     trial_seconds: float = 1.0
 
@@ -92,8 +93,11 @@ class SimulatedEngine(Engine):
         if order.purpose == "fingerprint":
             return [self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))]
         if order.purpose == "measure":
-            profile = self._world.profile(order.family, self._kind_of(order.devices[0]), len(order.devices))
-            return [self._event("measured", member, at, to_json(profile))]
+            show = self._world.spilled if order.technique == "spill" else self._world.profile
+            assert show is not None, "a world in which spilling is tried must say what that shows"
+            found = show(order.family, self._kind_of(order.devices[0]), len(order.devices))
+            kind = "measured" if isinstance(found, Profile) else "rejected"
+            return [self._event(kind, member, at, to_json(found))]
         ended = {"step": member.until_step, "reason": "", "metrics": {}}
         kind = "finished" if member.final else "waiting"
         return [self._saved(member, at, member.until_step), self._event(kind, member, at, ended)]

@@ -253,7 +253,7 @@ class InterleaveSession(Session):
         held = sum(session.kept_bytes for session in self._sessions) + self._machinery.arena_bytes
         before = torch.cuda.memory_allocated(self._device) - held  # what others hold
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - held - before
-        budget = self._knobs.device_bytes or torch.cuda.mem_get_info(self._device)[1]
+        budget = self._knobs.device_budget(self._device)
         left = max(0, int(budget * (1 - _MARGIN)) - held - self._working_bytes)
         for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
             left -= session.keep_within(left)

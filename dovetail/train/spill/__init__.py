@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Technique
+from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.refusals import refusal
-from dovetail.train.spill.session import Knobs, SpillSession
+from dovetail.train.spill.session import SpillSession
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 

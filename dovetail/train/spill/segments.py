@@ -5,8 +5,7 @@ one segment with several places of entry. Knows modules; knows nothing of memory
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -28,6 +27,11 @@ _LOWERED = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
+
+# Segments are at most an eighth of the budget or of the model: several must be on the device at once.
+_SHARE = 8
+# What is smaller than this share of them is not worth copying.
+_FIXED_SHARE = 1024
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -130,6 +134,24 @@ def cut(
     return segments
 
 
+def prepare(model: nn.Module, *, budget_bytes: int, precision: str, device: torch.device) -> list[LiveSegment]:
+    """The model's segments for a budget, its parameters on the host and its buffers on the device.
+
+    >>> model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8)))
+    >>> len(prepare(model, budget_bytes=1 << 20, precision="fp32", device=torch.device("cpu")))
+    8
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to("cpu", memory_format=torch.contiguous_format)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+    size = min(budget_bytes, sum(parameter.nbytes for parameter in model.parameters()))
+    limit, fixed = size // _SHARE, size // _FIXED_SHARE
+    return cut(model, limit_bytes=limit, fixed_bytes=fixed, precision=precision, device=device)
+
+
 def travel_dtype(parameter: nn.Parameter, places: list[Site], precision: str) -> torch.dtype:
     """As what a parameter may travel so that computing gives the same bits as with the parameter itself.
 
@@ -191,13 +213,3 @@ def _merged(pieces: list[_Piece]) -> list[_Piece]:
         groups[at] = (merged[0], merged[1], unique)
         owner |= dict.fromkeys(unique, at)
     return [groups[number] for number in sorted(groups)]
-
-
-def describe(segments: list[LiveSegment]) -> Mapping[str, Any]:
-    """How much is where, in one line for people.
-
-    >>> describe([])["segments"]
-    0
-    """
-    kept = [segment for segment in segments if segment.kept]
-    return {"segments": len(segments), "kept": len(kept), "streamed": len(segments) - len(kept)}

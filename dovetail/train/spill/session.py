@@ -3,59 +3,37 @@
 import contextlib
 import dataclasses
 import itertools
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import psutil
 import torch
-from torch import nn
 
 from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.loop import LoopSession
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
+from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.machinery import Machinery, Room
+from dovetail.train.spill.parking import Parking
 from dovetail.train.spill.placing import Placing
 from dovetail.train.spill.refusals import slot_bytes_each
-from dovetail.train.spill.segments import Entry, LiveSegment, cut
-from dovetail.train.spill.spilled import Spilled
+from dovetail.train.spill.segments import Entry, LiveSegment, prepare
+from dovetail.train.spill.spilled import Spilled, UsedWhileAway
 from dovetail.train.spill.streaming import Itinerary
 from dovetail.train.spill.timing import Timing
 from dovetail.train.spill.updates import Groups, Job, add_up, part, step
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.vocabulary import ProgramError
 
-# Segments are at most an eighth of the budget or of the model: several must be on the device at once.
-_SHARE = 8
-# What is smaller than this share of them is not worth copying.
-_FIXED_SHARE = 1024
 # What the allocator loses between blocks.
 _MARGIN = 0.03
+# How many streamed segments are on the device at once, until times are known, and at most.
+_DEPTH, _DEEPEST = 3, 5
 # Parameters a second: 28 bytes each through some 3 TB/s. Only where clipping makes them wait are they not timed.
 _DEVICE_UPDATES = 1e11
 _rounds = itertools.count()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Knobs:
-    """What an option may ask of spill. None: all there is, or found out by the first step."""
-
-    device_bytes: int | None = None
-    host_bytes: int | None = None
-    disk_bytes: int = 0
-    disk_directory: str | None = None
-    recompute: bool = False
-    depth: int = 3
-    kernel: bool | None = None
-
-    @staticmethod
-    def read(knobs: Mapping[str, Any]) -> "Knobs":
-        """From an option's knobs; names that are none of ours are refused."""
-        known = {field.name for field in dataclasses.fields(Knobs)}
-        if unknown := sorted(knobs.keys() - known):
-            raise ProgramError(f"spill's knobs must be among {sorted(known)}, got {unknown}.")
-        return Knobs(**knobs)
 
 
 class SpillSession(LoopSession):
@@ -79,10 +57,11 @@ class SpillSession(LoopSession):
         assert isinstance(training.optimizer, torch.optim.Optimizer)
         self._knobs, self._optimizer = knobs, training.optimizer
         self._slot_bytes = slot_bytes_each(training.optimizer)
-        self._budget = knobs.device_bytes or _device_bytes(device)
-        self._host_budget = knobs.host_bytes or psutil.virtual_memory().available
+        self._budget = knobs.device_budget(device)
+        self._depth = knobs.depth or _DEPTH
+        self._host_budget = knobs.host_budget()
         self._waits = training.clip_norm is not None
-        self._segments = _cut(training.model, self._budget, training.precision, device)
+        self._segments = prepare(training.model, budget_bytes=self._budget, precision=training.precision, device=device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
         # What work takes on an accelerator is known after a step; until then only what must be is kept.
         self._settled = device.type == "cpu"
@@ -105,8 +84,10 @@ class SpillSession(LoopSession):
             norms=self._waits and training.accumulate == 1,
             half_inputs=training.precision == "bf16-pure",
         )
-        self._spilled.recompute, self._spilled.ahead = knobs.recompute, knobs.depth
-        self._last, self._holds, self._began = False, False, 0
+        self._spilled.recompute, self._spilled.ahead = knobs.recompute or knobs.offload, _DEEPEST
+        if knobs.offload:
+            self._park()
+        self._last, self._holds, self._has_changed, self._began = False, False, False, 0
         self._settled_step = self._bytes_before_step = 0
         self._timing: Timing | None = None
         self._held: list[Job] = []
@@ -119,7 +100,7 @@ class SpillSession(LoopSession):
     @property
     def room(self) -> Room:
         """What this session needs of the arenas."""
-        return Room.of((segment for segment in self._segments if not segment.kept), depth=self._knobs.depth)
+        return Room.of((segment for segment in self._segments if not segment.kept), depth=self._depth)
 
     @property
     def device_bytes(self) -> int:
@@ -229,25 +210,48 @@ class SpillSession(LoopSession):
         return stack
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        if self._step != self._began:
-            # Steps before it settles touch memory that nobody had touched, the one after allocates anew.
-            is_timed = self._settled and self._step == self._settled_step + 1
-            if is_timed:
-                self._timing = Timing(self._device)
-            self._spilled.timing = self._timing if is_timed else None
-            return self._step_once(batches, holds=self._waits)
-        buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()}
-        while True:
-            try:
-                report = self._step_once(batches, holds=True)
-                break
-            except torch.OutOfMemoryError:
-                self._abandon(buffers)
-                if not self._need_less():
-                    raise
-        if not self._settled and self._owns_machinery:
+        first = self._step == self._began
+        # Steps before it settles touch memory that nobody had touched, the one after allocates anew.
+        is_timed = first or (self._settled and self._step == self._settled_step + 1)
+        self._spilled.timing = Timing(self._device) if is_timed else None
+        report = self._retried(batches, first=first)
+        self._timing, self._spilled.timing = self._spilled.timing or self._timing, None
+        if first and not self._settled and self._owns_machinery:
             self._settle()
         return report
+
+    def _retried(self, batches: list[Any], *, first: bool) -> StepReport:
+        """One step; again with less on the device if that ran out before anything had changed."""
+        buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()} if first else {}
+        while True:
+            self._has_changed = False
+            try:
+                report = self._step_once(batches, holds=first or self._waits)
+                if first and self._reads_from_outside(report):
+                    raise UsedWhileAway(self._spilled.passed_by()[0])
+                return report
+            except UsedWhileAway as error:
+                if not first:
+                    raise
+                self._abandon(buffers)
+                self._keep_always([error.segment, *self._spilled.passed_by()])
+            except torch.OutOfMemoryError:
+                changes = bool(buffers) != any(True for _ in self._training.model.buffers())
+                if self._has_changed or changes or not self._need_less():
+                    raise
+                self._abandon(buffers)
+
+    def _reads_from_outside(self, report: StepReport) -> bool:
+        # A weight that is away is not a number. Only forward can have read it: it has no gradient, so it is frozen.
+        return bool(self._spilled.passed_by()) and not bool(torch.isfinite(report.loss))
+
+    def _keep_always(self, segments: list[LiveSegment]) -> None:
+        """These are read by others than their own modules, so they stay on the device."""
+        for segment in segments:
+            segment.fixed = True
+            if not segment.kept:
+                self._placing.to_device(segment, self._parts.get(segment))
+        self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
@@ -266,10 +270,13 @@ class SpillSession(LoopSession):
             losses.append(loss)
         if not self._settled and self._owns_machinery:
             self._see_work()
+        report = self._report(losses, metrics)
+        if self._step == self._began and self._reads_from_outside(report):
+            return report  # to be taken again
         if holds:
             self._update_held()
         self._advance_schedule()
-        return self._report(losses, metrics)
+        return report
 
     def _advance_schedule(self) -> None:
         if self._training.schedule is not None:
@@ -303,6 +310,7 @@ class SpillSession(LoopSession):
         )
 
     def _submit(self, job: Job) -> None:
+        self._has_changed = True
         self._placing.expect(job.segment, job.optimizer)
         self._machinery.updates.submit(job)
 
@@ -320,7 +328,7 @@ class SpillSession(LoopSession):
     @torch.no_grad()
     def _update_kept(self, job: Job, scale: torch.Tensor | None) -> None:
         # One parameter after another, so that only one gradient at a time exists in full precision.
-        segment = job.segment
+        segment, self._has_changed = job.segment, True
         assert segment.travel is not None
         for entry in job.present:
             if entry.gradient is not None:
@@ -367,7 +375,7 @@ class SpillSession(LoopSession):
             host_bytes=self._host_budget,
             disk_bytes=self._knobs.disk_bytes,
             working_bytes=0,
-            depth=self._knobs.depth,
+            depth=self._depth,
             holds_gradients=self._waits or accumulate > 1,
         )
 
@@ -415,15 +423,31 @@ class SpillSession(LoopSession):
 
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
+        self._synchronize()
         over = self._working_bytes + self.device_bytes - self._budget
         if over > 0 and self._need_less():
             self._began = self._step + 1  # look again at the next step
         else:
+            self._depth = self._knobs.depth or self._fitting_depth()
             self.keep_within(max(0, -over - int(self._budget * _MARGIN)))
             self._machinery.furnish([self.room])
             self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _fitting_depth(self) -> int:
+        """So many segments at once that the next ones' copies are there when they are needed, by the first step's
+        times: one that computes, and those that come up meanwhile."""
+        times = self._timing.seconds() if self._timing else {}
+        streamed = [segment for segment in self._segments if not segment.kept and segment.name in times]
+        rates = link_rates(self._device, streamed[0].travel if streamed else None)
+        if not rates:
+            return self._depth
+        waits = [
+            segment.travel_bytes / rates["up_bytes_per_second"] / max(1e-6, times[segment.name][0])
+            for segment in streamed
+        ]
+        return min(_DEEPEST, 1 + max(1, math.ceil(statistics.median(waits))))
 
     def _see_work(self) -> None:
         """What forward and backward took beside what was there before; updates come after, and take less."""
@@ -432,6 +456,8 @@ class SpillSession(LoopSession):
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
         self._spilled.abandon()
         self._held = []
+        if self._spilled.timing is not None:
+            self._spilled.timing = Timing(self._device)
         with torch.no_grad():
             for buffer, before in buffers.items():
                 buffer.copy_(before)
@@ -448,11 +474,30 @@ class SpillSession(LoopSession):
             self._spilled.recompute = True
             return True
         kept = [segment for segment in self._segments if segment.kept and not segment.fixed]
-        for segment in kept[len(kept) // 2 :]:
-            self._placing.to_host(segment, self._parts.get(segment))
-        if kept and self._owns_machinery:
+        if kept:
+            self.drain()
+            for segment in kept[len(kept) // 2 :]:
+                self._placing.to_host(segment, self._parts.get(segment))
+            self._refurnish()
+            return True
+        if self._spilled.parking is None and self._device.type == "cuda":
+            self._park()
+            return True
+        return False
+
+    def _park(self) -> None:
+        self._spilled.parking = Parking(self._machinery.lanes, self._machinery.memory, self._device)
+
+    def _refurnish(self) -> None:
+        if self._owns_machinery:
+            self._machinery.streamer.discard_all(self._segments)
+            self._synchronize()
             self._machinery.furnish([self.room])
-        return bool(kept)
+
+    def _synchronize(self) -> None:
+        """Nothing is under way on the device, so memory can change hands."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     @contextlib.contextmanager
     def _whole_optimizer(self) -> Iterator[None]:
@@ -467,24 +512,6 @@ class SpillSession(LoopSession):
                 optimizer.state.clear()
                 optimizer.state.update({p: self._optimizer.state.pop(p) for p in own if p in self._optimizer.state})
             self._optimizer.state.clear()
-
-
-def _cut(model: nn.Module, budget: int, precision: str, device: torch.device) -> list[LiveSegment]:
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to("cpu", memory_format=torch.contiguous_format)
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(device)
-    size = min(budget, sum(parameter.nbytes for parameter in model.parameters()))
-    limit, fixed = size // _SHARE, size // _FIXED_SHARE
-    return cut(model, limit_bytes=limit, fixed_bytes=fixed, precision=precision, device=device)
-
-
-def _device_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available // 2
 
 
 def _kept_bytes(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dovetail.train.spill.arena import Slot
 from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.parking import Parking
 from dovetail.train.spill.segments import Entry, LiveSegment
 from dovetail.train.spill.streaming import Itinerary, Saved, Streamer
 from dovetail.train.spill.timing import Timing
@@ -24,6 +25,17 @@ from dovetail.vocabulary import ProgramError
 
 Complete = Callable[[LiveSegment, list[Entry], Mark | None], None]
 """Told of a segment with the entries whose gradients came, and when they will have landed (None: they are kept)."""
+
+
+class UsedWhileAway(Exception):
+    """A streamed segment has gradients although its modules were never called: somebody read its weights."""
+
+    def __init__(self, segment: LiveSegment) -> None:
+        super().__init__(
+            f"the weights of {segment.name!r} must be used by calling their module; they were read from outside "
+            f"while they were not on the device."
+        )
+        self.segment = segment
 
 
 class Spilled:
@@ -42,10 +54,13 @@ class Spilled:
         half_inputs: bool,
     ) -> None:
         self.segments, self.recompute, self.ahead = segments, False, 2
+        self.parking: Parking | None = None
+        """Where inputs of recomputed segments wait; None: on the device."""
         self._streamer, self._itinerary = streamer, itinerary
         self._complete_with, self._turnstile, self._norms = complete, turnstile, norms
         self._slots: dict[LiveSegment, Slot] = {}
         self._arrived: dict[LiveSegment, list[Entry]] = {}
+        self._entered: set[LiveSegment] = set()
         self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
         self._last, self.closed = True, False
         self.timing: Timing | None = None
@@ -69,6 +84,9 @@ class Spilled:
     def begin(self, *, last: bool) -> None:
         """A microbatch begins; after the last one of a step the segments' copies are out of date."""
         self._last = last
+        self._entered.clear()
+        if self.parking is not None:
+            self.parking.begin()
         for segment in self.segments:
             segment.missing = len(segment.trainable)
         self._prefetch()
@@ -80,6 +98,11 @@ class Spilled:
         for segment in list(self._open):
             self._close(segment)
         self._itinerary.turn()
+
+    def passed_by(self) -> list[LiveSegment]:
+        """The streamed segments that this microbatch's forward never entered: not used, or by others than their
+        modules."""
+        return [segment for segment in self.segments if not segment.kept and segment not in self._entered]
 
     def abandon(self) -> None:
         """Forget a microbatch that failed half way."""
@@ -118,7 +141,10 @@ class Spilled:
                 if not _in_backward():
                     self._watch_inputs(segment, positional)
                 if self.recompute and not segment.fixed and not self._is_recomputed():
-                    return checkpoint(_once(entered, module), *positional, use_reentrant=False, **named)
+                    run = _once(entered, module)
+                    if self.parking is not None:
+                        return self.parking.checkpoint(run, positional, named)
+                    return checkpoint(run, *positional, use_reentrant=False, **named)
             return entered(*positional, **named)
 
         had = "forward" in vars(module)
@@ -143,6 +169,7 @@ class Spilled:
             return
         self._turnstile(segment)
         if not segment.kept:
+            self._entered.add(segment)
             self._itinerary.enter(segment)
             self._streamer.enter(segment)
             self._prefetch()
@@ -206,6 +233,8 @@ class Spilled:
             arrived = self._arrived.setdefault(segment, [])
             if gradient.layout != torch.strided or segment.missing == 0 or entry in arrived:
                 raise ProgramError(_ONCE.format(name=entry.name))
+            if not segment.kept and segment not in self._entered:
+                raise UsedWhileAway(segment)
             if self._norms:
                 entry.norm = torch.linalg.vector_norm(gradient, dtype=entry.master.dtype)
             if segment.kept:

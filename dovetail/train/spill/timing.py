@@ -24,6 +24,7 @@ class Timing:
         self._forward: list[tuple[LiveSegment, Any, Any]] = []
         self._backward: list[tuple[LiveSegment | None, Any]] = []
         self._entered: dict[LiveSegment, Any] = {}
+        self._last: Any = None
 
     def enter(self, segment: LiveSegment) -> None:
         """Forward of this segment begins."""
@@ -39,7 +40,7 @@ class Timing:
     def complete(self, segment: LiveSegment) -> None:
         """Backward of this segment is over."""
         if not self._backward:
-            self._backward.append((None, self._last))
+            self._backward.append((None, self._mark() if self._last is None else self._last))
         self._backward.append((segment, self._mark()))
 
     def seconds(self) -> dict[str, tuple[float, float]]:
