@@ -114,7 +114,9 @@ def together() -> Row:
     common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8)}
     parts = []
     for word, clip in (("clipped", 1.0), ("free", None)):
-        parts += [Part(name=f"{word}, interleaved", technique="interleave", seeds=range(4), settle=6, clip=clip, **common)]
+        parts += [
+            Part(name=f"{word}, interleaved", technique="interleave", seeds=range(4), settle=6, clip=clip, **common)
+        ]
         parts += [Part(name=f"{word}, alone {seed + 1}", seeds=[seed], clip=clip, **common) for seed in range(4)]
 
     parts.sort(key=lambda part: part.seeds[0])  # should time run out, one of each kind has been measured

@@ -82,11 +82,13 @@ def test_plan_stays_the_function(first):
 
 
 def files_of(folder):
-    return {file.stem for file in (ROOT / folder).glob("*.py")} - {"__init__"}
+    """The modules of a folder, be they files or folders."""
+    packages = {file.parent.name for file in (ROOT / folder).glob("*/__init__.py")}
+    return {file.stem for file in (ROOT / folder).glob("*.py")} - {"__init__"} | packages
 
 
 # Files of these folders that are no variant of their plug-in.
-TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "randomness", "state"}
+TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
 PREDICTORS_ASIDE = set()
 
 

@@ -140,7 +140,9 @@ class InterleaveSession(Session):
     """A gang of spilled trainings that share one device, its arenas and the host's threads."""
 
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
-        self._device, self._knobs = device, knobs
+        self._device = device
+        self._budget = knobs.device_budget(device)
+        self._knobs = dataclasses.replace(knobs, device_bytes=self._budget)
         self._machinery = Machinery(device, threads=threads, kernel=knobs.kernel)
         self._turnstile = Turnstile(self._machinery.updates, len(members))
         self._sessions: list[SpillSession] = []
@@ -253,8 +255,7 @@ class InterleaveSession(Session):
         held = sum(session.kept_bytes for session in self._sessions) + self._machinery.arena_bytes
         before = torch.cuda.memory_allocated(self._device) - held  # what others hold
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - held - before
-        budget = self._knobs.device_budget(self._device)
-        left = max(0, int(budget * (1 - _MARGIN)) - held - self._working_bytes)
+        left = max(0, int(self._budget * (1 - _MARGIN)) - held - self._working_bytes)
         for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
             left -= session.keep_within(left)
         self._furnish()

@@ -15,8 +15,7 @@ from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, SPILL, Session, SessionMember, Training, TrainingState, checkpoint
-from dovetail.train.spill import SpillSession
-from dovetail.train.spill import parking
+from dovetail.train.spill import SpillSession, parking
 from dovetail.train.spill import session as session_module
 
 CPU = torch.device("cpu")
