@@ -27,6 +27,7 @@ from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
 
 MOST_STEPS = 200
+SAMPLE_BYTES = 1 << 30
 
 
 def measure(
@@ -183,16 +184,26 @@ def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]
 
 
 def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:
-    """The seconds that one checkpoint takes, and the state that was written."""
+    """The seconds that one checkpoint takes, and the state that it holds. Of a large one only a part is written, and
+    the rest is taken to go as fast: a trial must not fill the disk."""
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
+        state = session.state()
+        sample, share = _sample(state)
+        seconds, _ = _timed(lambda: checkpoint.write(Path(directory), sample, task="a trial", attempt=1), device)
+        return seconds / share, state
 
-        def save() -> TrainingState:
-            state = session.state()
-            checkpoint.write(Path(directory), state, task="a trial", attempt=1)
-            return state
 
-        return _timed(save, device)
+def _sample(state: TrainingState) -> tuple[TrainingState, float]:
+    """The first tensors of a state, up to `SAMPLE_BYTES`, and their share of its bytes."""
+    total, taken = sum(tensor.nbytes for tensor in state.tensors.values()), 0
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in state.tensors.items():
+        if taken >= SAMPLE_BYTES:
+            break
+        tensors[name] = tensor
+        taken += tensor.nbytes
+    return dataclasses.replace(state, tensors=tensors), taken / total if total else 1.0
 
 
 def _optimizer_bytes(state: TrainingState) -> int:

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from dovetail.profile import steps
 from dovetail.profile.steps import MOST_STEPS, _is_enough, measure
 from dovetail.train.resident import RESIDENT
 from dovetail.vocabulary import Profile, ProgramError, dumps, loads
@@ -24,6 +25,19 @@ def profile_of(found, tmp_path, *, device="cpu", **options):
         seconds=0.0,
         **options,
     )
+
+
+def test_of_a_large_state_only_a_part_is_written(tmp_path, monkeypatch):
+    written = []
+
+    def write(root, state, **names):
+        written.append(sum(tensor.nbytes for tensor in state.tensors.values()))
+
+    monkeypatch.setattr(steps, "SAMPLE_BYTES", 64)
+    monkeypatch.setattr(steps.checkpoint, "write", write)
+    profile = profile_of(training(), tmp_path)
+    assert 64 <= written[0] < profile.parameter_bytes
+    assert profile.save_seconds > 0
 
 
 def test_a_known_model(tmp_path):
