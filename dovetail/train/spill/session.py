@@ -91,6 +91,7 @@ class SpillSession(LoopSession):
         self._settled_step = self._bytes_before_step = 0
         self._timing: Timing | None = None
         self._held: list[Job] = []
+        self._early: set[LiveSegment] = set()
         self._groups: Groups = ()
         if self._owns_machinery:
             self._machinery.furnish([self.room])
@@ -268,6 +269,7 @@ class SpillSession(LoopSession):
             loss, metrics = next(backward)
             self._spilled.end()
             losses.append(loss)
+        self._complete_early_ones()
         if not self._settled and self._owns_machinery:
             self._see_work()
         report = self._report(losses, metrics)
@@ -285,6 +287,10 @@ class SpillSession(LoopSession):
 
     def _complete(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None) -> None:
         """A segment's gradients of this microbatch are there, or on their way to the host."""
+        if self._last:
+            self._early.discard(segment)
+        else:
+            self._early.add(segment)
         if self._training.accumulate > 1 and landed is None:
             for entry in arrived:
                 assert entry.gradient is not None
@@ -296,6 +302,20 @@ class SpillSession(LoopSession):
             self._held.append(self._job(segment, arrived, landed, last=True))
         elif self._last and landed is None:
             self._update_kept(self._job(segment, arrived, None, last=True), None)
+
+    def _complete_early_ones(self) -> None:
+        """Segments that earlier microbatches gave gradients and the last did not have their update too."""
+        for segment in sorted(self._early, key=lambda segment: segment.index):
+            landed = None if segment.kept else self._machinery.lanes.mark()
+            job = self._job(segment, [], landed, last=True)
+            job.added_up = True
+            if self._holds:
+                self._held.append(job)
+            elif segment.kept:
+                self._update_kept(job, None)
+            else:
+                self._submit(job)
+        self._early.clear()
 
     def _job(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None, *, last: bool) -> Job:
         return Job(
@@ -311,6 +331,8 @@ class SpillSession(LoopSession):
 
     def _submit(self, job: Job) -> None:
         self._has_changed = True
+        if job.last:
+            self._machinery.streamer.discard(job.segment)  # what is there will be out of date
         self._placing.expect(job.segment, job.optimizer)
         self._machinery.updates.submit(job)
 
@@ -456,6 +478,7 @@ class SpillSession(LoopSession):
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
         self._spilled.abandon()
         self._held = []
+        self._early.clear()
         if self._spilled.timing is not None:
             self._spilled.timing = Timing(self._device)
         with torch.no_grad():

@@ -137,6 +137,26 @@ def reading() -> Training:
     return Training(model=model, batches=programs.pairs(4), loss=_squared, optimizer=optimizer)
 
 
+class Turns(nn.Module):
+    """Every other batch goes another way, so that some parameters have gradients in some microbatches only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(4, 16), nn.Linear(16, 1)
+        self.ways = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        way = int(x[0, 0] * 100) % 3
+        found: torch.Tensor = self.outward(torch.tanh(self.ways[way](self.inward(x))))
+        return found
+
+
+def turns(**options: Any) -> Training:
+    model = Turns()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return Training(model=model, batches=programs.pairs(12), loss=_squared, optimizer=optimizer, **options)
+
+
 def odd(*, precision: str = "fp32", **options: Any) -> Training:
     model = Odd()
     trained = [parameter for name, parameter in model.named_parameters() if "never" not in name]
@@ -161,6 +181,9 @@ BUILDS: dict[str, str | Callable[[], Training]] = {
     **{name: name for name in programs.PROGRAMS if name != "adversarial"},
     "odd": odd,
     "reading": reading,
+    "turns": turns,
+    "turns accumulated": functools.partial(turns, accumulate=3),
+    "turns accumulated and clipped": functools.partial(turns, accumulate=3, clip_norm=0.1),
     "odd bf16": functools.partial(odd, precision="bf16"),
     "odd bf16-pure": functools.partial(odd, precision="bf16-pure"),
     "odd clipped": functools.partial(odd, clip_norm=0.01),
