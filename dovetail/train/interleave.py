@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from dovetail.plan.predict.resident import CUDA_HOST_BYTES
-from dovetail.plan.predict.spill import DoesNotFit
 from dovetail.train.base import Session, SessionMember, StepReport, Technique
 from dovetail.train.spill import SPILL, Knobs, SpillSession
 from dovetail.train.spill.forecast import Forecast, pace
@@ -45,7 +44,8 @@ class Interleave(Technique):
         models = {id(member.training.model) for member in members}
         if len(models) < len(members):
             return "tasks must have models of their own; two share one"
-        return next((reason for member in members if (reason := SPILL.refuse([member]))), None)
+        found = ((number, SPILL.refuse([member])) for number, member in enumerate(members, start=1))
+        return next((f"task {number} of {len(members)}: {reason}" for number, reason in found if reason), None)
 
     def open(
         self,
@@ -62,6 +62,11 @@ class Interleave(Technique):
 
 
 INTERLEAVE = Interleave()
+
+
+def _segment_of(error: BaseException) -> LiveSegment | None:
+    segment: LiveSegment | None = getattr(error, "segment", None)
+    return segment
 
 
 class Turnstile:
@@ -142,7 +147,7 @@ class InterleaveSession(Session):
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
         self._device = device
         self._budget = knobs.device_budget(device)
-        self._knobs = dataclasses.replace(knobs, device_bytes=self._budget)
+        self._knobs = dataclasses.replace(knobs, device_bytes=self._budget, host_bytes=knobs.host_budget())
         self._machinery = Machinery(device, threads=threads, kernel=knobs.kernel)
         self._turnstile = Turnstile(self._machinery.updates, len(members))
         self._sessions: list[SpillSession] = []
@@ -152,9 +157,10 @@ class InterleaveSession(Session):
         try:
             for number, member in enumerate(members):
                 self._sessions.append(self._open(number, member, device, threads, len(members)))
-        except DoesNotFit as error:
+        except BaseException as error:
             self.close()
-            raise TechniqueRefused(f"one of {len(members)} tasks in an equal share of the budgets: {error}") from error
+            error.member = len(self._sessions)  # type: ignore[attr-defined]
+            raise
         self._turnstile.remaining = [session.remaining for session in self._sessions]
         self._furnish()
         self._threads = concurrent.futures.ThreadPoolExecutor(len(members))
@@ -166,10 +172,12 @@ class InterleaveSession(Session):
         concurrent.futures.wait(futures)
         for place, future in enumerate(futures):
             if (error := future.exception()) is not None:
-                error.member = place  # type: ignore[attr-defined]  # whose fault it was, by its place among the live
+                # Whose fault it was, by its place among the live: a failed update is met by whoever waits first.
+                guilty = [p for p, number in enumerate(live) if self._sessions[number].owns(_segment_of(error))]
+                error.member = guilty[0] if guilty else place  # type: ignore[attr-defined]
                 raise error
         reports = [future.result()[0] for future in futures]
-        if not self._settled and len(live) == len(self._sessions):
+        if not self._settled:
             self._look()
         return reports
 
@@ -220,8 +228,9 @@ class InterleaveSession(Session):
         share = {
             name: value // count for name in ("device_bytes", "disk_bytes") if (value := getattr(self._knobs, name))
         }
-        if self._knobs.host_bytes:  # the process itself is there once, and each member counts it
-            share["host_bytes"] = (self._knobs.host_bytes - CUDA_HOST_BYTES) // count + CUDA_HOST_BYTES
+        assert self._knobs.host_bytes is not None
+        # The process itself is there once, and each member counts it.
+        share["host_bytes"] = (self._knobs.host_bytes - CUDA_HOST_BYTES) // count + CUDA_HOST_BYTES
         session = SpillSession(
             member,
             device=device,

@@ -45,7 +45,8 @@ class HostMemory:
                     f"{error} after {show_bytes(self.bytes)}. Raise the limit on locked memory (ulimit -l), or give "
                     f"spill a smaller host budget."
                 )
-        self._taken[buffer.data_ptr()] = buffer
+        if size:
+            self._taken[buffer.data_ptr()] = buffer
         return buffer
 
     def scalar(self) -> torch.Tensor:
@@ -56,7 +57,7 @@ class HostMemory:
         """Take a buffer back. Copies from and to it must be over."""
         if self._pins and buffer.nbytes:
             torch.cuda.cudart().cudaHostUnregister(buffer.data_ptr())
-        del self._taken[buffer.data_ptr()]
+        self._taken.pop(buffer.data_ptr(), None)
 
     def close(self) -> None:
         """Give everything back. May be called twice."""

@@ -64,6 +64,11 @@ class Parking:
         self._buffers: list[torch.Tensor] = []
         self._parked: list[_Parked] = []
 
+    @property
+    def bytes(self) -> int:
+        """What its buffers take on the host."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
     def begin(self) -> None:
         """A microbatch begins."""
         self._parked = []
@@ -107,6 +112,8 @@ class Parking:
         if place == len(self._buffers):
             self._buffers.append(self._memory.take(tensor.nbytes))
         elif self._buffers[place].nbytes < tensor.nbytes:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # copies of the last backward may still read it
             self._memory.give(self._buffers[place])
             self._buffers[place] = self._memory.take(tensor.nbytes)
         parked = _Parked(tensor, self._buffers[place])

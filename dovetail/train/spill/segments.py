@@ -5,6 +5,7 @@ one segment with several places of entry. Knows modules; knows nothing of memory
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -80,18 +81,25 @@ class LiveSegment:
     """On the host, pinned; only where it streams."""
     missing: int = 0
     """How many gradients of this backward have not come yet."""
-    pending: int = 0
-    """How many jobs of the host's wait for it."""
+    submitted: int = 0
+    done: int = 0
+    """How many jobs of the host's it was given, and how many are over."""
+
+    @property
+    def pending(self) -> int:
+        """How many jobs of the host's wait for it."""
+        return self.submitted - self.done
 
     @property
     def trainable(self) -> list[Entry]:
         """The entries that have gradients."""
         return [entry for entry in self.entries if entry.trains]
 
-    def record(self, state_bytes_per_parameter: float) -> Segment:
-        """What planning knows of it."""
+    def record(self, state_bytes_per_parameter: float, *, sums: bool = False) -> Segment:
+        """What planning knows of it; `sums`: gradients of several microbatches are added up in full precision."""
         parameters = sum(entry.master.numel() for entry in self.trainable)
         apart = sum(e.master.nbytes for e in self.entries if e.dtype != e.master.dtype)
+        apart += sums * sum(entry.master.nbytes for entry in self.trainable)
         return Segment(
             name=self.name,
             parameters=parameters,
@@ -169,8 +177,21 @@ def travel_dtype(parameter: nn.Parameter, places: list[Site], precision: str) ->
 
 def placeholder(parameter: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """What stands where a parameter is away: the right shape, no memory, and no number by which one could train."""
-    nothing = float("nan") if dtype.is_floating_point else 0
-    return torch.full((), nothing, dtype=dtype, device=device).expand(parameter.shape)
+    return _nothing(dtype, device).expand(parameter.shape)
+
+
+def is_placeholder(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is where a parameter would be.
+
+    >>> is_placeholder(placeholder(torch.ones(2), torch.float32, torch.device("cpu"))), is_placeholder(torch.ones(2))
+    (True, False)
+    """
+    return _nothing(tensor.dtype, tensor.device).untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+
+
+@functools.cache
+def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.full((), float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)
 
 
 _Piece = tuple[str, list[nn.Module | None], list[nn.Parameter]]

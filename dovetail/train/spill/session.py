@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
-from dovetail.train.base import SessionMember, StepReport
+from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.knobs import Knobs
@@ -21,11 +22,12 @@ from dovetail.train.spill.parking import Parking
 from dovetail.train.spill.placing import Placing
 from dovetail.train.spill.refusals import slot_bytes_each
 from dovetail.train.spill.segments import Entry, LiveSegment, prepare
-from dovetail.train.spill.spilled import Spilled, UsedWhileAway
-from dovetail.train.spill.streaming import Itinerary
+from dovetail.train.spill.spilled import Spilled
+from dovetail.train.spill.streaming import Itinerary, UsedWhileAway
 from dovetail.train.spill.timing import Timing
 from dovetail.train.spill.updates import Groups, Job, add_up, part, step
 from dovetail.train.state import TrainingState, capture, restore
+from dovetail.vocabulary.units import show_bytes
 
 # What the allocator loses between blocks.
 _MARGIN = 0.03
@@ -56,6 +58,7 @@ class SpillSession(LoopSession):
         training = member.training
         assert isinstance(training.optimizer, torch.optim.Optimizer)
         self._knobs, self._optimizer = knobs, training.optimizer
+        self._sums = training.accumulate > 1
         self._slot_bytes = slot_bytes_each(training.optimizer)
         self._budget = knobs.device_budget(device)
         self._depth = knobs.depth or _DEPTH
@@ -70,6 +73,16 @@ class SpillSession(LoopSession):
         super().__init__(member, device=device, threads=threads)
         self._machinery = machinery or Machinery(device, threads=threads, kernel=knobs.kernel)
         self._owns_machinery = machinery is None
+        try:
+            self._set_up(training, turnstile)
+        except BaseException:  # whoever is refused goes on, and must find threads and pinned memory as they were
+            self._random.close()
+            if self._owns_machinery:
+                self._machinery.close()
+            raise
+
+    def _set_up(self, training: Training, turnstile: Callable[[LiveSegment], None]) -> None:
+        device, knobs = self._device, self._knobs
         self._placing = Placing(device, self._machinery.memory, disk_directory=knobs.disk_directory)
         self._itinerary = Itinerary()
         self._machinery.itineraries.update(dict.fromkeys(self._segments, self._itinerary))
@@ -118,6 +131,10 @@ class SpillSession(LoopSession):
         """Whether updates wait for the norm of all gradients."""
         return self._waits
 
+    def owns(self, segment: LiveSegment | None) -> bool:
+        """Whether a segment is one of this session's."""
+        return segment in self._segments
+
     def remaining(self) -> int:
         """How many segments this step has yet to enter, if it goes as the last one did."""
         return self._itinerary.remaining()
@@ -133,15 +150,16 @@ class SpillSession(LoopSession):
 
     def records(self) -> list[Segment]:
         """The segments as planning knows them."""
-        return [segment.record(self._slot_bytes) for segment in self._segments]
+        return [segment.record(self._slot_bytes, sums=self._sums) for segment in self._segments]
 
     def forecast(self) -> Forecast:
         """What this takes: bytes from the layout, and, once three steps were taken, the pace from the third's times
         and from the rates of this machine's links and of the updates so far."""
+        parked = self._spilled.parking.bytes if self._spilled.parking else 0
         found = Forecast(
             device_bytes=self._working_bytes + self.device_bytes,
-            host_bytes=self.layout.host_bytes,
-            pinned_bytes=self.layout.pinned_bytes,
+            host_bytes=self.layout.host_bytes + parked,
+            pinned_bytes=self.layout.pinned_bytes + parked,
             disk_bytes=self.layout.disk_bytes,
         )
         timed = self.timed()
@@ -224,6 +242,7 @@ class SpillSession(LoopSession):
     def _retried(self, batches: list[Any], *, first: bool) -> StepReport:
         """One step; again with less on the device if that ran out before anything had changed."""
         buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()} if first else {}
+        better: Callable[[], None]
         while True:
             self._has_changed = False
             try:
@@ -234,21 +253,24 @@ class SpillSession(LoopSession):
             except UsedWhileAway as error:
                 if not first:
                     raise
-                self._abandon(buffers)
-                self._keep_always([error.segment, *self._spilled.passed_by()])
+                better = functools.partial(self._keep_always, error.segment)
             except torch.OutOfMemoryError:
-                changes = bool(buffers) != any(True for _ in self._training.model.buffers())
-                if self._has_changed or changes or not self._need_less():
+                rung = self._next_rung()
+                has_buffers = any(True for _ in self._training.model.buffers())
+                if rung is None or self._has_changed or (has_buffers and not first):
                     raise
-                self._abandon(buffers)
+                better = rung
+            # Not within `except`, where the error keeps everything alive that the failed attempt had made.
+            self._abandon(buffers)
+            better()
 
     def _reads_from_outside(self, report: StepReport) -> bool:
         # A weight that is away is not a number. Only forward can have read it: it has no gradient, so it is frozen.
         return bool(self._spilled.passed_by()) and not bool(torch.isfinite(report.loss))
 
-    def _keep_always(self, segments: list[LiveSegment]) -> None:
-        """These are read by others than their own modules, so they stay on the device."""
-        for segment in segments:
+    def _keep_always(self, read: LiveSegment) -> None:
+        """It is read by others than its own modules, and so may be those that nobody called: they stay."""
+        for segment in {read, *self._spilled.passed_by()}:
             segment.fixed = True
             if not segment.kept:
                 self._placing.to_device(segment, self._parts.get(segment))
@@ -330,7 +352,7 @@ class SpillSession(LoopSession):
         )
 
     def _submit(self, job: Job) -> None:
-        self._has_changed = True
+        self._has_changed = self._has_changed or job.last  # sums are forgotten where a step is given up
         if job.last:
             self._machinery.streamer.discard(job.segment)  # what is there will be out of date
         self._placing.expect(job.segment, job.optimizer)
@@ -382,7 +404,7 @@ class SpillSession(LoopSession):
         there = self._machinery.memory.scalar()
         landed = self._machinery.lanes.down(there, scale)
 
-        def value() -> float:
+        def value(source: torch.Tensor = scale) -> float:  # it holds on to what is being copied
             landed.synchronize()
             return float(there)
 
@@ -446,16 +468,27 @@ class SpillSession(LoopSession):
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
         self._synchronize()
+        self._depth = self._knobs.depth or self._fitting_depth()
         over = self._working_bytes + self.device_bytes - self._budget
-        if over > 0 and self._need_less():
+        if over > 0:
+            self._need_less(over)
             self._began = self._step + 1  # look again at the next step
         else:
-            self._depth = self._knobs.depth or self._fitting_depth()
             self.keep_within(max(0, -over - int(self._budget * _MARGIN)))
             self._machinery.furnish([self.room])
             self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _need_less(self, over: int) -> None:
+        rung = self._next_rung()
+        if rung is None:
+            raise torch.OutOfMemoryError(
+                f"spill must keep within {show_bytes(self._budget)} of the device; it takes {show_bytes(over)} more, "
+                f"with everything streamed, recomputed and parked. Use a smaller batch with accumulate."
+            )
+        rung()
+        self._refurnish()
 
     def _fitting_depth(self) -> int:
         """So many segments at once that the next ones' copies are there when they are needed, by the first step's
@@ -476,6 +509,7 @@ class SpillSession(LoopSession):
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - self._bytes_before_step
 
     def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        self.drain()  # an update of the step before, or a sum, may be under way
         self._spilled.abandon()
         self._held = []
         self._early.clear()
@@ -491,22 +525,25 @@ class SpillSession(LoopSession):
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _need_less(self) -> bool:
-        """Go one step down where the device ran out of memory; whether there was one to go."""
+    def _next_rung(self) -> Callable[[], None] | None:
+        """What to do where the device ran out of memory; None where all was done."""
         if not self._spilled.recompute:
-            self._spilled.recompute = True
-            return True
-        kept = [segment for segment in self._segments if segment.kept and not segment.fixed]
-        if kept:
-            self.drain()
-            for segment in kept[len(kept) // 2 :]:
-                self._placing.to_host(segment, self._parts.get(segment))
-            self._refurnish()
-            return True
+            return self._recompute
+        # Of a gang the arenas are everybody's: what streams must not change while others are under way.
+        if self._owns_machinery and any(segment.kept and not segment.fixed for segment in self._segments):
+            return self._keep_half
         if self._spilled.parking is None and self._device.type == "cuda":
-            self._park()
-            return True
-        return False
+            return self._park
+        return None
+
+    def _recompute(self) -> None:
+        self._spilled.recompute = True
+
+    def _keep_half(self) -> None:
+        kept = [segment for segment in self._segments if segment.kept and not segment.fixed]
+        for segment in kept[len(kept) // 2 :]:
+            self._placing.to_host(segment, self._parts.get(segment))
+        self._refurnish()
 
     def _park(self) -> None:
         self._spilled.parking = Parking(self._machinery.lanes, self._machinery.memory, self._device)

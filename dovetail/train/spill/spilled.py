@@ -17,25 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from dovetail.train.spill.arena import Slot
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.parking import Parking
-from dovetail.train.spill.segments import Entry, LiveSegment
-from dovetail.train.spill.streaming import Itinerary, Saved, Streamer
+from dovetail.train.spill.segments import Entry, LiveSegment, is_placeholder
+from dovetail.train.spill.streaming import Itinerary, Saved, Streamer, UsedWhileAway
 from dovetail.train.spill.timing import Timing
 from dovetail.train.weights import StandIns, to_half
 from dovetail.vocabulary import ProgramError
 
 Complete = Callable[[LiveSegment, list[Entry], Mark | None], None]
 """Told of a segment with the entries whose gradients came, and when they will have landed (None: they are kept)."""
-
-
-class UsedWhileAway(Exception):
-    """A streamed segment has gradients although its modules were never called: somebody read its weights."""
-
-    def __init__(self, segment: LiveSegment) -> None:
-        super().__init__(
-            f"the weights of {segment.name!r} must be used by calling their module; they were read from outside "
-            f"while they were not on the device."
-        )
-        self.segment = segment
 
 
 class Spilled:
@@ -60,7 +49,7 @@ class Spilled:
         self._complete_with, self._turnstile, self._norms = complete, turnstile, norms
         self._slots: dict[LiveSegment, Slot] = {}
         self._arrived: dict[LiveSegment, list[Entry]] = {}
-        self._entered: set[LiveSegment] = set()
+        self._entered: dict[LiveSegment, int] = {}  # how often, in this microbatch's forward
         self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
         self._last, self.closed = True, False
         self.timing: Timing | None = None
@@ -78,7 +67,7 @@ class Spilled:
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """What forward runs under."""
-        with torch.autograd.graph.saved_tensors_hooks(self._streamer.pack, self._unpack):
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             yield
 
     def begin(self, *, last: bool) -> None:
@@ -139,7 +128,7 @@ class Spilled:
         def forward(*positional: Any, **named: Any) -> Any:
             if torch.is_grad_enabled():
                 if not _in_backward():
-                    self._watch_inputs(segment, positional)
+                    self._watch_inputs(segment, (*positional, *named.values()))
                 if self.recompute and not segment.fixed and not self._is_recomputed():
                     run = _once(entered, module)
                     if self.parking is not None:
@@ -161,7 +150,7 @@ class Spilled:
     def _is_recomputed(self) -> bool:
         """Whether a checkpoint of the program's own is around, forward or when it is computed again: once is enough."""
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return hooks is None or hooks[0] != self._streamer.pack
+        return hooks is None or hooks[0] != self._pack
 
     def _enter(self, segment: LiveSegment) -> None:
         if _in_backward():
@@ -169,10 +158,12 @@ class Spilled:
             return
         self._turnstile(segment)
         if not segment.kept:
-            self._entered.add(segment)
-            self._itinerary.enter(segment)
+            if torch.is_grad_enabled():  # evaluation goes its own way, and is not what the next step will be like
+                self._entered[segment] = self._entered.get(segment, 0) + 1
+                self._itinerary.enter(segment)
             self._streamer.enter(segment)
-            self._prefetch()
+            if torch.is_grad_enabled():
+                self._prefetch()
         if self.timing and torch.is_grad_enabled():
             self.timing.enter(segment)
 
@@ -188,6 +179,13 @@ class Spilled:
         for segment in self._itinerary.ahead(self.ahead):
             if not self._streamer.prefetch(segment):
                 break
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        if is_placeholder(tensor):
+            away = [s for s in self.segments if not s.kept and not self._streamer.is_present(s)]
+            size = tensor.numel()
+            raise UsedWhileAway(next((s for s in away if any(e.leaf.numel() == size for e in s.entries)), away[0]))
+        return self._streamer.pack(tensor)
 
     # Backward
 
@@ -219,11 +217,18 @@ class Spilled:
             self._streamer.leave(segment, held=held)
 
     def _watch_inputs(self, segment: LiveSegment, inputs: tuple[Any, ...]) -> None:
-        # A frozen segment has no gradients to wait for: it is done with once its inputs have theirs.
-        if not segment.kept and not segment.trainable:
+        # Once its inputs have their gradients a segment is done with, whether or not it had gradients to give: it may
+        # be frozen, or hold what this batch does not use. One that is called several times waits for its gradients.
+        def done(gradient: torch.Tensor) -> None:
+            if self._entered.get(segment) == 1:
+                if segment in self._arrived:
+                    self._complete(segment)
+                self._close(segment)
+
+        if not segment.kept:
             for value in inputs:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
-                    value.register_hook(lambda gradient: self._close(segment))
+                    value.register_hook(done)
 
     def _on_gradient(self, entry: Entry, segment: LiveSegment) -> Callable[[torch.Tensor], None]:
         @torch.no_grad()
@@ -256,6 +261,7 @@ class Spilled:
 
     def _complete(self, segment: LiveSegment) -> None:
         arrived, landed = self._arrived.pop(segment), None
+        segment.missing = 0
         if not segment.kept:
             assert segment.gradients is not None
             self._streamer.updates.finish(segment)  # the last microbatch's gradients may still be read

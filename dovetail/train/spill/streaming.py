@@ -41,6 +41,17 @@ class Saved:
     """In bytes, from the segment's beginning."""
 
 
+class UsedWhileAway(Exception):
+    """A streamed segment has gradients although its modules were never called: somebody read its weights."""
+
+    def __init__(self, segment: LiveSegment) -> None:
+        super().__init__(
+            f"the weights of {segment.name!r} must be used by calling their module; they were read from outside "
+            f"while they were not on the device."
+        )
+        self.segment = segment
+
+
 class Itinerary:
     """The order in which one model's step entered its segments, as the last step went."""
 
@@ -95,6 +106,10 @@ class Streamer:
         self._device = device
         self._present: dict[LiveSegment, _Present] = {}
         self.brought_bytes = 0
+
+    def is_present(self, segment: LiveSegment) -> bool:
+        """Whether it is on the device or on its way there."""
+        return segment in self._present
 
     def enter(self, segment: LiveSegment) -> None:
         """Computing is about to use this segment: bring it if need be, and hold it until `leave`."""
@@ -173,6 +188,8 @@ class Streamer:
         place = int(tensor.storage_offset()) * tensor.element_size()
         for segment, held in self._present.items():
             if held.slot.start <= place < held.slot.start + len(held.slot.bytes):
+                if not held.pins:  # its slot may be somebody else's before this is computed
+                    raise UsedWhileAway(segment)
                 size, stride = tensor.size(), tensor.stride()
                 return Saved(segment, tensor.dtype, size, stride, place - held.slot.start)
         raise AssertionError("a tensor in the arena must belong to a segment that is there")

@@ -20,20 +20,22 @@ class Timing:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
+        self._device, self._is_cuda = device, device.type == "cuda"
         self._forward: list[tuple[LiveSegment, Any, Any]] = []
         self._backward: list[tuple[LiveSegment | None, Any]] = []
-        self._entered: dict[LiveSegment, Any] = {}
+        self._entered: dict[LiveSegment, list[Any]] = {}
         self._last: Any = None
 
     def enter(self, segment: LiveSegment) -> None:
         """Forward of this segment begins."""
-        self._entered[segment] = self._mark()
+        self._entered.setdefault(segment, []).append(self._mark())
 
     def leave(self, segment: LiveSegment) -> None:
         """It is over."""
         end = self._mark()
-        self._forward.append((segment, self._entered.pop(segment), end))
+        started = self._entered[segment].pop()
+        if not self._entered[segment]:  # of a segment within itself the outer run counts
+            self._forward.append((segment, started, end))
         if not self._backward:
             self._last = end
 
@@ -46,7 +48,7 @@ class Timing:
     def seconds(self) -> dict[str, tuple[float, float]]:
         """Forward and backward seconds of each segment, by name. Waits for the device."""
         if self._is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
         found: dict[str, list[float]] = {}
         for segment, start, end in self._forward:
             found.setdefault(segment.name, [0.0, 0.0])[0] += self._between(start, end)
@@ -59,7 +61,7 @@ class Timing:
         if not self._is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def _between(self, start: Any, end: Any) -> float:

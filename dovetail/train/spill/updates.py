@@ -57,13 +57,27 @@ class Job:
     scale: Callable[[], float] | None = None
     """What clipping multiplies gradients by."""
     finished: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
+    turn: int = 0
     left: int = 0
+
+
+_Landed = tuple[int, int, int, Job, deque[Callable[[], None]]]
+
+
+@contextlib.contextmanager
+def _blamed_on(job: Job) -> Iterator[None]:
+    """Let an error say whose update it was."""
+    try:
+        yield
+    except Exception as error:
+        error.segment = job.segment  # type: ignore[attr-defined]
+        raise
 
 
 class HostUpdates:
     """Threads that carry out jobs. `submit`, `finish` and `drain` are called from the threads that train.
 
-    With the kernel, all threads share each job; without, one thread runs torch's own optimizer.
+    With the kernel, all threads share each job; what torch does, one more thread does.
     """
 
     def __init__(self, *, threads: int, use_kernel: bool) -> None:
@@ -71,19 +85,23 @@ class HostUpdates:
         self.changed = threading.Condition()
         """Notified when a segment's updates are done."""
         self._arriving: deque[Job] = deque()
-        self._landed: list[tuple[int, int, int, Job, deque[Callable[[], None]]]] = []
+        # What the kernel does, and what torch does: threads that torch starts inherit the core of their parent, so
+        # torch's parts are for a thread that is bound to none.
+        self._landed: list[_Landed] = []
+        self._landed_for_torch: list[_Landed] = []
         self._count = 0
         self._closed, self._error = False, None
         self._busy_seconds, self._updated = 0.0, 0
         self._working, self._since = 0, 0.0
-        count = max(1, threads - 1) if self._use_kernel else 1
+        count = max(1, threads - 1) if self._use_kernel else 0
         cores = sorted(os.sched_getaffinity(0))
         bind = self._use_kernel and len(cores) > count  # the thread that launches kernels keeps a core of its own
-        self._threads = [threading.Thread(target=self._land, daemon=True)]
-        self._threads += [
-            threading.Thread(target=self._work, args=(cores[-1 - n] if bind else None,), daemon=True)
-            for n in range(count)
+        work = [
+            (self._landed_for_torch, None),
+            *((self._landed, cores[-1 - n] if bind else None) for n in range(count)),
         ]
+        self._threads = [threading.Thread(target=self._land, daemon=True)]
+        self._threads += [threading.Thread(target=self._work, args=each, daemon=True) for each in work]
         for thread in self._threads:
             thread.start()
 
@@ -93,7 +111,8 @@ class HostUpdates:
         """Do this once its gradients have landed."""
         with self.changed:
             self._raise()
-            job.segment.pending += 1
+            job.turn = job.segment.submitted
+            job.segment.submitted += 1
             self._arriving.append(job)
             self.changed.notify_all()
 
@@ -152,33 +171,38 @@ class HostUpdates:
                 assert job.landed is not None
                 job.landed.synchronize()
                 with self.changed:  # an earlier job may still be adding up what this one is to use
-                    self.changed.wait_for(lambda: job.segment.pending == 1 or self._closed or self._error)  # noqa: B023
-                parts = deque(self._parts(job))
+                    self.changed.wait_for(lambda: job.segment.done == job.turn or self._closed or self._error)  # noqa: B023
+                by_kernel = self._use_kernel and job.last and kernel.suits(job.optimizer)
+                parts: deque[Callable[[], None]] = deque(
+                    self._kernel_parts(job) if by_kernel else [functools.partial(_with_torch, job)]
+                )
                 with self.changed:
                     job.left = len(parts)
                     self._count += 1
                     if parts:
-                        heapq.heappush(self._landed, (job.round, job.segment.index, self._count, job, parts))
+                        landed = self._landed if by_kernel else self._landed_for_torch
+                        heapq.heappush(landed, (job.round, job.segment.index, self._count, job, parts))
                     else:
                         self._done(job)
                     self.changed.notify_all()
 
-    def _work(self, core: int | None) -> None:
+    def _work(self, landed: "list[_Landed]", core: int | None) -> None:
         if core is not None:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, {core})  # of this thread alone
         with self._failing():
             while True:
                 with self.changed:
-                    self.changed.wait_for(lambda: self._landed or self._closed)
+                    self.changed.wait_for(lambda: landed or self._closed)
                     if self._closed:
                         return
-                    *_, job, parts = self._landed[0]
+                    *_, job, parts = landed[0]
                     run = parts.popleft()
                     if not parts:
-                        heapq.heappop(self._landed)
+                        heapq.heappop(landed)
                     self._begin()
-                run()
+                with _blamed_on(job):
+                    run()
                 with self.changed:
                     self._end()
                     job.left -= 1
@@ -189,7 +213,7 @@ class HostUpdates:
                         self._done(job)
 
     def _done(self, job: Job) -> None:
-        job.segment.pending -= 1
+        job.segment.done += 1
         self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
         self.changed.notify_all()
 
@@ -213,11 +237,6 @@ class HostUpdates:
             self._busy_seconds += time.perf_counter() - self._since
 
     # What a job does
-
-    def _parts(self, job: Job) -> list[Callable[[], None]]:
-        if self._use_kernel and job.last and kernel.suits(job.optimizer):
-            return self._kernel_parts(job)
-        return [functools.partial(_with_torch, job)]
 
     def _kernel_parts(self, job: Job) -> list[Callable[[], None]]:
         segment, scale = job.segment, job.scale() if job.scale else 1.0

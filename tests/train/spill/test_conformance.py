@@ -1,5 +1,6 @@
 """Spill holds what every technique must, at every budget, and is bit-equal to resident on one processor."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -226,8 +227,12 @@ def test_each_goes_on_from_the_other(build: str, tmp_path: Path) -> None:
 
 
 def _run(session: Session, steps: int) -> tuple[TrainingState, list[float]]:
-    losses = [float(session.advance()[0].loss) for _ in range(steps)]
-    return session.state(), losses
+    with contextlib.closing(session):
+        losses = [float(session.advance()[0].loss) for _ in range(steps)]
+        state = session.state()
+        # Closing a session moves what its state points at.
+        tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    return dataclasses.replace(state, tensors=tensors), losses
 
 
 def _assert_equal(found: TrainingState, expected: TrainingState) -> None:

@@ -133,7 +133,7 @@ def test_of_what_has_landed_the_segment_that_forward_needs_first_is_updated_firs
         )
         updates.submit(job)
         begun.wait(10)
-    while len(updates._landed) < 3:
+    while len(updates._landed_for_torch) < 3:
         pass
     gate.set()
     for segment in segments:
