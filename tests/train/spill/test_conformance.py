@@ -138,6 +138,61 @@ def reading() -> Training:
     return Training(model=model, batches=programs.pairs(4), loss=_squared, optimizer=optimizer)
 
 
+class Adapted(nn.Module):
+    """A frozen weight and two trained ones in each block, as adapters have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 16).requires_grad_(False)
+        self.down, self.up = nn.Linear(16, 2, bias=False), nn.Linear(2, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.tanh(self.base(x) + self.up(self.down(x)))
+        return found
+
+
+def adapted() -> Training:
+    model = nn.Sequential(nn.Linear(4, 16), *(Adapted() for _ in range(5)), nn.Linear(16, 1))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2)
+    return Training(model=model, batches=programs.pairs(4), loss=_squared, optimizer=optimizer)
+
+
+class Routed(nn.Module):
+    """Uses one of its two weights, and the other never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Parameter(torch.randn(16, 16) / 4), nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.used)
+
+
+class Tower(nn.Module):
+    """Blocks that are called by keyword, whose first is read again after it was called."""
+
+    def __init__(self, *, read: bool) -> None:
+        super().__init__()
+        self.inward, self.outward, self.read = nn.Linear(4, 16), nn.Linear(16, 1), read
+        self.blocks = nn.ModuleList(Routed() for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inward(x)
+        for block in self.blocks:
+            x = block(x=x)
+        if self.read:
+            x = torch.tanh(x @ self.blocks[0].used)
+        found: torch.Tensor = self.outward(x)
+        return found
+
+
+def routed(*, read: bool = False) -> Training:
+    model = Tower(read=read)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return Training(model=model, batches=programs.pairs(4), loss=_squared, optimizer=optimizer)
+
+
 class Turns(nn.Module):
     """Every other batch goes another way, so that some parameters have gradients in some microbatches only."""
 
@@ -182,6 +237,9 @@ BUILDS: dict[str, str | Callable[[], Training]] = {
     **{name: name for name in programs.PROGRAMS if name != "adversarial"},
     "odd": odd,
     "reading": reading,
+    "adapted": adapted,
+    "routed": routed,
+    "routed and read": functools.partial(routed, read=True),
     "turns": turns,
     "turns accumulated": functools.partial(turns, accumulate=3),
     "turns accumulated and clipped": functools.partial(turns, accumulate=3, clip_norm=0.1),

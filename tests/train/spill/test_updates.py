@@ -1,6 +1,7 @@
 """The host's own Adam against torch's, and the order in which updates are done."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SPILL, Training
 from dovetail.train.spill import kernel
-from dovetail.train.spill.lanes import lanes_for
+from dovetail.train.spill.lanes import HostLanes, lanes_for
 from dovetail.train.spill.segments import cut
 from dovetail.train.spill.updates import HostUpdates, Job, part
 
@@ -157,3 +158,49 @@ def test_what_fails_in_an_update_is_raised_where_it_is_waited_for() -> None:
     with pytest.raises(ValueError, match=r"shorter|longer"):
         updates.finish(segments[0])
     updates.close()
+
+
+class Slow:
+    """A mark that is past five milliseconds after it was made."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + 0.005
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self._at - time.monotonic()))
+
+    def query(self) -> bool:
+        return time.monotonic() >= self._at
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("use_kernel", [False, pytest.param(True, marks=needs_compiler)])
+@pytest.mark.parametrize("others", [{"accumulate": 2}, {"accumulate": 2, "clip_norm": 0.1}, {}], ids=str)
+def test_gradients_that_land_late_change_nothing(
+    others: dict[str, Any], use_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def member() -> Any:
+        return programs.fresh(lambda: tower(torch.optim.AdamW, {}, **others))
+
+    def down(self: Any, target: torch.Tensor, source: torch.Tensor) -> Slow:
+        target.copy_(source)
+        return Slow()
+
+    monkeypatch.setattr(HostLanes, "down", down)
+    resident = RESIDENT.open([member()], device=CPU, threads=1)
+    spilled = SPILL.open([member()], device=CPU, threads=2, knobs={"device_bytes": 50_000, "kernel": use_kernel})
+    for _ in range(4):
+        expected, found = float(resident.advance()[0].loss), float(spilled.advance()[0].loss)
+        assert found == (pytest.approx(expected, rel=1e-5) if use_kernel else expected)
+    spilled.close()
+
+
+@needs_compiler
+def test_the_kernel_leaves_small_numbers_to_the_process_as_they_are() -> None:
+    kernel.load()
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(float(torch.tensor(1e-40) * 1.0)))
+    thread.start()
+    thread.join()
+    assert found == [float(torch.tensor(1e-40))]
+    assert found[0] > 0
