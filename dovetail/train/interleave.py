@@ -41,9 +41,9 @@ class Interleave(Technique):
         """What spill refuses, and fewer than two."""
         if len(members) < 2:
             return f"interleave trains two tasks or more, got {len(members)}"
-        models = {id(member.training.model) for member in members}
-        if len(models) < len(members):
-            return "tasks must have models of their own; two share one"
+        parameters = [parameter for member in members for parameter in member.training.model.parameters()]
+        if len(set(parameters)) < len(parameters):
+            return "tasks must have models of their own; two share one, or a part of one"
         found = ((number, SPILL.refuse([member])) for number, member in enumerate(members, start=1))
         return next((f"task {number} of {len(members)}: {reason}" for number, reason in found if reason), None)
 

@@ -62,7 +62,9 @@ class Arena:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in it."""
-        return self.size > 0 and tensor.untyped_storage().data_ptr() == self._bytes.data_ptr()
+        if self.size == 0 or tensor.layout != torch.strided:
+            return False
+        return tensor.untyped_storage().data_ptr() == self._bytes.data_ptr()
 
     def __str__(self) -> str:
         return f"{show_bytes(len(self._free) * self._slot)} of {show_bytes(self.size)} free"

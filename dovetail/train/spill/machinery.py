@@ -58,8 +58,7 @@ class Machinery:
         """Arenas in which all these fit. Nothing may be in the old ones."""
         travel = max((room.travel_bytes for room in rooms), default=0)
         gradient = max((room.gradient_bytes for room in rooms), default=0)
-        # One member at a time computes, and what the others had may go; one more is for where two meet.
-        depth = max((room.depth for room in rooms), default=0) + (len(rooms) > 1)
+        depth = max((room.depth for room in rooms), default=0)  # one member at a time computes, the others' may go
         self.streamer.travel = self.streamer.gradients = Arena(0, slot=0, device=self.device)  # the old go first
         self.streamer.travel = Arena(depth, slot=travel, device=self.device)
         # One member computes its backward at a time.

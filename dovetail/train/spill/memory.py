@@ -7,6 +7,7 @@ plain memory is registered with the driver instead, to the byte.
 import mmap
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import torch
@@ -49,9 +50,9 @@ class HostMemory:
             self._taken[buffer.data_ptr()] = buffer
         return buffer
 
-    def scalar(self) -> torch.Tensor:
+    def scalar(self, dtype: torch.dtype) -> torch.Tensor:
         """Room for one number, as `take` gives it but never given back before the end."""
-        return torch.zeros((), pin_memory=self._pins)
+        return torch.zeros((), dtype=dtype, pin_memory=self._pins)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Take a buffer back. Copies from and to it must be over."""
@@ -79,8 +80,13 @@ class DiskMemory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._maps: dict[int, mmap.mmap] = {}
-        self.bytes = 0
+        # A tensor holds its map, and a map its file: what nobody uses any more is gone.
+        self._maps: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+
+    @property
+    def bytes(self) -> int:
+        """How much is on disk."""
+        return sum(map(len, self._maps.values()))
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same values, on disk."""
@@ -91,7 +97,6 @@ class DiskMemory:
         moved = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
         moved.copy_(tensor)
         self._maps[moved.data_ptr()] = mapped
-        self.bytes += tensor.nbytes
         return moved
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -27,6 +27,8 @@ def refusal(training: Training) -> str | None:
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             return f"modules must run as Python; {name or 'the model'!r} is scripted or compiled"
     assert isinstance(training.optimizer, torch.optim.Optimizer)
+    if training.optimizer._optimizer_step_pre_hooks or training.optimizer._optimizer_step_post_hooks:
+        return "an optimizer that is stepped in parts must have no hooks around its steps; this one has"
     return _separable(training.optimizer)
 
 
@@ -49,11 +51,21 @@ def _probe(optimizer: torch.optim.Optimizer, chosen: tuple[int, ...]) -> list[to
     gradients = [[torch.randn(4, _PROBE // 4, generator=generator) for _ in range(2)] for _ in range(3)]
     parameters = [nn.Parameter(values[number].clone()) for number in chosen]
     trial = _like(optimizer, parameters)
+    before = _beside(trial)
     for row in gradients:
         for parameter, number in zip(parameters, chosen, strict=True):
             parameter.grad = row[number].clone()
         trial.step()
+    if _beside(trial) != before:
+        raise ValueError("it keeps counts of its own beside the state of parameters")
     return [parameter.detach() for parameter in parameters]
+
+
+def _beside(optimizer: torch.optim.Optimizer) -> str:
+    """What an optimizer holds beside its parameters and their state."""
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    own = {n: v for n, v in vars(optimizer).items() if isinstance(v, int | float | torch.Tensor) and n != "_opt_called"}
+    return repr((groups, own))
 
 
 def _like(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

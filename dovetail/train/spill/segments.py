@@ -186,6 +186,8 @@ def is_placeholder(tensor: torch.Tensor) -> bool:
     >>> is_placeholder(placeholder(torch.ones(2), torch.float32, torch.device("cpu"))), is_placeholder(torch.ones(2))
     (True, False)
     """
+    if tensor.layout != torch.strided:
+        return False
     return _nothing(tensor.dtype, tensor.device).untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 
 
@@ -216,7 +218,8 @@ def _subtrees(name: str, module: nn.Module, limit_bytes: int) -> Iterator[_Piece
 
 def _cuttable(module: nn.Module) -> bool:
     # torch's own modules read their children's weights without calling them (attention does).
-    own = type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+    stacks = (nn.Sequential, nn.TransformerEncoder, nn.TransformerDecoder)
+    own = type(module).__module__.startswith("torch.nn") and not isinstance(module, stacks)
     return not own and any(True for _ in module.children())
 
 
@@ -231,6 +234,6 @@ def _merged(pieces: list[_Piece]) -> list[_Piece]:
             merged = (first[0], first[1] + merged[1], first[2] + merged[2])
         unique = list(dict.fromkeys(merged[2]))
         at = min(owner.get(p, number) for p in unique)
-        groups[at] = (merged[0], merged[1], unique)
+        groups[at] = (merged[0], list(dict.fromkeys(merged[1])), unique)
         owner |= dict.fromkeys(unique, at)
     return [groups[number] for number in sorted(groups)]

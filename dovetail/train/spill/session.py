@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
+from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.lanes import Mark
@@ -66,6 +68,7 @@ class SpillSession(LoopSession):
         self._waits = training.clip_norm is not None
         self._segments = prepare(training.model, budget_bytes=self._budget, precision=training.precision, device=device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
+        self._optimizer.state.clear()  # the parts have it
         # What work takes on an accelerator is known after a step; until then only what must be is kept.
         self._settled = device.type == "cpu"
         self._working_bytes = 0
@@ -241,7 +244,7 @@ class SpillSession(LoopSession):
 
     def _retried(self, batches: list[Any], *, first: bool) -> StepReport:
         """One step; again with less on the device if that ran out before anything had changed."""
-        buffers = {buffer: buffer.clone() for buffer in self._training.model.buffers()} if first else {}
+        before = _Before(self._training.model, self._random, buffers=first)
         better: Callable[[], None]
         while True:
             self._has_changed = False
@@ -261,7 +264,7 @@ class SpillSession(LoopSession):
                     raise
                 better = rung
             # Not within `except`, where the error keeps everything alive that the failed attempt had made.
-            self._abandon(buffers)
+            self._abandon(before)
             better()
 
     def _reads_from_outside(self, report: StepReport) -> bool:
@@ -277,7 +280,7 @@ class SpillSession(LoopSession):
         self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
-        self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        self._groups = [_settings(group) for group in self._optimizer.param_groups]
         self._round, self._holds = next(_rounds), holds
         if not self._settled and self._owns_machinery:
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -401,7 +404,7 @@ class SpillSession(LoopSession):
         return torch.clamp(self._training.clip_norm / (total + 1e-6), max=1.0)
 
     def _on_host(self, scale: torch.Tensor) -> Callable[[], float]:
-        there = self._machinery.memory.scalar()
+        there = self._machinery.memory.scalar(scale.dtype)
         landed = self._machinery.lanes.down(there, scale)
 
         def value(source: torch.Tensor = scale) -> float:  # it holds on to what is being copied
@@ -508,19 +511,18 @@ class SpillSession(LoopSession):
         """What forward and backward took beside what was there before; updates come after, and take less."""
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - self._bytes_before_step
 
-    def _abandon(self, buffers: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    def _abandon(self, before: "_Before") -> None:
+        """Forget a step that failed before anything had changed."""
         self.drain()  # an update of the step before, or a sum, may be under way
         self._spilled.abandon()
         self._held = []
         self._early.clear()
         if self._spilled.timing is not None:
             self._spilled.timing = Timing(self._device)
-        with torch.no_grad():
-            for buffer, before in buffers.items():
-                buffer.copy_(before)
         for segment in self._segments:
             for entry in segment.entries:
                 entry.master.grad = None
+        before.put_back()
         self._random.begin(self._step, 0)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -577,8 +579,31 @@ class SpillSession(LoopSession):
 def _kept_bytes(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:
     masters = sum(e.master.nbytes for e in segment.entries if e.dtype != e.master.dtype)
     slots = parts[segment].state.values() if segment in parts else ()
-    return (
-        segment.travel_bytes
-        + masters
-        + sum(value.nbytes for each in slots for value in each.values() if isinstance(value, torch.Tensor))
-    )
+    tensors = (value for each in slots for value in each.values() if isinstance(value, torch.Tensor))
+    return segment.travel_bytes + masters + sum(tensor.nbytes for tensor in tensors if tensor.dim())
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings as they are now: a schedule changes rates in place, even while updates go on."""
+    rest = {name: value for name, value in group.items() if name != "params"}
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in rest.items()}
+
+
+class _Before:
+    """What a step may change before it is sure to be taken: buffers, and what has been drawn."""
+
+    def __init__(self, model: nn.Module, random: KeyedRandomness, *, buffers: bool) -> None:
+        self._random, self._drawn = random, random.state()
+        self._buffers = [
+            (module._buffers, name, buffer, buffer.clone())
+            for module in (model.modules() if buffers else ())
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As it was; a buffer that was replaced is the old one again."""
+        for place, name, buffer, value in self._buffers:
+            place[name] = buffer.copy_(value)
+        self._random.restore(self._drawn)

@@ -5,6 +5,7 @@ first is done first: taken in the order of arrival, which is the reverse, forwar
 Knows segments and optimizers; knows nothing of streams but marks.
 """
 
+import atexit
 import contextlib
 import copy
 import dataclasses
@@ -35,7 +36,7 @@ def part(optimizer: torch.optim.Optimizer, segment: LiveSegment) -> torch.optim.
         {**group, "params": [parameter for parameter in group["params"] if parameter in own]}
         for group in optimizer.param_groups
     ]
-    found.state = defaultdict(dict)
+    found.state = defaultdict(dict, {p: slots for p, slots in optimizer.state.items() if p in own})
     return found
 
 
@@ -104,6 +105,7 @@ class HostUpdates:
         self._threads += [threading.Thread(target=self._work, args=each, daemon=True) for each in work]
         for thread in self._threads:
             thread.start()
+        atexit.register(self.close)  # a thread that ends with the process, inside of torch, takes it down
 
     _error: BaseException | None
 
@@ -150,6 +152,7 @@ class HostUpdates:
 
     def close(self) -> None:
         """End the threads; what has not begun is dropped."""
+        atexit.unregister(self.close)
         with self.changed:
             self._closed = True
             self.changed.notify_all()
@@ -250,6 +253,7 @@ class HostUpdates:
         return [
             chunk
             for entry, gradient in _gradients(job)
+            if entry.master in options  # what trains may be in nobody's optimizer
             for chunk in kernel.chunks(
                 entry.master.data,
                 job.optimizer.state[entry.master],
