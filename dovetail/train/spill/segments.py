@@ -81,6 +81,8 @@ class LiveSegment:
     """On the host, pinned; only where it streams."""
     missing: int = 0
     """How many gradients of this backward have not come yet."""
+    is_read_late: bool = False
+    """Backward reads its weights after their last gradient, so that its update waits for the end."""
     submitted: int = 0
     done: int = 0
     """How many jobs of the host's it was given, and how many are over."""

@@ -300,8 +300,7 @@ class SpillSession(LoopSession):
         report = self._report(losses, metrics)
         if self._step == self._began and self._reads_from_outside(report):
             return report  # to be taken again
-        if holds:
-            self._update_held()
+        self._update_held()
         self._advance_schedule()
         return report
 
@@ -321,9 +320,10 @@ class SpillSession(LoopSession):
                 assert entry.gradient is not None
                 add_up(entry.master, entry.gradient)
                 entry.gradient = None
-        if landed is not None and (self._training.accumulate > 1 or not self._holds):
-            self._submit(self._job(segment, arrived, landed, last=self._last and not self._holds))
-        if self._last and self._holds:
+        holds = self._holds or segment.is_read_late
+        if landed is not None and (self._training.accumulate > 1 or not holds):
+            self._submit(self._job(segment, arrived, landed, last=self._last and not holds))
+        if self._last and holds:
             self._held.append(self._job(segment, arrived, landed, last=True))
         elif self._last and landed is None:
             self._update_kept(self._job(segment, arrived, None, last=True), None)

@@ -50,6 +50,7 @@ class Spilled:
         self._slots: dict[LiveSegment, Slot] = {}
         self._arrived: dict[LiveSegment, list[Entry]] = {}
         self._entered: dict[LiveSegment, int] = {}  # how often, in this microbatch's forward
+        self._completed: set[LiveSegment] = set()
         self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
         self._last, self.closed = True, False
         self.timing: Timing | None = None
@@ -74,6 +75,7 @@ class Spilled:
         """A microbatch begins; after the last one of a step the segments' copies are out of date."""
         self._last = last
         self._entered.clear()
+        self._completed.clear()
         if self.parking is not None:
             self.parking.begin()
         for segment in self.segments:
@@ -200,6 +202,8 @@ class Spilled:
         """Backward needs this segment: for a moment, or until its gradients are there."""
         if segment.kept or self._open.get(segment):
             return
+        if segment in self._completed:  # something reads its weights after the last gradient: its update must wait
+            segment.is_read_late = True
         known = segment in self._open
         self._open[segment] = hold
         if not known:
@@ -227,7 +231,8 @@ class Spilled:
 
         if not segment.kept:
             for value in inputs:
-                if isinstance(value, torch.Tensor) and value.requires_grad:
+                # A leaf has its gradient before the weights do.
+                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                     value.register_hook(done)
 
     def _on_gradient(self, entry: Entry, segment: LiveSegment) -> Callable[[torch.Tensor], None]:
@@ -261,6 +266,7 @@ class Spilled:
 
     def _complete(self, segment: LiveSegment) -> None:
         arrived, landed = self._arrived.pop(segment), None
+        self._completed.add(segment)
         segment.missing = 0
         if not segment.kept:
             assert segment.gradients is not None

@@ -83,8 +83,7 @@ def spilled(build: Build, *, device_bytes: int = 1, depth: int = 1, **knobs: Any
                     [member], device=CPU, threads=1, knobs={"device_bytes": device_bytes, "depth": depth, **knobs}
                 )
             except DoesNotFit as error:
-                assert error.needed_bytes > device_bytes
-                device_bytes = error.needed_bytes
+                device_bytes = max(device_bytes + 1, error.needed_bytes)
 
 
 def resident(build: Build) -> Session:

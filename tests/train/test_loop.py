@@ -1,0 +1,223 @@
+"""What a loop of one task holds, whatever takes its steps."""
+
+import collections
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dovetail.testing import programs
+from dovetail.train import RESIDENT, SPILL, Session, Training
+from dovetail.train.loop import describe, to_device
+from dovetail.vocabulary import ProgramError, TrainingError
+
+CPU = torch.device("cpu")
+STEPS = 5
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return functional.mse_loss(model(batch[0]).float(), batch[1])
+
+
+def build(**options: Any) -> Training:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    found: dict[str, Any] = {"model": model, "batches": programs.pairs(4), "loss": loss, "optimizer": optimizer}
+    return Training(**found | options)
+
+
+def opened(technique: str, **options: Any) -> Session:
+    chosen = {"resident": RESIDENT, "spill": SPILL}[technique]
+    return chosen.open([programs.fresh(lambda: build(**options))], device=CPU, threads=1)
+
+
+def by_hand(training: Training) -> tuple[list[float], list[torch.Tensor]]:
+    """bf16 throughout, over masters in float32 that the optimizer steps."""
+    model, masters = training.model, list(training.model.parameters())
+    assert isinstance(training.optimizer, torch.optim.Optimizer)
+    assert isinstance(training.batches, list)
+    names = [name for name, _ in model.named_parameters()]
+    batches, losses = itertools.cycle(training.batches), []
+    for _ in range(STEPS):
+        found = []
+        for _ in range(training.accumulate):
+            halves = [master.detach().bfloat16().requires_grad_() for master in masters]
+            inputs, targets = next(batches)
+            outputs = torch.func.functional_call(model, dict(zip(names, halves, strict=True)), (inputs.bfloat16(),))
+            each = functional.mse_loss(outputs.float(), targets)
+            (each / training.accumulate if training.accumulate > 1 else each).backward()
+            for master, half in zip(masters, halves, strict=True):
+                assert half.grad is not None
+                gradient = half.grad.float()
+                master.grad = gradient if master.grad is None else master.grad + gradient
+            found.append(each.detach())
+        if training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(masters, training.clip_norm)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        losses.append(float(torch.stack(found).mean()))
+    return losses, masters
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.05}, {"accumulate": 2, "clip_norm": 0.05}], ids=str)
+def test_bf16_throughout_is_what_one_would_write(technique: str, options: dict[str, Any]) -> None:
+    expected, masters = by_hand(programs.fresh(lambda: build(**options)).training)
+    session = opened(technique, precision="bf16-pure", **options)
+    assert [float(session.advance()[0].loss) for _ in range(STEPS)] == expected
+    found = session.state().tensors
+    for name, master in zip((name for name, _ in network().named_parameters()), masters, strict=True):
+        assert found[f"model/{name}"].dtype == torch.float32
+        assert torch.equal(found[f"model/{name}"], master)
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_a_step_reports_the_mean_of_its_microbatches_and_the_metrics_of_the_last(technique: str) -> None:
+    seen: list[float] = []
+
+    def told(model: nn.Module, batch: Any) -> Any:
+        found = loss(model, batch)
+        seen.append(float(found.detach()))
+        return found, {"number": len(seen)}
+
+    session = opened(technique, loss=told, accumulate=2, clip_norm=1e9)
+    for step in range(1, 4):
+        (report,) = session.advance()
+        assert report.step == step
+        assert float(report.loss) == float(torch.tensor(seen[-2:]).mean())
+        assert report.metrics == {"number": 2 * step}
+    session.close()
+
+
+class Moody(nn.Module):
+    """A part of it is in evaluation mode for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.modes: list[tuple[bool, bool]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.modes.append((self.training, self.norm.training))
+        found: torch.Tensor = self.head(self.norm(x))
+        return found
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_modes_are_those_of_the_program_after_an_evaluation(technique: str) -> None:
+    model = Moody()
+    model.norm.eval()
+    x = torch.randn(8, 4)
+    session = opened(
+        technique,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        evaluate=lambda model: {"mean": float(model(x).mean())},
+    )
+    session.advance()
+    session.evaluate()
+    session.advance()
+    assert model.modes == [(True, False), (False, False), (True, False)]
+    session.close()
+
+
+def test_a_model_in_evaluation_mode_is_put_to_training() -> None:
+    model = network().eval()
+    opened("resident", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_evaluations_keep_no_graph_and_give_plain_numbers(technique: str) -> None:
+    x, grads = torch.randn(8, 4), []
+
+    def evaluate(model: nn.Module) -> dict[str, Any]:
+        found = model(x)
+        grads.append((found.requires_grad, torch.is_grad_enabled()))
+        return {"tensor": found.mean(), "number": 3}
+
+    session = opened(technique, evaluate=evaluate)
+    found = session.evaluate()
+    assert {name: type(value) for name, value in found.items()} == {"tensor": float, "number": float}
+    assert grads == [(False, False)]
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_an_evaluation_that_raises_puts_the_modes_back(technique: str) -> None:
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        raise ValueError("mine")
+
+    session = opened(technique, evaluate=evaluate)
+    with pytest.raises(ValueError, match="mine"):
+        session.evaluate()
+    session.advance()
+    assert session._training.model.training  # type: ignore[attr-defined]
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_metrics_must_be_named(technique: str) -> None:
+    session = opened(technique, evaluate=lambda model: 0.5)
+    with pytest.raises(ProgramError, match="evaluate must give a dict of metrics, got float"):
+        session.evaluate()
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+@pytest.mark.parametrize("kind", [ProgramError, torch.OutOfMemoryError, MemoryError])
+def test_what_says_enough_passes_as_it_is(technique: str, kind: type[Exception]) -> None:
+    def raises(model: nn.Module, batch: Any) -> torch.Tensor:
+        raise kind("enough")
+
+    session = opened(technique, loss=raises)
+    with pytest.raises(kind, match="enough"):
+        session.advance()
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+def test_anything_else_is_told_with_the_step_and_the_batch(technique: str) -> None:
+    session = opened(technique, batches=[(torch.ones(2, 3), torch.ones(2, 1))])
+    with pytest.raises(TrainingError, match=r"step 1 \(epoch 0, batch 1\).*float32\[2, 3\], float32\[2, 1\]"):
+        session.advance()
+    session.close()
+
+
+Pair = collections.namedtuple("Pair", "one two")
+META = torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(2),
+        [torch.ones(2), 3],
+        (torch.ones(2), "text"),
+        {"a": [torch.ones(2)], "b": None},
+        Pair(torch.ones(2), (torch.ones(1),)),
+        collections.OrderedDict(a=torch.ones(2)),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_batches_move_and_keep_their_type(batch: Any) -> None:
+    moved = to_device(batch, META)
+    assert type(moved) is type(batch)
+    assert all(tensor.device == META for tensor in _tensors(moved))
+    assert describe(moved) == describe(batch)
+    assert to_device(batch, CPU) is batch
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    inner = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return [tensor for each in inner for tensor in _tensors(each)]
