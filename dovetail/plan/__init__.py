@@ -5,7 +5,7 @@ Floor 1. Reads records and returns records: no torch, no clock, no environment, 
 
 from collections.abc import Callable
 
-from dovetail.plan import listing
+from dovetail.plan import joint, listing
 from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import Trial, counts, options, trials
 from dovetail.plan.check import check, violations
@@ -16,6 +16,7 @@ from dovetail.plan.worth import worthwhile
 from dovetail.vocabulary import Plan
 
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {
+    "joint": joint.plan,
     "list": listing.plan,
 }
 

@@ -1,0 +1,243 @@
+"""The only door to a solver: linear programs and packings in time, on OR-tools.
+
+Knows rows, activities and whole ticks; does not know tasks, options or devices. OR-tools is imported when
+something is first solved, because that takes half a second which `dovetail --help` should not. Limits are
+deterministic work, so the same question has the same answer on a busy machine and on an idle one.
+"""
+
+import dataclasses
+import functools
+import importlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A variable of a covering program: what one unit of it covers, and what it draws from each pool.
+
+    >>> Column(covers={0: 1}, draws={0: 3.0}).covers
+    {0: 1}
+    """
+
+    covers: Mapping[int, int]
+    draws: Mapping[int, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """The least share of every pool with which all needs can be covered: `ratio` is proven, whatever the solver's
+    tolerance; `amounts` are the columns' values in the solution found.
+
+    >>> Cover(ratio=0.5, amounts=(1.0,)).ratio
+    0.5
+    """
+
+    ratio: float
+    amounts: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """Something that may take place once, for `ticks`: what it covers, what it draws from each resource meanwhile,
+    and the tick of its start in a packing known already.
+
+    `after` is an equal activity that must be used first and start no later: of equals, any order is as good.
+
+    >>> Activity(ticks=5, covers={0: 1}, draws={0: 2}).after is None
+    True
+    """
+
+    ticks: int
+    covers: Mapping[int, int]
+    draws: Mapping[int, int]
+    hint: int | None = None
+    after: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """What became of a search: `starts` by activity where a packing was found; else whether there `is_none`, or
+    whether it is still open because the work was used up.
+
+    >>> Packed(starts=None, is_none=True, work=0.1).is_none
+    True
+    """
+
+    starts: Mapping[int, int] | None
+    is_none: bool
+    work: float
+
+
+def cover(columns: Sequence[Column], *, needs: Sequence[int], pools: Sequence[float]) -> Cover:
+    """Minimise s over x ≥ 0 with Σ covers·x ≥ needs and Σ draws·x ≤ s·pools.
+
+    The ratio is rebuilt from the dual: prices of pools with Σ price·pool = 1 and worths of needs such that no column
+    covers more worth than it draws prove s ≥ Σ worth·need.
+
+    >>> two_ways = [Column(covers={0: 1}, draws={0: 2.0}), Column(covers={0: 1}, draws={1: 6.0})]
+    >>> round(cover(two_ways, needs=[10], pools=[10.0, 10.0]).ratio, 6)
+    1.5
+    """
+    linear = _load("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
+    infinity = linear.infinity()
+    share = linear.NumVar(0.0, infinity, "")
+    need_rows = [linear.Constraint(float(need), infinity) for need in needs]
+    pool_rows = [linear.Constraint(-infinity, 0.0) for _ in pools]
+    for row, size in zip(pool_rows, pools, strict=True):
+        row.SetCoefficient(share, -size)
+    variables = [_variable(linear, column, need_rows, pool_rows) for column in columns]
+    linear.Minimize(share)
+    if linear.Solve() != linear.OPTIMAL:
+        return Cover(ratio=0.0, amounts=(0.0,) * len(columns))
+    worths = [max(0.0, row.dual_value()) for row in need_rows]
+    prices = [max(0.0, -row.dual_value()) for row in pool_rows]
+    amounts = tuple(variable.solution_value() for variable in variables)
+    return Cover(ratio=_proven(columns, needs, pools, worths, prices), amounts=amounts)
+
+
+def _variable(linear: Any, column: Column, need_rows: Sequence[Any], pool_rows: Sequence[Any]) -> Any:
+    variable = linear.NumVar(0.0, linear.infinity(), "")
+    for need, times in column.covers.items():
+        need_rows[need].SetCoefficient(variable, float(times))
+    for pool, amount in column.draws.items():
+        pool_rows[pool].SetCoefficient(variable, amount)
+    return variable
+
+
+def _proven(
+    columns: Iterable[Column],
+    needs: Sequence[int],
+    pools: Sequence[float],
+    worths: Sequence[float],
+    prices: Sequence[float],
+) -> float:
+    """What the dual proves once rounding is taken out of it: worths are lowered until every column is honest."""
+    total = sum(price * size for price, size in zip(prices, pools, strict=True))
+    honest = 1.0
+    for column in columns:
+        worth = sum(worths[need] * times for need, times in column.covers.items())
+        price = sum(prices[pool] * amount for pool, amount in column.draws.items())
+        if worth > price:
+            honest = min(honest, price / worth)
+    value = sum(worth * need for worth, need in zip(worths, needs, strict=True))
+    return honest * value / total if total > 0 else 0.0
+
+
+def pack(
+    activities: Sequence[Activity],
+    *,
+    needs: Sequence[int],
+    capacities: Sequence[int],
+    busy: Iterable[tuple[int, Mapping[int, int]]] = (),
+    horizon: int,
+    work: float,
+) -> Packed:
+    """Choose activities that cover every need exactly, and a start for each, so that all end by the horizon and no
+    resource gives more than its capacity; `busy` holds what is drawn from now until a tick whatever is chosen.
+
+    `work` is deterministic, about a second of one core for each unit.
+
+    >>> both = [Activity(ticks=5, covers={number: 1}, draws={0: 1}) for number in range(2)]
+    >>> sorted(pack(both, needs=[1, 1], capacities=[1], horizon=10, work=1.0).starts.values())
+    [0, 5]
+    >>> pack(both, needs=[1, 1], capacities=[1], horizon=9, work=1.0).is_none
+    True
+    """
+    if horizon < 0 or work <= 0:
+        return Packed(starts=None, is_none=horizon < 0, work=0.0)
+    module = _load("ortools.sat.python.cp_model")
+    model = module.CpModel()
+    used, starts = _variables(model, activities, horizon)
+    _cover_exactly(model, activities, used, needs)
+    _hold(model, activities, used, starts, capacities, tuple(busy), horizon)
+    solver = module.CpSolver()
+    solver.parameters.max_deterministic_time = work
+    # One search at a time: several at once answer differently from run to run, and taking turns in lockstep
+    # (`interleave_search`) with a hint ends the process (OR-tools 9.15, a failed check in QuickSolveWithHint).
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    status = solver.solve(model)
+    spent = solver.response_proto.deterministic_time
+    if status in (module.OPTIMAL, module.FEASIBLE):
+        chosen = [number for number in starts if solver.value(used[number])]
+        return Packed(starts={number: solver.value(starts[number]) for number in chosen}, is_none=False, work=spent)
+    assert status in (module.INFEASIBLE, module.UNKNOWN), solver.status_name(status)
+    return Packed(starts=None, is_none=status == module.INFEASIBLE, work=spent)
+
+
+def _variables(model: Any, activities: Sequence[Activity], horizon: int) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Whether and when each activity that can end in time takes place."""
+    used, starts = {}, {}
+    for number, activity in enumerate(activities):
+        if activity.ticks > horizon:
+            continue
+        used[number] = model.new_bool_var("")
+        starts[number] = model.new_int_var(0, horizon - activity.ticks, "")
+        if activity.after in used:
+            model.add_implication(used[number], used[activity.after])
+            model.add(starts[activity.after] <= starts[number]).only_enforce_if(used[number])
+        model.add_hint(used[number], activity.hint is not None)
+        if activity.hint is not None:
+            model.add_hint(starts[number], min(activity.hint, horizon - activity.ticks))
+    return used, starts
+
+
+def _cover_exactly(model: Any, activities: Sequence[Activity], used: Mapping[int, Any], needs: Sequence[int]) -> None:
+    covering: list[list[Any]] = [[] for _ in needs]
+    plain = [True] * len(needs)
+    for number, variable in used.items():
+        for need, times in activities[number].covers.items():
+            covering[need].append(times * variable if times > 1 else variable)
+            plain[need] &= times == 1
+    for need, amount in enumerate(needs):
+        if amount == 1 and plain[need]:
+            model.add_exactly_one(covering[need])
+        else:
+            model.add(sum(covering[need]) == amount)
+
+
+def _hold(
+    model: Any,
+    activities: Sequence[Activity],
+    used: Mapping[int, Any],
+    starts: Mapping[int, Any],
+    capacities: Sequence[int],
+    busy: Sequence[tuple[int, Mapping[int, int]]],
+    horizon: int,
+) -> None:
+    """No resource gives more than it has at any time, nor, in sum, more than its capacity times the horizon."""
+    intervals = {
+        number: model.new_optional_fixed_size_interval_var(starts[number], activities[number].ticks, used[number], "")
+        for number in used
+    }
+    for resource, capacity in enumerate(capacities):
+        drawing = [number for number in used if activities[number].draws.get(resource, 0) > 0]
+        held = [(until, draws[resource]) for until, draws in busy if draws.get(resource, 0) > 0 and until > 0]
+        fixed = [model.new_fixed_size_interval_var(0, until, "") for until, _ in held]
+        amounts = [activities[number].draws[resource] for number in drawing]
+        # What is under way may hold more than there is; that is not for a plan to refuse.
+        size = max(capacity, sum(amount for _, amount in held))
+        model.add_cumulative(
+            [*(intervals[number] for number in drawing), *fixed],
+            [*amounts, *(amount for _, amount in held)],
+            size,
+        )
+        # Without this cut the solver's own bound is worthless: it adds up no areas across activities it has not fixed.
+        room = size * horizon - sum(min(until, horizon) * amount for until, amount in held)
+        areas = [activities[number].ticks * amount for number, amount in zip(drawing, amounts, strict=True)]
+        if areas and sum(areas) > room:
+            scale = _scale(sum(areas))
+            terms = [(area // scale) * used[number] for number, area in zip(drawing, areas, strict=True)]
+            model.add(sum(terms) <= max(0, room) // scale)
+
+
+def _scale(total: int) -> int:
+    # Sums must stay well within 64 bits; areas are rounded down, so the cut only eases.
+    return max(1, math.ceil(total / (1 << 60)))
+
+
+@functools.cache
+def _load(name: str) -> Any:
+    return importlib.import_module(name)
