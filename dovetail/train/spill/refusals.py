@@ -24,6 +24,10 @@ def refusal(training: Training) -> str | None:
     if any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
         return "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
     for name, module in training.model.named_modules():
+        if module._forward_pre_hooks and any(True for _ in module.parameters()):
+            return f"weights must be read by forward; {name or 'the model'!r} has hooks that run before it is there"
+        if getattr(module, "max_norm", None) is not None:
+            return f"forward must leave weights as they are; {name!r} changes its own (max_norm)"
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             return f"modules must run as Python; {name or 'the model'!r} is scripted or compiled"
     assert isinstance(training.optimizer, torch.optim.Optimizer)

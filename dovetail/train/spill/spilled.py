@@ -123,7 +123,7 @@ class Spilled:
         def entered(*positional: Any, **named: Any) -> Any:
             self._enter(segment)
             try:
-                return own(*positional, **named)
+                return self._own(own(*positional, **named))
             finally:
                 self._leave(segment)
 
@@ -132,7 +132,7 @@ class Spilled:
                 if not _in_backward():
                     self._watch_inputs(segment, (*positional, *named.values()))
                 if self.recompute and not segment.fixed and not self._is_recomputed():
-                    run = _once(entered, module)
+                    run = _unchanged(_once(entered, module), positional if self.parking is None else ())
                     if self.parking is not None:
                         return self.parking.checkpoint(run, positional, named)
                     return checkpoint(run, *positional, use_reentrant=False, **named)
@@ -148,6 +148,14 @@ class Spilled:
                 vars(module).pop("forward", None)
 
         self._release.append(release)
+
+    def _own(self, found: Any) -> Any:
+        """What a module gives, in memory of its own: weights that it hands out would be overwritten where they lie."""
+        if isinstance(found, torch.Tensor):
+            return found.clone() if self._streamer.travel.holds(found) else found
+        if type(found) in (tuple, list):
+            return type(found)(self._own(value) for value in found)
+        return {key: self._own(value) for key, value in found.items()} if type(found) is dict else found
 
     def _is_recomputed(self) -> bool:
         """Whether a checkpoint of the program's own is around, forward or when it is computed again: once is enough."""
@@ -279,6 +287,21 @@ class Spilled:
         self._complete_with(segment, arrived, landed)
         if self.timing:
             self.timing.complete(segment)
+
+
+def _unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    """A forward that refuses to run again on inputs that were changed in place since."""
+    seen = [(value, value._version) for value in inputs if isinstance(value, torch.Tensor)]
+
+    def run(*positional: Any, **named: Any) -> Any:
+        if any(value._version != version for value, version in seen):
+            raise ProgramError(
+                "what a recomputed module was given must stay as it was until backward; an input was changed in place. "
+                "Write x = x + y instead of x += y, or do without recomputation."
+            )
+        return forward(*positional, **named)
+
+    return run if seen else forward
 
 
 def _once(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
