@@ -40,6 +40,7 @@ class TechniqueConformance:
     tolerance: float = 0.0
     threads: int = 1
     device: torch.device = torch.device("cpu")
+    _size: int = 1
 
     def gang(self, program: str) -> list[SessionMember]:
         """The members of one session, freshly built."""
@@ -160,6 +161,7 @@ class TechniqueConformance:
 
     def _admitted(self, program: str) -> list[SessionMember]:
         members = self.gang(program)
+        self._size = len(members)  # once: building another gang to count it would seed every generator anew
         if reason := self.technique.refuse(members):
             pytest.skip(f"{self.technique.name} refuses {program!r}: {reason}")
         return members
@@ -177,14 +179,11 @@ class TechniqueConformance:
             session.load(checkpoint.read(path), number)
         return session
 
-    def _size(self) -> int:
-        return len(self.gang("momentum"))
-
     def _advance(self, session: Session) -> list[list[float]]:
-        return [[float(report.loss) for report in session.advance(range(self._size()))]]
+        return [[float(report.loss) for report in session.advance(range(self._size))]]
 
     def _states(self, session: Session) -> list[TrainingState]:
-        return [session.state(member) for member in range(self._size())]
+        return [session.state(member) for member in range(self._size)]
 
     def _run(self, session: Session, steps: int) -> tuple[list[TrainingState], list[list[float]]]:
         losses = [row for _ in range(steps) for row in self._advance(session)]

@@ -69,8 +69,8 @@ def layout(
 ) -> Layout:
     """Where the segments live within these budgets. Raises `DoesNotFit` where there is no such layout.
 
-    Kept are the fixed segments and then those of the others that fit, from the first on: forward needs those soonest
-    after their update. `working_bytes` are activations and what is temporary. `holds_gradients` where gradients of
+    Kept are the fixed segments and then as many of the others as fit, the smaller first, of equal ones the first:
+    forward needs those soonest after their update. `working_bytes` are activations and what is temporary. `holds_gradients` where gradients of
     kept segments wait for the end of a step (clipping, accumulation). What streams takes room for `depth` segments and
     two gradients on the device; state that exceeds the host goes to disk, the last segment's first: it has the most
     time between its gradient and its next forward.
@@ -102,7 +102,9 @@ def _keep(
     segments: Sequence[Segment], device_bytes: int, working_bytes: int, depth: int, holds_gradients: bool
 ) -> tuple[frozenset[str], int, int]:
     """The segments that stay, what all takes on the device, and for how many streamed ones there is room."""
-    order = sorted(segments, key=lambda segment: not segment.fixed)  # stable: forward order but for the fixed
+    # The fixed first. Then by size, and in the order of forward where that is equal: a large segment that does not fit
+    # (an embedding, as a rule) must not keep out smaller ones, and more memory must never keep less.
+    order = sorted(segments, key=lambda segment: (not segment.fixed, segment.travel_bytes + segment.state_bytes))
     fixed = sum(segment.fixed for segment in segments)
     held = [each.travel_bytes + each.state_bytes + holds_gradients * each.gradient_bytes for each in order]
     kept_bytes = list(itertools.accumulate(held, initial=0))
@@ -120,13 +122,7 @@ def _keep(
         least = min(counts, key=needed)
         parts = (working_bytes, kept_bytes[least], needed(least) - working_bytes - kept_bytes[least])
         raise _no_device(needed(least), device_bytes, *parts)
-    kept, taken = [segment.name for segment in order[:count]], needed(count)
-    # A large segment that does not fit (an embedding, as a rule) must not keep out smaller ones after it.
-    for segment, size in zip(order[count:], held[count:], strict=True):
-        if taken + size <= device_bytes and len(kept) < len(order) - 1:
-            kept.append(segment.name)
-            taken += size
-    return frozenset(kept), taken, min(depth, len(order) - len(kept))
+    return frozenset(segment.name for segment in order[:count]), needed(count), min(depth, len(order) - count)
 
 
 def _no_device(needed: int, budget: int, working: int, kept: int, room: int) -> DoesNotFit:

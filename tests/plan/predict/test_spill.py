@@ -67,12 +67,13 @@ def test_a_layout_keeps_within_its_budgets_and_says_what_it_takes(
 
 
 @given(any_segments(), budgets)
-def test_fixed_segments_and_the_longest_beginning_that_fits_are_kept(
+def test_fixed_segments_and_as_many_of_the_smallest_as_fit_are_kept(
     found: tuple[Segment, ...], budget: dict[str, int]
 ) -> None:
     made = judged(found, **budget)
     fixed = frozenset(each.name for each in found if each.fixed)
-    others = [each.name for each in found if not each.fixed]
+    by_size = sorted(found, key=lambda each: each.travel_bytes + each.state_bytes)
+    others = [each.name for each in by_size if not each.fixed]
     beginnings = [fixed | set(others[:count]) for count in range(len(others) + 1)]
     fitting = [kept for kept in beginnings if needed_on_device(found, kept, budget) <= budget["device_bytes"]]
     if isinstance(made, Layout):
