@@ -70,7 +70,8 @@ def layout(
     """Where the segments live within these budgets. Raises `DoesNotFit` where there is no such layout.
 
     Kept are the fixed segments and then as many of the others as fit, the smaller first, of equal ones the first:
-    forward needs those soonest after their update. `working_bytes` are activations and what is temporary. `holds_gradients` where gradients of
+    forward needs those soonest after their update.
+    `working_bytes` are activations and what is temporary. `holds_gradients` where gradients of
     kept segments wait for the end of a step (clipping, accumulation). What streams takes room for `depth` segments and
     two gradients on the device; state that exceeds the host goes to disk, the last segment's first: it has the most
     time between its gradient and its next forward.
