@@ -206,6 +206,10 @@ class InterleaveSession(Session):
         for session in self._sessions:
             session.drain()
 
+    def forget_rates(self) -> None:
+        """Judge how fast updates are by those from here on."""
+        self._machinery.updates.forget_rate()
+
     def forecast(self) -> Forecast:
         """What the gang takes."""
         each = [session.forecast() for session in self._sessions]
@@ -268,6 +272,6 @@ class InterleaveSession(Session):
         for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
             left -= session.keep_within(left)
         self._furnish()
-        self._machinery.updates.forget_rate()
+        self.forget_rates()
         torch.cuda.empty_cache()
         self._settled = True

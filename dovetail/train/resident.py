@@ -96,7 +96,8 @@ class ResidentSession(LoopSession):
             self._half.refresh()
         if training.schedule is not None:
             training.schedule.step()
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:  # those that no optimizer has count to the norm of one step, not of all
+            parameter.grad = None
         return self._report(losses, metrics)
 
     def _custom_step(self, batches: list[Any]) -> StepReport:

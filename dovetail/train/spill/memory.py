@@ -4,18 +4,22 @@ torch's own pinned allocator rounds every size up to a power of two, which for a
 plain memory is registered with the driver instead, to the byte.
 """
 
+import concurrent.futures
 import mmap
 import os
 import tempfile
+import threading
 import weakref
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import show_bytes
 
-_MADV_PAGEOUT = 21  # Linux 5.4; Python has no name for it yet
+# So many tensors may wait to be written.
+_BEHIND = 16
 
 
 class HostMemory:
@@ -67,13 +71,17 @@ class HostMemory:
 
 
 class DiskMemory:
-    """Tensors in an unlinked file: the kernel writes them behind and reads them ahead when told to.
+    """Tensors in unlinked files, read ahead and written behind when told to.
+
+    What was written is flushed by a thread and then dropped from memory. Left to the kernel it stays, and where nearly
+    all memory is taken, pages that are not on disk yet are what a process is killed for.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     disk = DiskMemory(Path(folder))
     ...     moved = disk.move(torch.arange(3.0))
     ...     disk.expect([moved])
     ...     disk.forget([moved])
+    >>> disk.close()
     >>> moved
     tensor([0., 1., 2.])
     """
@@ -81,7 +89,11 @@ class DiskMemory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         # A tensor holds its map, and a map its file: what nobody uses any more is gone.
-        self._maps: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+        self._maps: weakref.WeakValueDictionary[int, _File] = weakref.WeakValueDictionary()
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="dovetail-disk")
+        self._room, self._error = threading.BoundedSemaphore(_BEHIND), None
+
+    _error: BaseException | None
 
     @property
     def bytes(self) -> int:
@@ -93,10 +105,11 @@ class DiskMemory:
         self._directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as file:
             os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # a full disk says so here, and not by a signal later
-            mapped = mmap.mmap(file.fileno(), tensor.nbytes)
+            mapped = _File(file.fileno(), tensor.nbytes)
         moved = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
         moved.copy_(tensor)
         self._maps[moved.data_ptr()] = mapped
+        self.forget([moved])
         return moved
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -110,7 +123,41 @@ class DiskMemory:
                 mapped.madvise(mmap.MADV_WILLNEED)
 
     def forget(self, tensors: list[torch.Tensor]) -> None:
-        """These are not needed for a while: the kernel may write them behind and use their memory."""
+        """These are not needed for a while: write them behind, then let go of their memory.
+
+        Waits where too much is still to be written. Raises what writing raised before.
+        """
         for tensor in tensors:
             if mapped := self._maps.get(tensor.data_ptr()):
-                mapped.madvise(_MADV_PAGEOUT)
+                self._room.acquire()
+                self._writer.submit(mapped.drop).add_done_callback(self._written)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread once everything is written. May be called twice."""
+        self._writer.shutdown()
+
+    def _written(self, done: "concurrent.futures.Future[None]") -> None:
+        self._error = done.exception() or self._error
+        self._room.release()
+
+
+class _File(mmap.mmap):
+    """A map that can be written out and let go of; the file is gone with it."""
+
+    def __new__(cls, number: int, size: int) -> Self:
+        found = super().__new__(cls, number, size)
+        found.number = os.dup(number)
+        return found
+
+    number: int
+
+    def drop(self) -> None:
+        """Write what is new, then forget all of it. What is being written meanwhile is not lost: it stays in memory."""
+        os.fdatasync(self.number)
+        self.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(self.number, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __del__(self) -> None:
+        os.close(self.number)

@@ -62,6 +62,10 @@ class Placing:
             self.to_disk(segment, part)
             self._disk.forget(_tensors(segment, part))
 
+    def close(self) -> None:
+        """Nothing moves any more. May be called twice."""
+        self._disk.close()
+
     @torch.no_grad()
     def refresh(self, segment: LiveSegment) -> None:
         """Bring what travels up to date with the masters."""

@@ -16,6 +16,7 @@ from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
+from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.lanes import Mark
@@ -190,6 +191,10 @@ class SpillSession(LoopSession):
         """Wait until every update is done."""
         self._machinery.updates.drain(self._segments)
 
+    def forget_rates(self) -> None:
+        """Judge how fast updates are by those from here on."""
+        self._machinery.updates.forget_rate()
+
     def state(self, member: int = 0) -> TrainingState:
         """The masters and their slots, wherever they are, under their canonical names."""
         self.drain()
@@ -220,15 +225,26 @@ class SpillSession(LoopSession):
             self._machinery.itineraries.pop(segment, None)
             for entry in segment.entries:
                 entry.master.data = entry.master.data.to("cpu", copy=True)
+        self._placing.close()
         if self._owns_machinery:
             self._machinery.close()
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """The user's metrics. What evaluation alone reads from outside its module is found here, and stays."""
+        while True:
+            try:
+                return super().evaluate()
+            except UsedWhileAway as error:
+                read = error.segment
+            self._spilled.abandon()
+            self._keep_always(read)
 
     # A step
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         stack = contextlib.ExitStack()
         stack.enter_context(super()._computing())
-        stack.enter_context(self._spilled.computing())
+        stack.enter_context(self._spilled.computing(watching=self._step == self._began or not torch.is_grad_enabled()))
         return stack
 
     def _take_step(self, batches: list[Any]) -> StepReport:
@@ -249,10 +265,7 @@ class SpillSession(LoopSession):
         while True:
             self._has_changed = False
             try:
-                report = self._step_once(batches, holds=first or self._waits)
-                if first and self._reads_from_outside(report):
-                    raise UsedWhileAway(self._spilled.passed_by()[0])
-                return report
+                return self._step_once(batches, holds=first or self._waits)
             except UsedWhileAway as error:
                 if not first:
                     raise
@@ -266,10 +279,6 @@ class SpillSession(LoopSession):
             # Not within `except`, where the error keeps everything alive that the failed attempt had made.
             self._abandon(before)
             better()
-
-    def _reads_from_outside(self, report: StepReport) -> bool:
-        # A weight that is away is not a number. Only forward can have read it: it has no gradient, so it is frozen.
-        return bool(self._spilled.passed_by()) and not bool(torch.isfinite(report.loss))
 
     def _keep_always(self, read: LiveSegment) -> None:
         """It is read by others than its own modules, and so may be those that nobody called: they stay."""
@@ -298,8 +307,6 @@ class SpillSession(LoopSession):
         if not self._settled and self._owns_machinery:
             self._see_work()
         report = self._report(losses, metrics)
-        if self._step == self._began and self._reads_from_outside(report):
-            return report  # to be taken again
         self._update_held()
         self._advance_schedule()
         return report
@@ -479,7 +486,7 @@ class SpillSession(LoopSession):
         else:
             self.keep_within(max(0, -over - int(self._budget * _MARGIN)))
             self._machinery.furnish([self.room])
-            self._machinery.updates.forget_rate()  # the first touched memory that nobody had touched
+            self.forget_rates()  # the first touched memory that nobody had touched
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -594,16 +601,9 @@ class _Before:
 
     def __init__(self, model: nn.Module, random: KeyedRandomness, *, buffers: bool) -> None:
         self._random, self._drawn = random, random.state()
-        self._buffers = [
-            (module._buffers, name, buffer, buffer.clone())
-            for module in (model.modules() if buffers else ())
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
+        self._buffers = Buffers(model.modules() if buffers else ())
 
-    @torch.no_grad()
     def put_back(self) -> None:
-        """As it was; a buffer that was replaced is the old one again."""
-        for place, name, buffer, value in self._buffers:
-            place[name] = buffer.copy_(value)
+        """As it was."""
+        self._buffers.put_back()
         self._random.restore(self._drawn)

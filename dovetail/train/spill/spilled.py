@@ -6,7 +6,7 @@ Knows autograd and streams; knows nothing of optimizers.
 """
 
 import contextlib
-import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +15,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dovetail.train.spill.arena import Slot
+from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.parking import Parking
 from dovetail.train.spill.segments import Entry, LiveSegment, is_placeholder
 from dovetail.train.spill.streaming import Itinerary, Saved, Streamer, UsedWhileAway
 from dovetail.train.spill.timing import Timing
+from dovetail.train.spill.watching import Watching
 from dovetail.train.weights import StandIns, to_half
 from dovetail.vocabulary import ProgramError
 
@@ -52,6 +54,7 @@ class Spilled:
         self._entered: dict[LiveSegment, int] = {}  # how often, in this microbatch's forward
         self._completed: set[LiveSegment] = set()
         self._open: dict[LiveSegment, bool] = {}  # in backward; whether it was computed again, and so must stay
+        self._running: Counter[LiveSegment] = Counter()  # how often each is inside its own forward now
         self._last, self.closed = True, False
         self.timing: Timing | None = None
         self.stand_ins = StandIns(model, {e.master: e.leaf for segment in segments for e in segment.entries})
@@ -66,9 +69,12 @@ class Spilled:
                 self._release.append(entry.leaf.register_post_accumulate_grad_hook(hook).remove)
 
     @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """What forward runs under."""
-        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+    def computing(self, *, watching: bool) -> Iterator[None]:
+        """What forward runs under; with `watching`, weights that are read from outside their modules are found."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+            if watching:
+                stack.enter_context(Watching(self.segments, runs=lambda segment: self._running[segment] > 0))
             yield
 
     def begin(self, *, last: bool) -> None:
@@ -103,6 +109,7 @@ class Spilled:
         for slot in self._slots.values():
             self._streamer.give_back(slot, self._streamer.lanes.mark())
         self._slots, self._arrived, self._open = {}, {}, {}
+        self._running.clear()
         self._streamer.discard_all(self.segments)
         self._itinerary.turn()
 
@@ -174,12 +181,14 @@ class Spilled:
             self._streamer.enter(segment)
             if torch.is_grad_enabled():
                 self._prefetch()
+        self._running[segment] += 1
         if self.timing and torch.is_grad_enabled():
             self.timing.enter(segment)
 
     def _leave(self, segment: LiveSegment) -> None:
         if _in_backward():
             return  # what is computed again is used until its gradients are there
+        self._running[segment] -= 1
         if self.timing and torch.is_grad_enabled():
             self.timing.leave(segment)
         if not segment.kept:
@@ -305,22 +314,22 @@ def _unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable
 
 
 def _once(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-    """A forward whose later runs leave the module's buffers alone: running means must not count a batch twice."""
-    buffers = list(module.buffers())
-    if not buffers:
+    """A forward whose later runs begin with the module's buffers as the first did, and leave them alone: running means
+    must not count a batch twice."""
+    if not any(True for _ in module.buffers()):
         return forward
-    runs = itertools.count()
+    first: list[Buffers] = []
 
     def run(*positional: Any, **named: Any) -> Any:
-        if not next(runs):
+        now = Buffers(module.modules())
+        if not first:
+            first.append(now)
             return forward(*positional, **named)
-        before = [buffer.clone() for buffer in buffers]
+        first[0].put_back()
         try:
             return forward(*positional, **named)
         finally:
-            with torch.no_grad():
-                for buffer, value in zip(buffers, before, strict=True):
-                    buffer.copy_(value)
+            now.put_back()
 
     return run
 

@@ -93,3 +93,29 @@ def test_a_real_limit_raises_and_sends_no_signal(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert torch.equal(moved, torch.ones(1024))
     assert disk.bytes == 4096
+
+
+def test_a_disk_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    disk = DiskMemory(tmp_path)
+    moved = disk.move(torch.ones(4))
+    disk.close()
+    disk = DiskMemory(tmp_path)
+    moved = disk.move(moved)
+    monkeypatch.setattr(os, "fdatasync", broken)
+    disk.forget([moved])
+    disk.close()
+    with pytest.raises(OSError, match="input/output"):
+        disk.forget([])
+
+
+def test_what_is_forgotten_while_it_is_written_is_not_lost(tmp_path: Path) -> None:
+    disk = DiskMemory(tmp_path)
+    moved = disk.move(torch.zeros(1 << 18))
+    for _ in range(50):
+        disk.forget([moved])
+        moved += 1
+    disk.close()
+    assert torch.equal(moved, torch.full((1 << 18,), 50.0))

@@ -444,7 +444,6 @@ def test_what_no_optimizer_has_stays_as_it_is(options: Any) -> None:
     assert_trains_as_resident(session, lambda: headed(**options))
 
 
-@pytest.mark.xfail(strict=True, reason="resident's gradients of these add up from step to step, spill's do not")
 def test_clipping_counts_what_no_optimizer_has_as_resident_does() -> None:
     def build() -> Training:
         return headed(clip_norm=0.1)

@@ -1,0 +1,62 @@
+"""Who reads the weights of a segment without calling it.
+
+A streamed weight is where it should be only while its segment's modules run. A program may read it elsewhere, and where
+autograd does not keep what was read, nothing else would notice: the number read may be an old one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dovetail.train.spill.segments import LiveSegment
+from dovetail.train.spill.streaming import UsedWhileAway
+
+# Properties that give a tensor's values; the others (shape, dtype, device) only say something about it.
+_VALUES = {"data", "T", "H", "mT", "mH", "real", "imag"}
+_QUESTIONS = {
+    *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset", "is_contiguous"),
+    *("is_floating_point", "is_complex", "is_signed", "get_device", "requires_grad_", "register_hook", "__len__"),
+    *("__hash__", "__repr__", "data_ptr", "untyped_storage", "register_post_accumulate_grad_hook"),
+}
+
+
+class Watching(TorchFunctionMode):
+    """Within, reading a streamed weight while its segment does not run raises `UsedWhileAway`.
+
+    It looks at every call of torch's, so it is for first steps and evaluations.
+    """
+
+    def __init__(self, segments: list[LiveSegment], *, runs: Callable[[LiveSegment], bool]) -> None:
+        super().__init__()
+        self._owners = {id(entry.leaf): segment for segment in segments for entry in segment.entries}
+        self._runs = runs
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Look at what a call is given, and let it be."""
+        if not _only_asks(func):
+            for tensor in _tensors((args, kwargs)):
+                segment = self._owners.get(id(tensor))
+                if segment is not None and not segment.kept and not self._runs(segment):
+                    raise UsedWhileAway(segment)
+        return func(*args, **(kwargs or {}))
+
+
+def _only_asks(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr(func.__self__, "__name__", "") not in _VALUES
+    return name == "__set__" or name in _QUESTIONS
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
