@@ -19,7 +19,7 @@ from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import show_bytes
 
 # So many tensors may wait to be written.
-_BEHIND = 16
+_BEHIND = 4
 
 
 class HostMemory:
