@@ -7,6 +7,7 @@ is replaced by the next one reading the same file. Knows engines by their contra
 
 import dataclasses
 import itertools
+import math
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,9 +23,10 @@ from dovetail.control.snapshot import Waiting, snapshot, unplaceable, without
 from dovetail.describe import deposit
 from dovetail.engines import Engine, MemberOrder, Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import PLANNERS, Problem, Trial, check, worthwhile
+from dovetail.plan import PLANNERS, Problem, Trial, best_move, check, worthwhile
 from dovetail.store import Store, raise_fence
 from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, StoreError, Task, Workload, to_json
+from dovetail.vocabulary.units import show_seconds
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
 DRIFT = 0.10
@@ -76,6 +78,8 @@ class Controller:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
         self._cancelled: set[str] = set()
+        self._moving: set[str] = set()
+        self._idles, self._asked_until = False, 0.0
 
     @property
     def progress(self) -> dict[str, Progress]:
@@ -151,6 +155,7 @@ class Controller:
             if self._stale and self._pending():
                 self._replan()
             self._start_ready()
+            self._move()
             if not self._running and not self._stale:
                 assert not self._queues.empty() or not self._pending(), "tasks are pending and nothing can start"
                 self._stale = "nothing was left to start"
@@ -167,24 +172,61 @@ class Controller:
     def _pending(self) -> bool:
         return not all(self._ledger.has_ended(task) for task in self.tasks)
 
-    def _problem(self) -> Problem:
+    def _problem(self, *, moving: bool = False) -> Problem:
+        """What is to be placed now; with `moving`, what runs could be placed anew as well."""
         now = self.now()
-        running = tuple(_remaining(each, now) for each in self._running.values() if each.placement)
+        placed = [each for each in self._running.values() if each.placement]
         waiting = [
-            Waiting(task=task, family=one.fingerprint["family"], steps=self._steps(task), count=self._kept(one))
+            self._waiting(task, self._steps(task))
             for task in self.tasks
             if (one := self._ledger[task]).status == "pending" and one.fingerprint
         ]
+        if moving:
+            waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
         return snapshot(
             waiting,
             profiles=self._ledger.profiles(),
             cluster=self.cluster,
-            running=running,
+            running=tuple(self._remaining(each, now) for each in placed),
             rejected=self._ledger.rejections().values(),
         )
 
+    def _waiting(self, task: str, steps: int) -> Waiting:
+        one = self._ledger[task]
+        assert one.fingerprint is not None
+        return Waiting(task=task, family=one.fingerprint["family"], steps=steps, count=self._kept(one))
+
     def _kept(self, one: Progress) -> int:
-        return one.count if one.saved_step else 0
+        """The device count that a task must keep: its rounding on a CPU depends on it. 0: any."""
+        if not one.spans or not (one.saved_step or one.status == "running"):
+            return 0
+        kinds = {device.name: device.kind for device in self.cluster.devices}
+        kind = kinds.get(one.spans[-1].devices[0])
+        return 0 if kind and self.cluster.kind(kind).processor != "cpu" else one.count
+
+    def _remaining(self, running: _Running, now: float) -> Placement:
+        """A running placement as planners see it: started before zero, ending as its progress says, or as predicted
+        where it has reported none, or soon if it is late."""
+        assert running.placement is not None
+        start, length = running.started_at - now, running.placement.duration_seconds
+        seen = [
+            (member.until_step - one.step) / one.steps_per_second
+            for member in running.order.members
+            if (one := self._ledger[member.task.identity]).status == "running" and one.steps_per_second
+        ]
+        # Late by an unknown amount: a tenth of its length more is as good a guess as any.
+        end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
+        return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
+
+    def _left(self, running: _Running, now: float) -> dict[str, int]:
+        """How many steps each task of a running placement has yet to take."""
+        placement = self._remaining(running, now)
+        share = placement.end_seconds / placement.duration_seconds
+        return {
+            task: max(1, min(steps, math.ceil(steps * share)))
+            for task, steps in zip(placement.tasks, placement.steps, strict=True)
+            if self._ledger[task].status == "running"
+        }
 
     def _target(self, task: str) -> tuple[int, bool]:
         one = self._ledger[task]
@@ -217,6 +259,26 @@ class Controller:
         self.plans.append((self.now(), plan))
         self._ledger.record_plan(plan, workload=self.workload.name, because=because)
         self._queues.load(plan.schedule)
+        self._idles = True
+
+    def _move(self) -> None:
+        """Where devices idle, stop what should run there instead; the plan that follows places it."""
+        idles, self._idles = self._idles and self._queues.idles(), False
+        if not idles or self._moving or not self._running or self.now() < self._asked_until:
+            return
+        problem = self._problem(moving=True)
+        longest = max((placement.end_seconds for placement in problem.running), default=0.0)
+        self._asked_until = self.now() + DRIFT * longest  # asking takes time too
+        move = best_move(problem, planner=self._planner)
+        if move is None:
+            return
+        (name,) = (n for n, each in self._running.items() if set(move.placement.tasks) & _tasks(each))
+        self._moving = _tasks(self._running[name])
+        reason = (
+            f"placing it anew ends everything in {show_seconds(move.after_seconds)} instead of "
+            f"{show_seconds(move.before_seconds)}, moving counted in"
+        )
+        self._engine.stop(name, reason=reason)
 
     def _start_ready(self) -> None:
         started = self._queues.ready()
@@ -344,6 +406,8 @@ class Controller:
                 self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
             elif event.kind in ("waiting", "failed", "finished"):
                 self._after_end(event)
+            elif event.kind == "stopped" and event.task in self._moving:
+                self._stale = self._stale or f"a task moves: {event.data['reason']}"
             elif event.kind == "released":
                 self._after_release(event)
 
@@ -417,6 +481,8 @@ class Controller:
         self._queues.release(running.order.devices, running.option)
         if running.placement is None:
             return
+        self._moving -= set(running.placement.tasks)
+        self._idles = True
         predicted, taken = running.placement.duration_seconds, event.data["duration_seconds"]
         off = abs(taken - predicted)
         drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
@@ -471,11 +537,5 @@ class Controller:
         self._ledger.record(self._ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
 
 
-def _remaining(running: _Running, now: float) -> Placement:
-    """A running placement as planners see it: started before zero, ending when predicted, or soon if late."""
-    assert running.placement is not None
-    start = running.started_at - now
-    predicted = start + running.placement.duration_seconds
-    # Late by an unknown amount: a tenth of its length more is as good a guess as any.
-    end = predicted if predicted > 0 else 0.1 * running.placement.duration_seconds
-    return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
+def _tasks(running: _Running) -> set[str]:
+    return {member.task.identity for member in running.order.members}

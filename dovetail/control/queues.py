@@ -70,6 +70,10 @@ class Queues:
         """The free devices of a kind."""
         return [device.name for device in self._cluster.of_kind(kind) if device.name in self._free]
 
+    def idles(self) -> bool:
+        """Whether some device has nothing to do."""
+        return bool(self._free)
+
     def idle_and_behind(self) -> bool:
         """Whether some device has nothing left to do while placements wait elsewhere."""
         waiting = any(self._queues.values())

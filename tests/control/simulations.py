@@ -85,8 +85,14 @@ class Faults:
 class RiggedEngine(SimulatedEngine):
     """The simulated engine with faults."""
 
-    def __init__(self, world: World, faults: Faults | None = None) -> None:
-        super().__init__(world, kind_of=lambda device: CPU.name)
+    def __init__(
+        self,
+        world: World,
+        faults: Faults | None = None,
+        *,
+        kind_of: Callable[[str], str] = lambda device: CPU.name,
+    ) -> None:
+        super().__init__(world, kind_of=kind_of)
         self.orders: list[Order] = []
         self._faults = faults or Faults()
         self._known: dict[str, Task] = {}

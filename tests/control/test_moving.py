@@ -1,0 +1,160 @@
+"""Introspection: what runs is placed anew where that ends everything sooner, moving counted in, and not otherwise."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.control import Controller
+from dovetail.engines import SimulatedEngine, World
+from dovetail.plan import PLANNERS, best_move, check
+from dovetail.plan.problem import Problem
+from dovetail.store import Store
+from dovetail.vocabulary import Cluster, Device, Family, Fingerprint, Kind, Member, Node, Option, Placement, Profile
+from tests.control.simulations import Faults, RiggedEngine, happened, task, workload
+
+FAST, SLOW = (Kind(name=name, processor="cuda", memory_bytes=80 << 30) for name in ("fast", "slow"))
+
+
+def two_kinds() -> Cluster:
+    return Cluster(
+        kinds=(FAST, SLOW),
+        nodes=(Node(name="n", cores=8, memory_bytes=1 << 40),),
+        devices=(
+            Device(name="n:0", kind="fast", node="n", index=0),
+            Device(name="n:1", kind="slow", node="n", index=1),
+        ),
+    )
+
+
+def run(*, slow_seconds: float, build_seconds: float = 1.0, steps: tuple[int, int] = (100, 100)) -> Controller:
+    """Two tasks on a fast and a slow device."""
+    cluster = two_kinds()
+
+    def profile(family: str, kind: str, count: int) -> Profile:
+        seconds = 1.0 if kind == "fast" else slow_seconds
+        return Profile(
+            family=family, kind=kind, count=count, step_seconds=seconds, peak_bytes=1 << 30, build_seconds=build_seconds
+        )
+
+    controller = Controller(
+        workload(task("a", steps=steps[0]), task("b", steps=steps[1])),
+        cluster=cluster,
+        store=Store(None, write=True),
+        engine=SimulatedEngine(
+            World(fingerprint=lambda task: Fingerprint(family="f"), profile=profile),
+            kind_of=lambda device: cluster.device(device).kind,
+        ),
+    )
+    controller.reconcile()
+    controller.measure()
+    controller.run()
+    return controller
+
+
+def spans(controller: Controller) -> dict[str, list[tuple[str, int, int]]]:
+    return {
+        controller.tasks[identity].name: [(span.devices[0], span.from_step, span.to_step) for span in one.spans]
+        for identity, one in controller.progress.items()
+    }
+
+
+def test_what_runs_on_a_slow_device_moves_to_a_fast_one_that_fell_free():
+    began = spans(run(slow_seconds=1.8))
+    # The one on the slow device had taken 100 / 1.8 steps when the other ended.
+    (moved,) = [each for each in began.values() if len(each) == 2]
+    assert [device for device, _, _ in moved] == ["n:1", "n:0"]
+    assert moved[0][2] == moved[1][1] == pytest.approx(56, abs=1)
+    assert moved[1][2] == 100
+
+
+def test_nothing_moves_where_moving_costs_what_it_saves():
+    assert all(len(each) == 1 for each in spans(run(slow_seconds=1.8, build_seconds=30.0)).values())
+
+
+def test_nothing_moves_for_less_than_predictions_are_worth():
+    assert all(len(each) == 1 for each in spans(run(slow_seconds=1.05)).values())
+
+
+def test_all_is_finished_and_nothing_taken_twice():
+    controller = run(slow_seconds=1.8, steps=(60, 100))
+    assert {one.status for one in controller.progress.values()} == {"finished"}
+    for each in spans(controller).values():
+        assert all(before[2] == after[1] for before, after in itertools.pairwise(each))
+
+
+def test_the_reason_has_numbers():
+    controller = run(slow_seconds=1.8)
+    (reason,) = [event.data["reason"] for _, event in controller.store.events() if event.kind == "stopped"]
+    assert "placing it anew ends everything in" in reason
+    assert "moving counted in" in reason
+
+
+def test_what_waits_is_counted():
+    # A placement in the way of a long task that only the fast kind can take moves aside for it.
+    cluster = two_kinds()
+    options = (
+        Option(families=("any",), technique="resident", kind="fast", count=1, step_seconds=(1.0,)),
+        Option(families=("any",), technique="resident", kind="slow", count=1, step_seconds=(1.2,)),
+        Option(families=("big",), technique="resident", kind="fast", count=1, step_seconds=(1.0,)),
+    )
+    runs = Placement(
+        tasks=("a",), steps=(100,), option=options[0], devices=("n:0",), start_seconds=-9.0, duration_seconds=109.0
+    )
+    families = (
+        Family(name="any", members=(Member(task="a", steps=100),)),
+        Family(name="big", members=(Member(task="b", steps=100),)),
+    )
+    problem = Problem(cluster=cluster, families=families, options=options, running=(runs,))
+    move = best_move(problem, planner=PLANNERS["joint"])
+    assert move is not None
+    assert (move.before_seconds, move.after_seconds) == (200.0, 120.0)
+
+
+def test_without_anything_running_nothing_moves():
+    problem = Problem(cluster=two_kinds(), families=(), options=())
+    assert best_move(problem, planner=PLANNERS["list"]) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_whatever_moves_everything_ends_and_no_law_is_broken(seed):
+    chance, noise = random.Random(seed), random.Random(seed)
+    kinds = ["fast"] * chance.randint(1, 2) + ["slow"] * chance.randint(1, 2)
+    cluster = Cluster(
+        kinds=(FAST, SLOW),
+        nodes=(Node(name="n", cores=8, memory_bytes=chance.choice([6, 64]) << 30),),
+        devices=tuple(Device(name=f"n:{n}", kind=kind, node="n", index=n) for n, kind in enumerate(kinds)),
+    )
+    slower = {family: chance.uniform(1, 4) for family in "fgh"}
+
+    def profile(family, kind, count):
+        seconds = 1.0 if kind == "fast" else slower[family]
+        return Profile(
+            family=family, kind=kind, count=count, step_seconds=seconds, peak_bytes=1 << 30, build_seconds=1.0
+        )
+
+    tasks = [task(f"t{n}", steps=chance.randrange(1, 300), family=chance.choice("fgh")) for n in range(8)]
+    fates = {
+        (each.name, attempt): chance.choices([None, 0, 1, "it broke"], [8, 2, 2, 1])[0]
+        for each in tasks
+        for attempt in range(1, 60)
+    }
+    engine = RiggedEngine(
+        World(
+            fingerprint=lambda task: Fingerprint(family=task.program.function),
+            profile=profile,
+            slowness=lambda order: noise.uniform(0.3, 3.0),
+        ),
+        Faults(outcome=lambda name, attempt, until: fates.get((name, attempt)) if until > 1 else None),
+        kind_of=lambda device: cluster.device(device).kind,
+    )
+    with Store(None, write=True) as store:
+        controller = Controller(workload(*tasks), cluster=cluster, store=store, engine=engine)
+        controller.reconcile()
+        controller.measure()
+        controller.run()
+        check(happened(store), cluster)
+    assert {one.status for one in controller.progress.values()} <= {"finished", "failed"}
