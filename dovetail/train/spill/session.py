@@ -12,18 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.plan.predict.spill import Layout, Rates, Segment, layout
+from dovetail.plan.predict.spill import Layout, Rates, Segment
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
+from dovetail.train.spill.keeping import Keeping
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.machinery import Machinery, Room
 from dovetail.train.spill.parking import Parking
-from dovetail.train.spill.placing import Placing
-from dovetail.train.spill.refusals import slot_bytes_each
 from dovetail.train.spill.segments import Entry, LiveSegment, prepare
 from dovetail.train.spill.spilled import Spilled
 from dovetail.train.spill.streaming import Itinerary, UsedWhileAway
@@ -34,8 +33,8 @@ from dovetail.vocabulary.units import show_bytes
 
 # What the allocator loses between blocks.
 _MARGIN = 0.03
-# How many streamed segments are on the device at once, until times are known, and at most.
-_DEPTH, _DEEPEST = 3, 5
+# How many streamed segments are on the device at once, at most.
+_DEEPEST = 5
 # Parameters a second: 28 bytes each through some 3 TB/s. Only where clipping makes them wait are they not timed.
 _DEVICE_UPDATES = 1e11
 _rounds = itertools.count()
@@ -61,11 +60,7 @@ class SpillSession(LoopSession):
         training = member.training
         assert isinstance(training.optimizer, torch.optim.Optimizer)
         self._knobs, self._optimizer = knobs, training.optimizer
-        self._sums = training.accumulate > 1
-        self._slot_bytes = slot_bytes_each(training.optimizer)
         self._budget = knobs.device_budget(device)
-        self._depth = knobs.depth or _DEPTH
-        self._host_budget = knobs.host_budget()
         self._waits = training.clip_norm is not None
         self._segments = prepare(training.model, budget_bytes=self._budget, precision=training.precision, device=device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
@@ -73,7 +68,15 @@ class SpillSession(LoopSession):
         # What work takes on an accelerator is known after a step; until then only what must be is kept.
         self._settled = device.type == "cpu"
         self._working_bytes = 0
-        self.layout = self._lay_out(training.accumulate, self._budget)
+        self._keeping = Keeping(
+            self._segments,
+            self._parts,
+            self._optimizer,
+            device=device,
+            knobs=knobs,
+            accumulate=training.accumulate,
+            holds=self._waits or training.accumulate > 1,
+        )
         super().__init__(member, device=device, threads=threads)
         self._machinery = machinery or Machinery(device, threads=threads, kernel=knobs.kernel)
         self._owns_machinery = machinery is None
@@ -86,11 +89,10 @@ class SpillSession(LoopSession):
             raise
 
     def _set_up(self, training: Training, turnstile: Callable[[LiveSegment], None]) -> None:
-        device, knobs = self._device, self._knobs
-        self._placing = Placing(device, self._machinery.memory, disk_directory=knobs.disk_directory)
+        knobs = self._knobs
         self._itinerary = Itinerary()
         self._machinery.itineraries.update(dict.fromkeys(self._segments, self._itinerary))
-        self._place_all(self.layout.kept if self._settled else self._least_kept())
+        self._keeping.begin(self._machinery.memory, settled=self._settled)
         self._spilled = Spilled(
             training.model,
             self._segments,
@@ -118,7 +120,7 @@ class SpillSession(LoopSession):
     @property
     def room(self) -> Room:
         """What this session needs of the arenas."""
-        return Room.of((segment for segment in self._segments if not segment.kept), depth=self._depth)
+        return self._keeping.room
 
     @property
     def device_bytes(self) -> int:
@@ -128,7 +130,7 @@ class SpillSession(LoopSession):
     @property
     def kept_bytes(self) -> int:
         """What those that stay take."""
-        return sum(_kept_bytes(segment, self._parts) for segment in self._segments if segment.kept)
+        return self._keeping.bytes
 
     @property
     def waits(self) -> bool:
@@ -152,9 +154,14 @@ class SpillSession(LoopSession):
         """The model's segments, in the order of its modules."""
         return tuple(self._segments)
 
+    @property
+    def layout(self) -> Layout:
+        """Where each of them lives."""
+        return self._keeping.layout
+
     def records(self) -> list[Segment]:
         """The segments as planning knows them."""
-        return [segment.record(self._slot_bytes, sums=self._sums) for segment in self._segments]
+        return self._keeping.records()
 
     def forecast(self) -> Forecast:
         """What this takes: bytes from the layout, and, once three steps were taken, the pace from the third's times
@@ -208,7 +215,7 @@ class SpillSession(LoopSession):
         with self._spilled.stand_ins.masters(), self._whole_optimizer():
             feed, random = restore(self._training, state)
         for segment in self._segments:
-            self._placing.refresh(segment)
+            self._keeping.placing.refresh(segment)
         self._cursor.restore(feed)
         self._random.restore(random)
         self._step = self._began = state.step
@@ -225,7 +232,7 @@ class SpillSession(LoopSession):
             self._machinery.itineraries.pop(segment, None)
             for entry in segment.entries:
                 entry.master.data = entry.master.data.to("cpu", copy=True)
-        self._placing.close()
+        self._keeping.placing.close()
         if self._owns_machinery:
             self._machinery.close()
 
@@ -282,10 +289,7 @@ class SpillSession(LoopSession):
 
     def _keep_always(self, read: LiveSegment) -> None:
         """It is read by others than its own modules, and so may be those that nobody called: they stay."""
-        for segment in {read, *self._spilled.passed_by()}:
-            segment.fixed = True
-            if not segment.kept:
-                self._placing.to_device(segment, self._parts.get(segment))
+        self._keeping.always({read, *self._spilled.passed_by()})
         self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
@@ -358,14 +362,14 @@ class SpillSession(LoopSession):
             groups=self._groups,
             round=self._round,
             last=last,
-            finished=self._placing.updated,
+            finished=self._keeping.placing.updated,
         )
 
     def _submit(self, job: Job) -> None:
         self._has_changed = self._has_changed or job.last  # sums are forgotten where a step is given up
         if job.last:
             self._machinery.streamer.discard(job.segment)  # what is there will be out of date
-        self._placing.expect(job.segment, job.optimizer)
+        self._keeping.placing.expect(job.segment, job.optimizer)
         self._machinery.updates.submit(job)
 
     def _update_held(self) -> None:
@@ -390,7 +394,7 @@ class SpillSession(LoopSession):
                 step(job.optimizer, job.groups, scale)
         if self._training.accumulate > 1:
             step(job.optimizer, job.groups, scale)
-        self._placing.refresh(segment)
+        self._keeping.placing.refresh(segment)
 
     def _clip(self) -> torch.Tensor:
         """What gradients are to be multiplied by: as torch.nn.utils.clip_grad_norm_ has it.
@@ -422,41 +426,6 @@ class SpillSession(LoopSession):
 
     # Memory
 
-    def _lay_out(self, accumulate: int, device_bytes: int) -> Layout:
-        return layout(
-            self.records(),
-            device_bytes=device_bytes,
-            host_bytes=self._host_budget,
-            disk_bytes=self._knobs.disk_bytes,
-            working_bytes=0,
-            depth=self._depth,
-            holds_gradients=self._waits or accumulate > 1,
-        )
-
-    def _least_kept(self) -> set[str]:
-        """What must be on the device from the first: the fixed, and what the host has no memory for."""
-        records = {record.name: record for record in self.records()}
-        waiting = [s.name for s in self._segments if s.name in self.layout.kept and not s.fixed]
-        kept = {segment.name for segment in self._segments if segment.fixed}
-        more = sum(records[name].host_bytes for name in waiting)
-        free = self._host_budget - self.layout.host_bytes
-        for name in waiting:
-            if more <= free:
-                break
-            kept.add(name)
-            more -= records[name].host_bytes
-        return kept
-
-    def _place_all(self, kept: "set[str] | frozenset[str]") -> None:
-        for segment in self._segments:
-            optimizer = self._parts.get(segment)
-            if segment.name in kept and not segment.kept:
-                self._placing.to_device(segment, optimizer)
-            elif segment.name not in kept and (segment.kept or segment.travel is None):
-                self._placing.to_host(segment, optimizer)
-            if segment.name in self.layout.on_disk:
-                self._placing.to_disk(segment, optimizer)
-
     def keep_within(self, more_bytes: int) -> int:
         """Keep on the device what fits into this many more bytes than are in use now; gives how many were taken.
         Between two steps only.
@@ -465,20 +434,14 @@ class SpillSession(LoopSession):
         """
         self.drain()
         self._machinery.streamer.discard_all(self._segments)
-        # As the layout counts, which allows kept gradients for the time they wait.
-        held = {segment.name for segment in self._segments if segment.kept}
-        wait = self._waits or self._training.accumulate > 1
-        kept = [record for record in self.records() if record.name in held]
-        before = self.room.bytes + sum(r.travel_bytes + r.state_bytes + wait * r.gradient_bytes for r in kept)
-        self.layout = self._lay_out(self._training.accumulate, before + more_bytes)
-        self._place_all(self.layout.kept)
+        taken = self._keeping.within(more_bytes)
         self._settled, self._settled_step = True, self._step + 1 if self._owns_machinery else self._step
-        return max(0, self.layout.device_bytes - before)
+        return taken
 
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
         self._synchronize()
-        self._depth = self._knobs.depth or self._fitting_depth()
+        self._keeping.depth = self._knobs.depth or self._fitting_depth()
         over = self._working_bytes + self.device_bytes - self._budget
         if over > 0:
             self._need_less(over)
@@ -507,7 +470,7 @@ class SpillSession(LoopSession):
         streamed = [segment for segment in self._segments if not segment.kept and segment.name in times]
         rates = link_rates(self._device, streamed[0].travel if streamed else None)
         if not rates:
-            return self._depth
+            return self._keeping.depth
         waits = [
             segment.travel_bytes / rates["up_bytes_per_second"] / max(1e-6, times[segment.name][0])
             for segment in streamed
@@ -539,7 +502,7 @@ class SpillSession(LoopSession):
         if not self._spilled.recompute:
             return self._recompute
         # Of a gang the arenas are everybody's: what streams must not change while others are under way.
-        if self._owns_machinery and any(segment.kept and not segment.fixed for segment in self._segments):
+        if self._owns_machinery and self._keeping.loose():
             return self._keep_half
         if self._spilled.parking is None and self._device.type == "cuda":
             return self._park
@@ -549,9 +512,7 @@ class SpillSession(LoopSession):
         self._spilled.recompute = True
 
     def _keep_half(self) -> None:
-        kept = [segment for segment in self._segments if segment.kept and not segment.fixed]
-        for segment in kept[len(kept) // 2 :]:
-            self._placing.to_host(segment, self._parts.get(segment))
+        self._keeping.half()
         self._refurnish()
 
     def _park(self) -> None:
@@ -581,13 +542,6 @@ class SpillSession(LoopSession):
                 optimizer.state.clear()
                 optimizer.state.update({p: self._optimizer.state.pop(p) for p in own if p in self._optimizer.state})
             self._optimizer.state.clear()
-
-
-def _kept_bytes(segment: LiveSegment, parts: Mapping[LiveSegment, torch.optim.Optimizer]) -> int:
-    masters = sum(e.master.nbytes for e in segment.entries if e.dtype != e.master.dtype)
-    slots = parts[segment].state.values() if segment in parts else ()
-    tensors = (value for each in slots for value in each.values() if isinstance(value, torch.Tensor))
-    return segment.travel_bytes + masters + sum(tensor.nbytes for tensor in tensors if tensor.dim())
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

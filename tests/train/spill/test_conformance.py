@@ -16,8 +16,7 @@ from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, SPILL, Session, SessionMember, Training, TrainingState, checkpoint
-from dovetail.train.spill import SpillSession, parking
-from dovetail.train.spill import session as session_module
+from dovetail.train.spill import SpillSession, keeping, parking
 
 CPU = torch.device("cpu")
 # More than the least that a program needs, in bytes, and the knobs beside it.
@@ -51,7 +50,7 @@ def _stream_what_can_be(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     found = _knobs_of(request)
     monkeypatch.setattr(parking, "_LEAST_BYTES", 0)
     if found in ("tight", "recompute", "offload", "deep"):
-        monkeypatch.setattr(session_module, "layout", _only_fixed)
+        monkeypatch.setattr(keeping, "layout", _only_fixed)
 
 
 def _knobs_of(request: pytest.FixtureRequest) -> str:

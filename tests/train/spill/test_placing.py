@@ -82,7 +82,7 @@ def test_after_an_update_state_is_on_disk_as_planned_and_no_file_is_left(tmp_pat
     session = on_disk("adamw pure", tmp_path)
     session.advance()
     session.drain()
-    assert session._placing._disk.bytes == session.layout.disk_bytes > 0
+    assert session._keeping.placing._disk.bytes == session.layout.disk_bytes > 0
     assert list(tmp_path.iterdir()) == []
     session.close()
 
@@ -96,7 +96,7 @@ def test_disk_is_not_taken_again_by_loading(tmp_path: Path) -> None:
         session.load(state)
         session.advance()
         session.drain()
-        assert session._placing._disk.bytes == session.layout.disk_bytes
+        assert session._keeping.placing._disk.bytes == session.layout.disk_bytes
     session.close()
 
 
@@ -119,7 +119,7 @@ def test_closing_takes_the_weights_off_the_disk(tmp_path: Path) -> None:
     session = on_disk("adamw pure", tmp_path)
     session.advance()
     expected = {name: tensor.clone() for name, tensor in session.state().tensors.items()}
-    model, disk = session._training.model, session._placing._disk
+    model, disk = session._training.model, session._keeping.placing._disk
     session.close()
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, expected[f"model/{name}"])
