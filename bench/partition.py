@@ -1,0 +1,295 @@
+"""Our partitions of PipeDream's measured graphs beside its own optimizer's, both judged by its stage-time function.
+
+Reads ../shared/data/pipedream_profiles, where those are. PipeDream's function is kept here alone, with its faults: a
+stage of m workers takes (C + 4(m−1)|w|/(B·m))/m; a cut takes 2a/(B·m′); a level's result is the next level's C; and of
+the stages between nodes the first has its gradients' seconds divided by the devices of a node, the others have not.
+A stage on parts of several nodes is judged as one of m workers on the slower link.
+
+Ours appears twice. *Ours* plans with our own times (`plan/partition`), in which a replicated stage pays for its own
+parameters. *Our search* is the same search given PipeDream's function: at equal rules, does it find less? Where its
+function is faulty, plans made for it are bad: `its plan, our times` says what they take when every stage pays.
+Its answers are those it gave when it was run, rounded; they are recomputed here by its recurrence where cuts are few.
+CPU seconds of its own are as measured then.
+`python bench/partition.py [--check] [--quick]`
+"""
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from reporting import Bar, finish
+
+from dovetail.plan.partition import Fabric, Graph, Partition, appraise, cuts, partition
+from dovetail.plan.partition.search import Search, Tables
+from dovetail.vocabulary import LayerProfile
+
+PROFILES = Path(__file__).parents[2] / "shared" / "data" / "pipedream_profiles"
+LEVELS = {"4x4": ((4, 4), (12e9, 1.25e9)), "8x2": ((8, 2), (30e9, 3.125e9))}
+LEVELS |= {"4": ((4,), (1e9,)), "4 fast": ((4,), (12e9,)), "16": ((16,), (1.25e9,)), "16 fast": ((16,), (5e9,))}
+Case = tuple[str, str, float | None, float | None]
+# Profile, cluster, the seconds it answers, its CPU seconds where they were measured.
+PUBLISHED: tuple[Case, ...] = (
+    ("vgg16/graph", "4", 0.206, 0.3),
+    ("vgg16/graph", "4 fast", 0.170, 0.3),
+    ("vgg16/graph", "4x4", 0.067, 0.4),
+    ("vgg16/graph", "8x2", 0.066, 1.1),
+    ("vgg16/graph", "16", 0.055, 0.6),
+    ("vgg16/graph", "16 fast", 0.0443, None),
+    ("alexnet/graph", "4", 0.034, 0.3),
+    ("alexnet/graph", "4x4", 0.015, 0.3),
+    ("alexnet/graph", "8x2", 0.010, 0.3),
+    ("gnmt/graph", "4", 0.026, 0.3),
+    ("gnmt/graph", "4x4", 0.011, 2.1),
+    ("gnmt/graph", "16", 0.017, 1.2),
+    ("gnmt_large/graph", "4 fast", 0.137, 19.7),
+    ("gnmt_large/graph", "16", 0.059, 133.0),
+    ("resnet18/graph", "4x4", 0.023, 3.8),
+    ("resnet50/graph", "4", 0.163, 1.2),
+    ("resnet50/graph", "4x4", 0.043, 54.0),
+)
+# It gave no answer for these that was written down, or none within minutes.
+OTHERS: tuple[Case, ...] = tuple(
+    (name, "4x4", None, None)
+    for name in (
+        "resnet18/graph_copy",
+        "test_graphs/resnet50_partitioned",
+        "test_graphs/resnext50_generated",
+        "test_graphs/vgg16_partitioned",
+        "inception_v3/graph",
+        "nasnetamobile/graph",
+        "nasnetalarge/graph",
+    )
+)
+QUICK = ("vgg16/graph", "alexnet/graph", "gnmt/graph")
+SLOW_CPU_SECONDS, TIMES_FASTER, BRANCHY_CPU_SECONDS = 10.0, 20.0, 10.0
+# Its recurrence takes time with the cube of the cuts between nodes.
+MOST_RECOMPUTED = 300
+RUNS = 3
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--check", action="store_true")
+    arguments.add_argument("--quick", action="store_true")
+    chosen = arguments.parse_args()
+    if not PROFILES.is_dir():
+        print("skipped: PipeDream's profiles are not at ../shared/data/pipedream_profiles.")
+        return
+    rows: list[dict[str, object]] = []
+    bars: list[Bar] = []
+    read(PROFILES / "vgg16" / "graph.txt")
+    for case in (*PUBLISHED, *OTHERS):
+        if not chosen.quick or case[0] in QUICK:
+            compare(case, rows, bars, runs=1 if chosen.quick else RUNS)
+    sys.exit(finish("partition", rows, bars, check=chosen.check, quick=chosen.quick))
+
+
+def compare(case: Case, rows: list[dict[str, object]], bars: list[Bar], *, runs: int) -> None:
+    """A row and the bars of one profile on one cluster."""
+    name, cluster, published, their_cpu = case
+    graph, (sizes, rates) = read(PROFILES / f"{name}.txt"), LEVELS[cluster]
+    fabric = Fabric.uniform(sizes=sizes, bytes_per_second=rates)
+    made, cpu = timed(graph, fabric, runs=runs)
+    alike = partition(graph, fabric, times=ItsTimes(sizes, rates))
+    ours, ours_alike = (judged(each, graph, sizes, rates) for each in (made, alike))
+    theirs_exactly = theirs(graph, sizes, rates)
+    label = f"{name.removesuffix('/graph')} on {cluster}"
+    rows.append(
+        {
+            "profile": name.removesuffix("/graph"),
+            "cluster": cluster,
+            "our_stages": shape(made),
+            "ours,_our_times": made.seconds,
+            "ours,_its_times": ours,
+            "our_search,_its_times": ours_alike,
+            "its_answer": published,
+            "exactly": theirs_exactly,
+            "its_plan,_our_times": again(alike, graph, fabric).seconds,
+            "over_replication": made.over_replication,
+            "cpu_seconds": cpu,
+            "its_cpu_seconds": their_cpu,
+        }
+    )
+    if published is not None:
+        best = min(ours, ours_alike)
+        bars.append(
+            Bar(f"{label}, the better of our two as it judges, seconds", rounded(best, published), most=published)
+        )
+    if theirs_exactly is not None:
+        bars.append(Bar(f"{label}, our search over its own best", ours_alike / theirs_exactly, most=1 + 1e-9))
+    if their_cpu is not None and their_cpu >= SLOW_CPU_SECONDS:
+        bars.append(Bar(f"{label}, times less CPU", their_cpu / cpu, least=TIMES_FASTER))
+    if not made.complete:
+        bars.append(Bar(f"{label}, CPU seconds", cpu, most=BRANCHY_CPU_SECONDS))
+
+
+def shape(made: Partition) -> str:
+    """The replicas of each stage, and how many copies of the pipeline they are dealt out to."""
+    return "-".join(str(stage.replicas) for stage in made.stages) + (f" in {made.copies}" if made.copies > 1 else "")
+
+
+def again(made: Partition, graph: Graph, fabric: Fabric) -> Partition:
+    """A plan made with other times, by our own."""
+    widths = [stage.replicas // made.copies for stage in made.stages]
+    layers = [stage.layers for stage in made.stages]
+    return appraise(graph, fabric, layers=layers, widths=widths, copies=made.copies)
+
+
+class ItsTimes:
+    """PipeDream's function as the search asks for it. A stage takes part of one node or several whole ones, as there,
+    so that a cut inside a node is one between stages on that node."""
+
+    def __init__(self, sizes: tuple[int, ...], rates: tuple[float, ...]) -> None:
+        self._sizes, self._rates = sizes, rates
+
+    def __call__(self, search: Search, first: int, width: int) -> np.ndarray:
+        places, rates, tables = search.fabric.places, self._rates, search.tables
+        nodes = Counter(node(place.name) for place in places[first : first + width])
+        if len(nodes) > 1 and set(nodes.values()) != {self._sizes[0]}:
+            return np.full(tables.nested.shape, np.inf)
+        compute = search.computing(range(first, first + width))
+        weights = np.where(tables.nested, search.between("parameters", tables.parameters), 0.0)
+        seconds = stage_seconds(compute, weights, nodes, self._sizes, rates, is_first=False)
+        start = stage_seconds(compute, weights, nodes, self._sizes, rates, is_first=True)
+        seconds[0] = start[0]
+        for edge, crossing in ((first, tables.crossing[:, None]), (first + width, tables.crossing[None, :])):
+            if 0 < edge < search.size:
+                inside = node(places[edge - 1].name) == node(places[edge].name)
+                units, rate = (width, rates[0]) if inside else (len(nodes), rates[-1])
+                seconds = np.maximum(seconds, 2 * crossing / (rate * units))
+        return np.asarray(copied(seconds, float(tables.parameters[-1]), search.copies, self._sizes, rates))
+
+
+def rounded(seconds: float, like: float) -> float:
+    """To as many digits as a figure was published with: 3, or 4."""
+    return round(seconds, 4 if like != round(like, 3) else 3)
+
+
+def timed(graph: Graph, fabric: Fabric, *, runs: int) -> tuple[Partition, float]:
+    """The partition, and the median CPU seconds of making it from the graph."""
+    seconds = []
+    for _ in range(runs):
+        fresh = dataclasses.replace(graph)  # nothing remembered
+        start = time.process_time()
+        made = partition(fresh, fabric)
+        seconds.append(time.process_time() - start)
+    return made, statistics.median(seconds)
+
+
+def read(path: Path) -> Graph:
+    """A graph in PipeDream's text. Inputs, and items of a tuple that nobody reads, are left out, as it does."""
+    layers: list[LayerProfile] = []
+    edges: list[tuple[str, str]] = []
+    for line in path.read_text().splitlines():
+        words = line.strip().split(" -- ")
+        if line.startswith("\t"):
+            edges.append((words[0], words[1]))
+        else:
+            layers.append(layer(words[0], words[1], words[2]))
+    inputs = {each.name for each in layers if each.operation.startswith("Input")} - {target for _, target in edges}
+    edges = [edge for edge in edges if edge[0] not in inputs]
+    items = {each.name for each in layers if each.operation.startswith("__getitem__")} - {source for source, _ in edges}
+    kept = tuple(each for each in layers if each.name not in inputs | items)
+    return Graph(layers=kept, edges=tuple(edge for edge in edges if not {*edge} & (inputs | items)))
+
+
+def layer(name: str, operation: str, figures: str) -> LayerProfile:
+    found = dict(figure.split("=") for figure in figures.split(", "))
+    return LayerProfile(
+        name=name,
+        operation=operation,
+        forward_seconds=float(found["forward_compute_time"]) / 1000,
+        backward_seconds=float(found["backward_compute_time"]) / 1000,
+        activation_bytes=int(sum(map(float, found["activation_size"].strip("[]").split("; ")))),
+        parameter_bytes=int(float(found["parameter_size"])),
+    )
+
+
+def judged(made: Partition, graph: Graph, sizes: tuple[int, ...], rates: tuple[float, ...]) -> float:
+    """The slowest stage of a partition by PipeDream's function."""
+    by_name = {each.name: each for each in graph.layers}
+    slowest, arriving = 0.0, 0
+    widths = [len(stage.devices) // made.copies for stage in made.stages]
+    nodes = [Counter(map(node, stage.devices[:w])) for stage, w in zip(made.stages, widths, strict=True)]
+    for number, stage in enumerate(made.stages):
+        compute = sum(by_name[n].forward_seconds + by_name[n].backward_seconds for n in stage.layers)
+        weights = float(sum(by_name[n].parameter_bytes for n in stage.layers))
+        seconds = stage_seconds(compute, weights, nodes[number], sizes, rates, is_first=number == 0)
+        for other, crossing in ((number - 1, arriving), (number + 1, stage.crossing_bytes)):
+            if crossing and 0 <= other < len(made.stages):
+                inside = len(nodes[number].keys() | nodes[other].keys()) == 1
+                units, rate = (widths[number], rates[0]) if inside else (len(nodes[number]), rates[-1])
+                seconds = max(seconds, 2 * crossing / (rate * units))
+        slowest, arriving = max(slowest, seconds), stage.crossing_bytes
+    weights = float(sum(each.parameter_bytes for each in graph.layers))
+    return copied(slowest, weights, made.copies, sizes, rates)
+
+
+def stage_seconds(
+    compute: Any,
+    weights: Any,
+    nodes: "Counter[str]",
+    sizes: tuple[int, ...],
+    rates: tuple[float, ...],
+    *,
+    is_first: bool,
+) -> Any:
+    workers, units = sum(nodes.values()), len(nodes)
+    if units == 1:
+        return replicated(compute, weights, workers, rates[0])
+    if set(nodes.values()) != {sizes[0]}:
+        return replicated(compute, weights, workers, rates[-1])
+    inside = replicated(compute, weights, sizes[0], rates[0])
+    return replicated(inside, weights / (sizes[0] if is_first else 1), units, rates[-1])
+
+
+def replicated(compute: Any, weights: Any, workers: int, rate: float) -> Any:
+    return (compute + 4 * (workers - 1) * weights / (rate * workers)) / workers
+
+
+def copied(seconds: Any, weights: float, copies: int, sizes: tuple[int, ...], rates: tuple[float, ...]) -> Any:
+    """Equal pipelines side by side: one more level, or two where a node holds several."""
+    size = int(np.prod(sizes)) // copies
+    within = max(sizes[0] // size, 1)
+    seconds = replicated(seconds, weights / size, within, rates[0])
+    below = within if within > 1 else sizes[0] if size == sizes[0] else size // sizes[0]
+    return replicated(seconds, weights / max(below, 1), copies // within, rates[-1])
+
+
+def node(device: str) -> str:
+    return device.rpartition(":")[0]
+
+
+def theirs(graph: Graph, sizes: tuple[int, ...], rates: tuple[float, ...]) -> float | None:
+    """What PipeDream's recurrence gives, faults and all, over the cuts that could be best."""
+    found = cuts.find(graph)
+    if not found.complete or len(found.sets) > MOST_RECOMPUTED:
+        return None
+    tables = Tables({"": graph}, found.sets, recompute=False)
+    sums, weights, crossing = tables.seconds[""], tables.parameters, tables.crossing
+    compute = np.where(tables.nested, sums[None, :] - sums[:, None], np.inf)
+    between = np.where(tables.nested, weights[None, :] - weights[:, None], 0.0)
+    below = 1
+    for size, rate in zip(sizes, rates, strict=True):
+        level: dict[int, np.ndarray] = {}
+        for workers in range(1, size + 1):
+            best = (compute + 4 * (workers - 1) * between / (rate * workers) / below) / workers
+            for last in range(1, workers):
+                stage = (compute + 4 * (last - 1) * between / (rate * last)) / last
+                moved = 2 * crossing / (rate * last)
+                stage = np.maximum(np.maximum(stage, moved[:, None]), moved[None, :])
+                for cut in range(1, len(sums) - 1):
+                    np.minimum(best, np.maximum(level[workers - last][:, cut, None], stage[None, cut]), out=best)
+            level[workers] = best
+        compute, below = level[size], size
+    return float(compute[0, -1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Devices in a row, the links at each level between them, and what a stage on some of them pays for traffic.
+
+A *level* joins units of the one below: level 1 the devices of a node, level 2 nodes, and so on. Each unit has one
+port of the level's rate. Traffic is charged to ports, by the same rule at every level:
+
+- Replicas add up their gradients level by level, so that between k units each port passes (k−1)/k of the parameter
+  bytes, out and in, once for summing and once for handing on.
+- At a cut, a port passes the share of the stage's microbatches that go through it: that of the replicas behind it, or,
+  where the cut lies inside a unit, that of the replicas outside it.
+
+One stage's traffic is not added to another's: along a row at most two stages share a node's port. Knows no graphs.
+"""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from dovetail.vocabulary import Cluster, InvalidRecord, Link
+
+# For what nobody measured, low on purpose: sockets between the processes of one host, and gigabit Ethernet.
+_NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
+# Rows tried where kinds are unlike: all orders of up to so many kinds.
+_KINDS_PERMUTED = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One device of a fabric: `address` names its units, outermost first, and `memory_bytes` zero means no limit.
+
+    >>> Place(name="n0:1", kind="v100", address=("n0",)).memory_bytes
+    0
+    """
+
+    name: str
+    kind: str
+    memory_bytes: int = 0
+    address: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Places in a row, in which stages take neighbours, and each level's rate, innermost first.
+
+    >>> fabric = Fabric.uniform(sizes=(4, 2), bytes_per_second=(12e9, 1e9))
+    >>> [place.name for place in fabric.places][3:5], fabric.places[4].address
+    (['0:3', '1:0'], ('1',))
+    """
+
+    places: tuple[Place, ...]
+    bytes_per_second: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.places or any(len(place.address) + 1 != len(self.bytes_per_second) for place in self.places):
+            raise InvalidRecord(
+                f"a fabric must have places, each with one unit fewer in its address than there are levels "
+                f"({len(self.bytes_per_second)}), got {[len(place.address) for place in self.places][:8]}."
+            )
+        if not all(rate > 0 for rate in self.bytes_per_second):
+            raise InvalidRecord(f"every level must move some bytes per second, got {self.bytes_per_second}.")
+
+    @staticmethod
+    def uniform(
+        *, sizes: Sequence[int], bytes_per_second: Sequence[float], kind: str = "device", memory_bytes: int = 0
+    ) -> "Fabric":
+        """Equal devices: `sizes` of each level, innermost first."""
+        units = itertools.product(*(range(size) for size in reversed(sizes)))
+        return Fabric(
+            places=tuple(
+                Place(
+                    name=":".join(map(str, path)),
+                    kind=kind,
+                    memory_bytes=memory_bytes,
+                    address=tuple(map(str, path[:-1])),
+                )
+                for path in units
+            ),
+            bytes_per_second=tuple(bytes_per_second),
+        )
+
+    @staticmethod
+    def of(cluster: Cluster, *, devices: Sequence[str] = ()) -> "Fabric":
+        """The cluster's devices, or those named, node by node, with the slowest measured link of each level.
+
+        >>> from dovetail.vocabulary import Kind
+        >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, devices_per_node=2)
+        >>> Fabric.of(cluster).bytes_per_second
+        (1000000000.0, 125000000.0)
+        """
+        taken = [device for device in cluster.devices if not devices or device.name in set(devices)]
+        order = {node.name: n for n, node in enumerate(cluster.nodes)}
+        taken.sort(key=lambda device: (order[device.node], device.index))
+        several = len({device.node for device in taken}) > 1
+        rates = _node_rate(cluster.links, {device.kind for device in taken}), _network_rate(cluster.links)
+        return Fabric(
+            places=tuple(
+                Place(
+                    name=device.name,
+                    kind=device.kind,
+                    memory_bytes=cluster.kind(device.kind).memory_bytes,
+                    address=(device.node,) if several else (),
+                )
+                for device in taken
+            ),
+            bytes_per_second=rates if several else rates[:1],
+        )
+
+    def rows(self) -> Iterator["Fabric"]:
+        """The rows worth trying: this one, and for unlike kinds those with the kinds one after another."""
+        yield self
+        kinds = list(dict.fromkeys(place.kind for place in self.places))
+        if 1 < len(kinds) <= _KINDS_PERMUTED:
+            for order in itertools.permutations(kinds):
+                row = tuple(sorted(self.places, key=lambda place: order.index(place.kind)))
+                if row != self.places:
+                    yield dataclasses.replace(self, places=row)
+
+    def copies(self) -> Iterator[int]:
+        """Into how many equal parts the row may be divided, each to run the whole pipeline: whole units, all alike."""
+        yield 1
+        if len(self.bytes_per_second) > 1:
+            yield from (w for w in range(2, len(self.places) // 2 + 1) if self._divides_into(w))
+
+    def _divides_into(self, copies: int) -> bool:
+        size, rest = divmod(len(self.places), copies)
+        kinds = [(place.kind, place.memory_bytes) for place in self.places]
+        if rest or any(kinds[n] != kinds[n % size] for n in range(len(kinds))):
+            return False
+        nodes = [place.address for place in self.places]
+        # A part is made of whole nodes, or a node of whole parts.
+        return all(
+            nodes[part - 1] != nodes[part] or len(set(nodes[part - size : part + size])) == 1
+            for part in range(size, len(nodes), size)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a stage on its replicas pays: seconds for each byte of parameters in one summing of gradients, and for each
+    byte that crosses the cut before it and the one after it, there and back, for one microbatch.
+
+    >>> Traffic(replicas=2, sync_per_byte=1e-9, before_per_byte=0.0, after_per_byte=0.0).replicas
+    2
+    """
+
+    replicas: int
+    sync_per_byte: float
+    before_per_byte: float
+    after_per_byte: float
+
+
+def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1, both_ways: bool = True) -> Traffic:
+    """What a stage pays on `width` neighbours from place `first` on, in each of `copies` equal parts of the row.
+
+    `both_ways`: what a port sends and what it receives share its rate.
+
+    >>> fabric = Fabric.uniform(sizes=(4, 4), bytes_per_second=(12e9, 1e9))
+    >>> inside, across = (traffic(fabric, first=0, width=width) for width in (4, 8))
+    >>> round(inside.sync_per_byte * 12e9, 3), round(across.sync_per_byte * 1e9, 3)  # 4·3/4; 4·1/2 and 4·3/4/12
+    (3.0, 2.25)
+    """
+    size = len(fabric.places) // copies
+    own = range(first, first + width)
+    everywhere = [fabric.places[part * size + n].address for part in range(copies) for n in own]
+    ways = 2 if both_ways else 1
+    sync = sum(
+        ways * 2 * (units - 1) / units / rate
+        for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True)
+    )
+    before, after = (
+        _crossing(fabric, own, edge, ways) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
+    )
+    return Traffic(replicas=width * copies, sync_per_byte=sync, before_per_byte=before, after_per_byte=after)
+
+
+def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
+    """For each level, innermost first, among how many units of one parent replicas are spread, at most."""
+    paths: list[tuple[str, ...]] = [(*address, str(n)) for n, address in enumerate(addresses)]
+    for _ in range(len(paths[0])):
+        yield max(Counter(path[:-1] for path in set(paths)).values())
+        paths = [path[:-1] for path in paths]
+
+
+def _crossing(fabric: Fabric, own: range, edge: int, ways: int) -> float:
+    """Seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the busiest port."""
+    worst = ways / (len(own) * fabric.bytes_per_second[0])
+    for level, rate in enumerate(fabric.bytes_per_second[1:], start=1):
+        depth = len(fabric.bytes_per_second) - level
+        units = Counter(fabric.places[n].address[:depth] for n in own)
+        left, right = (fabric.places[n].address[:depth] for n in (edge - 1, edge))
+        share = (len(own) - units[left]) if left == right else max(units.values())
+        worst = max(worst, ways * share / len(own) / rate)
+    return worst
+
+
+def _node_rate(links: Sequence[Link], kinds: set[str]) -> float:
+    ends = kinds | {"process"}
+    return _slowest(
+        (link for link in links if not link.between_nodes and {link.source, link.target} <= ends),
+        _NODE_BYTES_PER_SECOND,
+    )
+
+
+def _network_rate(links: Sequence[Link]) -> float:
+    return _slowest((link for link in links if link.between_nodes), _NETWORK_BYTES_PER_SECOND)
+
+
+def _slowest(links: Iterator[Link], unknown: float) -> float:
+    return min((link.bytes_per_second for link in links), default=unknown)
+
+
+def memory_bytes(fabric: Fabric, places: Mapping[int, int] | Sequence[int]) -> int:
+    """The least memory among places that have a limit; zero where none has.
+
+    >>> memory_bytes(Fabric.uniform(sizes=(2,), bytes_per_second=(1e9,), memory_bytes=8), [0, 1])
+    8
+    """
+    return min((fabric.places[n].memory_bytes for n in places if fabric.places[n].memory_bytes), default=0)

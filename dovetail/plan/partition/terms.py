@@ -1,0 +1,77 @@
+"""What is assumed of a pipeline while it is planned: what overlaps, which weights are kept, what a device must hold.
+
+The formulas work on numbers and on whole arrays alike, so planning and judging one plan use the same.
+"""
+
+import dataclasses
+from typing import Any
+
+from dovetail.vocabulary import InvalidRecord
+
+_OVERLAPS = ("nothing", "transfers", "everything")
+_WEIGHTS = ("flush", "stashing", "double_buffered")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a pipeline is to run.
+
+    `overlap`: what goes on beside computing: `nothing`, `transfers` of activations (gradients are summed while nothing
+    is computed, as PipeDream takes it), or `everything`. `both_ways`: a port's sends and receives share its rate.
+    `weights`: one version and a flush after each step (`flush`), a version for each microbatch in flight (`stashing`),
+    or two (`double_buffered`, 2BW). `microbatches` of one step, for the modes that have steps: flush and 2BW.
+    `state_bytes_per_parameter_byte`: what the optimizer keeps, 2 for AdamW. `recompute`: of a microbatch in flight only
+    the stage's input is kept, and forward runs again in backward. `reserve_bytes` are left free on each device.
+
+    >>> Terms(weights="double_buffered", microbatches=8).weights
+    'double_buffered'
+    """
+
+    overlap: str = "transfers"
+    both_ways: bool = True
+    weights: str = "stashing"
+    microbatches: int | None = None
+    state_bytes_per_parameter_byte: float = 2.0
+    recompute: bool = False
+    reserve_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.overlap not in _OVERLAPS or self.weights not in _WEIGHTS:
+            raise InvalidRecord(
+                f"overlap must be one of {_OVERLAPS} and weights one of {_WEIGHTS}, "
+                f"got {self.overlap!r} and {self.weights!r}."
+            )
+        if self.weights == "stashing" and self.microbatches is not None:
+            raise InvalidRecord("stashing updates after every round and has no steps; leave microbatches out.")
+        if self.weights != "stashing" and (self.microbatches is None or self.microbatches < 1):
+            raise InvalidRecord(
+                f"weights {self.weights!r} update once in a step, so microbatches must be at least 1, "
+                f"got {self.microbatches}."
+            )
+
+
+def in_flight(terms: Terms, *, devices: int, width: int) -> int:
+    """How many microbatches one replica holds at most between forward and backward: as many as keep busy the `devices`
+    of this stage and the later ones, of which this stage has `width`.
+
+    >>> in_flight(Terms(), devices=5, width=2), in_flight(Terms(weights="flush", microbatches=2), devices=5, width=1)
+    (3, 2)
+    """
+    held = -(-devices // width)
+    return held if terms.microbatches is None else min(held, terms.microbatches)
+
+
+def stage_bytes(
+    terms: Terms, *, held: int, parameters: Any, activations: Any, arriving: Any, versions: int | None = None
+) -> Any:
+    """What a stage takes on each of its devices: weight versions, gradients, optimizer state, and what it keeps of each
+    of the `held` microbatches: all activations, or with recomputation what arrives, and all of one.
+
+    `versions` are as many as the terms' weights need, unless a timetable says.
+
+    >>> stage_bytes(Terms(), held=2, parameters=100, activations=10, arriving=1)
+    520.0
+    """
+    versions = versions or {"flush": 1, "stashing": held, "double_buffered": 2}[terms.weights]
+    kept = held * arriving + activations if terms.recompute else held * activations
+    return parameters * (versions + 1 + terms.state_bytes_per_parameter_byte) + kept + terms.reserve_bytes

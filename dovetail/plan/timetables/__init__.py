@@ -1,0 +1,43 @@
+"""Pipelines' timetables: who computes which microbatch when, as data.
+
+(A *schedule* is placements of tasks on devices, in the whole project; what literature calls a pipeline schedule is a
+timetable here.) Each maker takes the replicas of every stage and the microbatches of a step.
+"""
+
+from collections.abc import Callable
+
+from dovetail.plan.timetables.actions import Action, Timetable
+from dovetail.plan.timetables.alternating import (
+    double_buffered,
+    gpipe,
+    one_forward_one_backward,
+    stashing,
+    vertical_sync,
+)
+from dovetail.plan.timetables.check import check, versions_kept
+from dovetail.plan.timetables.interleaved import interleaved
+from dovetail.plan.timetables.simulate import Durations, Simulated, Timed, simulate, steady_seconds
+from dovetail.plan.timetables.zero_bubble import zero_bubble
+
+TIMETABLES: dict[str, Callable[..., Timetable]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zero_bubble": zero_bubble,
+    "stashing": stashing,
+    "vertical_sync": vertical_sync,
+    "2bw": double_buffered,
+}
+
+__all__ = [
+    "TIMETABLES",
+    "Action",
+    "Durations",
+    "Simulated",
+    "Timed",
+    "Timetable",
+    "check",
+    "simulate",
+    "steady_seconds",
+    "versions_kept",
+]
