@@ -89,7 +89,8 @@ def files_of(folder):
 
 # Files of these folders that are no variant of their plug-in.
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
-PREDICTORS_ASIDE = set()
+TECHNIQUES_ASIDE |= {"led", "ranks", "rows", "rowwise"}
+PREDICTORS_ASIDE = {"pipeline"}  # until its technique is there
 
 
 def test_every_technique_is_listed():

@@ -80,17 +80,45 @@ def run(
 
 
 @app.command()
-def plan(workload: WorkloadFile, store: StoreOption = HOME, as_json: JsonOption = False) -> None:
+def plan(
+    workload: WorkloadFile,
+    cluster: Annotated[
+        str | None, typer.Option(help="Imagine this cluster instead of this machine: 8xa100+4xv100, 2x8xh100.")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="makespan, mean, weighted, first:3, spend:deadline=2h or target:chance=0.2."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say what one more device would buy.")] = False,
+    solve_seconds: Annotated[float, typer.Option(help="How long the solver may take, about.")] = 5.0,
+    price: Annotated[
+        list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")
+    ] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="Of a task, by name: large=3. May be repeated.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
+    store: StoreOption = HOME,
+    as_json: JsonOption = False,
+) -> None:
     """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
     with _answering():
-        from dovetail.cli import show, verbs
+        from dovetail.cli import planning, show, verbs
         from dovetail.describe import load_workload
 
         console = Console(stderr=True)
         found = verbs.plan(
-            load_workload(workload), store=store, before=lambda changes: _print_lines(console, changes.lines())
+            load_workload(workload),
+            cluster=cluster,
+            objective=objective,
+            explain=explain,
+            solve_seconds=solve_seconds,
+            prices=_figures(price or [], "--price", "a100=2.50"),
+            weights=_figures(weight or [], "--weight", "large=3"),
+            store=store,
+            before=lambda changes: _print_lines(console, changes.lines()),
         )
         show.plan(found, as_json=as_json)
+        if output is not None:
+            typer.echo(planning.write_plan(found, output), err=True)
 
 
 @app.command()
@@ -206,6 +234,19 @@ def _bytes(text: str) -> int:
         return parse_bytes(text)
     except ValueError as error:
         raise DovetailError(f"--keep-bytes: {error}") from None
+
+
+def _figures(given: list[str], option: str, example: str) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, equals, figure = text.rpartition("=")
+        try:
+            found[name] = float(figure)
+        except ValueError:
+            equals = ""
+        if not (name and equals):
+            raise DovetailError(f"{option} must be a name and a number, as in {option} {example}, got {text!r}.")
+    return found
 
 
 def _ask(store: Path, request: dict[str, Any]) -> None:

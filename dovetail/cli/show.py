@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.cli.gantt import gantt
 from dovetail.control import Result, table
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
@@ -53,13 +54,19 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
             show_seconds(placement.start_seconds),
             show_seconds(placement.duration_seconds),
             Text(", ".join(names.get(task, task) for task in placement.tasks)),
-            placement.option.technique,
+            placement.option.technique + ("" if placement.option.measured else " (predicted)"),
             ", ".join(placement.devices),
         )
     console = Console()
     console.print(rows)
+    for bar in gantt(found.schedule, names=names, width=console.width):
+        console.print(bar)
     makespan, bound = found.schedule.makespan_seconds, found.bound_seconds
-    console.print(f"makespan {show_seconds(makespan)}; no schedule takes less than {show_seconds(bound)}")
+    if found.objective == "makespan":
+        console.print(f"makespan {show_seconds(makespan)}; no schedule takes less than {show_seconds(bound)}")
+    else:
+        for line in found.verdict:
+            console.print(line)
     for line in found.explanation:
         console.print(Text(f"  {line}", style="dim"))
     for rejection in found.rejections:

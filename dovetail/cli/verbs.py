@@ -5,15 +5,19 @@ import dataclasses
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from dovetail.cli.planning import Remembering, Wish, imagined, is_elsewhere, solved
 from dovetail.control import CommandServer, Controller, Reconciliation, Result, Settings, open_result
 from dovetail.engines import LocalEngine, detect
 from dovetail.metrics.progress import ENDED
+from dovetail.plan import PLANNERS, Problem
+from dovetail.plan.kinds import parse_cluster
 from dovetail.store import ControllerLock, Store
-from dovetail.vocabulary import Cluster, DovetailError, Kind, Link, Plan, Profile, StoreError, Workload
+from dovetail.vocabulary import Cluster, DovetailError, Kind, Link, Objective, Plan, Profile, StoreError, Workload
 
 Observer = Callable[[Controller], None]
 
@@ -27,6 +31,7 @@ def controlling(
     settings: Settings,
     observe: Observer = lambda controller: None,
     silence_seconds: float = 30.0,
+    planner: Callable[[Problem], Plan] = PLANNERS["effort"],
 ) -> Iterator[Controller]:
     """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards."""
     _made(home)
@@ -41,7 +46,13 @@ def controlling(
         store = stack.enter_context(Store(home, write=True))
         stack.callback(engine.close)
         controller = Controller(
-            workload, cluster=cluster, store=store, engine=engine, settings=settings, observe=observe
+            workload,
+            cluster=cluster,
+            store=store,
+            engine=engine,
+            settings=settings,
+            planner=planner,
+            observe=observe,
         )
         current[""] = controller
         stack.enter_context(_interruptible(controller))
@@ -51,11 +62,20 @@ def controlling(
 def plan(
     workload: Workload,
     *,
-    cluster: Cluster | None = None,
+    cluster: Cluster | str | None = None,
+    objective: str | None = None,
+    explain: bool = False,
+    solve_seconds: float = 5.0,
+    prices: Mapping[str, float] = MappingProxyType({}),
+    weights: Mapping[str, float] = MappingProxyType({}),
     store: str | Path = ".dovetail",
     before: Callable[[Reconciliation], None] = lambda found: None,
 ) -> Plan:
     """Measure what has not been measured yet, and plan. Nothing is trained beyond the trials.
+
+    `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
+    are not here are predicted from what was measured here, and options on them are marked so. `objective` is the
+    workload's own unless told otherwise; `explain` adds what one more device of each kind would buy.
 
     `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
     the same one. A store that cannot be written is refused before anything starts:
@@ -66,20 +86,38 @@ def plan(
     Traceback (most recent call last):
     dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
-    cluster = cluster or detect()
     workload = _named(workload)
-    with controlling(workload, cluster=cluster, home=Path(store), settings=Settings()) as controller:
+    names = {task.identity: task.name for task in workload.tasks}
+    wish = Wish(
+        objective=str(Objective.parse(objective or workload.objective)),
+        explain=explain,
+        solve_seconds=solve_seconds,
+        prices=prices,
+        weights=weights,
+    )
+    here = cluster if isinstance(cluster, Cluster) else detect()
+    asked = wish.check_cluster(parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here, names)
+    if isinstance(cluster, str) and is_elsewhere(asked, here):
+        here = _rated(here, store=store)
+    planner = Remembering()
+    with controlling(workload, cluster=here, home=Path(store), settings=Settings(), planner=planner) as controller:
         before(controller.reconcile())
         controller.measure()
         _check_not_stopped(controller)
-        found = controller.plan()
+        controller.plan()
+        assert planner.problem is not None
+        profiles = controller.store.profiles()
         failures = _failures(controller)
         if len(failures) == len(controller.tasks):
             raise DovetailError("no task could be planned:\n" + "\n".join(failures))
-        names = {identity: task.name for identity, task in controller.tasks.items()}
-        lines = [*found.explanation, *(f"not planned: {failure}" for failure in failures)]
-        explanation = tuple(_with_names(line, names) for line in lines)
-        return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=cluster)
+    if isinstance(cluster, str):
+        problem = imagined(planner.problem, asked, profiles=profiles, at_hand=here.kinds)
+    else:
+        problem = dataclasses.replace(planner.problem, cluster=asked)
+    found = solved(problem, wish=wish, names=names)
+    lines = [*found.explanation, *(f"not planned: {failure}" for failure in failures)]
+    explanation = tuple(_with_names(line, names) for line in lines)
+    return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=asked)
 
 
 def profile(workload: Workload, *, store: str | Path = ".dovetail") -> tuple[list[tuple[str, Profile]], list[str]]:
@@ -139,6 +177,11 @@ def run(
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
     workload = _named(workload)
     cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or detect()
+    if isinstance(what, Plan) and is_elsewhere(cluster, detect()):
+        kinds = ", ".join(kind.name for kind in cluster.kinds)
+        raise DovetailError(
+            f"a plan to run must be for devices that are here; this one is for {kinds}. Plan again there."
+        )
     with contextlib.ExitStack() as stack:
         if observe is None and progress:
             from dovetail.cli.live import Live
@@ -157,6 +200,12 @@ def run(
         controller.measure()
         controller.run()
     return open_result(store, workload=workload.name)
+
+
+def _rated(here: Cluster, *, store: str | Path) -> Cluster:
+    """This machine with the rates of its kinds, which predictions for other kinds start from."""
+    known = cluster(store=store)
+    return known if all(k.matrix_flops_per_second for k in known.kinds) else cluster(measure=True, store=store)
 
 
 def _check_not_stopped(controller: Controller) -> None:

@@ -25,7 +25,19 @@ from dovetail.engines import Engine, MemberOrder, Order
 from dovetail.metrics.progress import Progress
 from dovetail.plan import PLANNERS, Problem, Trial, best_move, check, worthwhile
 from dovetail.store import Store, raise_fence
-from dovetail.vocabulary import Cluster, Event, Option, Placement, Plan, StoreError, Task, Workload, to_json
+from dovetail.vocabulary import (
+    Cluster,
+    Event,
+    NoFeasiblePlan,
+    Objective,
+    Option,
+    Placement,
+    Plan,
+    StoreError,
+    Task,
+    Workload,
+    to_json,
+)
 from dovetail.vocabulary.units import show_seconds
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
@@ -60,7 +72,7 @@ class Controller:
         store: Store,
         engine: Engine,
         settings: Settings | None = None,
-        planner: Callable[[Problem], Plan] = PLANNERS["list"],
+        planner: Callable[[Problem], Plan] = PLANNERS["effort"],
         observe: Callable[["Controller"], None] = lambda controller: None,
     ) -> None:
         self.workload, self.cluster, self.store = workload, cluster, store
@@ -76,7 +88,7 @@ class Controller:
         self._numbers = itertools.count(1)
         self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._stopping, self._stopped_at = "", 0.0
+        self._stopping, self._stopped_at, self._began = "", 0.0, engine.now()
         self._cancelled: set[str] = set()
         self._moving: set[str] = set()
         self._idles, self._asked_until = False, 0.0
@@ -138,7 +150,14 @@ class Controller:
         if nowhere := unplaceable(problem):
             self._fail(nowhere)
             problem = without(problem, nowhere)
-        plan = self._planner(problem)
+        try:
+            plan = self._planner(problem)
+        except NoFeasiblePlan as error:
+            if Objective.parse(problem.objective).name != "spend":
+                raise
+            # The deadline cannot be kept any more: what is left is to be late by as little as can be.
+            plan = self._planner(dataclasses.replace(problem, objective="makespan"))
+            self._ledger.record([Event(kind="warned", at_seconds=self.now(), data={"message": str(error)})])
         assert plan.schedule is not None
         check(plan.schedule, self.cluster, running=problem.running)
         return plan
@@ -189,7 +208,21 @@ class Controller:
             cluster=self.cluster,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self._ledger.rejections().values(),
+            objective=self._objective(),
         )
+
+    def _objective(self) -> str:
+        """The workload's objective, as of now."""
+        wanted = Objective.parse(self.workload.objective)
+        if wanted.name == "first":
+            have = sum(one.status == "finished" for one in self.progress.values())
+            # With the results that were asked for, what is left is only to be over soon.
+            left = wanted.results - have
+            return str(dataclasses.replace(wanted, results=left)) if left > 0 else "makespan"
+        if wanted.name == "spend":
+            left_seconds = wanted.deadline_seconds - (self.now() - self._began)
+            return str(dataclasses.replace(wanted, deadline_seconds=left_seconds)) if left_seconds > 0 else "makespan"
+        return str(wanted)
 
     def _waiting(self, task: str, steps: int) -> Waiting:
         one = self._ledger[task]
@@ -269,7 +302,7 @@ class Controller:
         problem = self._problem(moving=True)
         longest = max((placement.end_seconds for placement in problem.running), default=0.0)
         self._asked_until = self.now() + DRIFT * longest  # asking takes time too
-        move = best_move(problem, planner=self._planner)
+        move = best_move(problem, planner=PLANNERS["at once"])
         if move is None:
             return
         (name,) = (n for n, each in self._running.items() if set(move.placement.tasks) & _tasks(each))
@@ -356,7 +389,7 @@ class Controller:
             return missing
         problem = self._problem()
         placeable = without(problem, unplaceable(problem))
-        plan = self._planner(placeable)
+        plan = PLANNERS["list"](placeable)  # quick, and as good as it need be for this
         assert plan.schedule is not None
         return worthwhile(missing, problem, makespan_seconds=plan.schedule.makespan_seconds)
 

@@ -25,15 +25,14 @@ def snapshot(
     cluster: Cluster,
     running: tuple[Placement, ...] = (),
     rejected: Iterable[Rejection] = (),
-    gangs: bool = False,
+    objective: str = "makespan",
 ) -> Problem:
-    """The problem of placing these tasks next to what runs. `rejected` are the options that trials found not to fit,
-    and `gangs` says whether the planner can place several tasks in one placement.
+    """The problem of placing these tasks next to what runs. `rejected` are the options that trials found not to fit.
 
     A task that has begun on n CPU threads keeps n, because its rounding depends on them (law 1); such tasks are
     a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
     """
-    found, rejections = options(profiles, cluster, gangs=gangs)
+    found, rejections = options(profiles, cluster, gangs=True)
     by_family: dict[str, list[Option]] = {}
     for option in found:
         if len(option.families) == 1:
@@ -60,6 +59,7 @@ def snapshot(
         ),
         rejections=(*rejections, *(each for each in rejected if each.kind in present)),
         running=running,
+        objective=objective,
     )
 
 

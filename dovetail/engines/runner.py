@@ -7,55 +7,44 @@ test and the overhead bench run the same code.
 import contextlib
 import dataclasses
 import gc
-import math
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from dovetail.describe import versions
-from dovetail.engines.base import MemberOrder, Order
+from dovetail.engines.base import Order
+from dovetail.engines.surroundings import Surroundings, event_of, failing
+from dovetail.engines.trainer import Trainer
+from dovetail.plan.predict import fuse
 from dovetail.train import TECHNIQUES, SessionMember
-from dovetail.train import checkpoint as checkpoints
-from dovetail.train.base import Session, StepReport, Training
+from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
+from dovetail.train.led import LedSession
+from dovetail.train.ranks import RankedTechnique, is_of_others
 from dovetail.vocabulary import (
-    CheckpointError,
-    DovetailError,
-    Event,
-    Kind,
-    ProgramError,
     Rejection,
     TechniqueRefused,
-    TrainingError,
     to_json,
 )
 
-FLUSH_SECONDS = 0.5
-FLUSH_STEPS = 512
-
-
-@dataclasses.dataclass(kw_only=True)
-class Surroundings:
-    """What a runner has around it: where it reports, whether it should stop, on what it runs."""
-
-    report: Callable[[Event], None]
-    stop_reason: Callable[[], str | None]
-    acknowledged_step: Callable[[str], int]
-    device: torch.device
-    kind: Kind
-    threads: int
-    home: Path
-
 
 def run(order: Order, around: Surroundings) -> None:
-    """Carry out an order. Whatever goes wrong with a task is reported as its `failed`; nothing is raised for it."""
+    """Carry out an order. Whatever goes wrong with a task is reported as its `failed`; nothing is raised for it.
+
+    Of several ranks, rank 0 does what a single process would, and the others follow and report only what goes wrong
+    with them. A rank that finds another one gone reports `lost` with `of_others`: that one's end is the reason.
+    """
+    purposes = {"train": _train, "measure": _measure, "fingerprint": _fingerprint}
     try:
-        {"train": _train, "measure": _measure, "fingerprint": _fingerprint}[order.purpose](order, around)
+        if around.ranks is None or around.ranks.leads:
+            purposes[order.purpose](order, around)
+        else:
+            _follow(order, around)
     finally:
+        if around.ranks is not None:
+            around.ranks.leave()
         gc.collect()
         if around.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -65,52 +54,98 @@ def _fingerprint(order: Order, around: Surroundings) -> None:
     from dovetail.profile.fingerprint import fingerprint
 
     for member in order.members:
-        with _failing(member, around):
+        with failing(member, around):
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
-            around.report(_event("fingerprinted", member, to_json(found)))
+            around.report(event_of("fingerprinted", member, to_json(found)))
 
 
 def _measure(order: Order, around: Surroundings) -> None:
     from dovetail.profile.steps import measure
 
     (member,) = order.members
-    with _failing(member, around):
+    with failing(member, around), _rejecting(order, around):
         start = time.monotonic()
-        training = build(member.task, home=around.home)
-        try:
-            profile = measure(
-                TECHNIQUES[order.technique],
-                training,
-                seed=member.task.seed,
-                device=around.device,
-                threads=around.threads,
-                kind=around.kind.name,
-                count=len(order.devices),
-                family=order.family,
-                build_seconds=time.monotonic() - start,
-                scratch=around.home / "scratch",
-                layers=len(order.devices) == 1,
-                knobs=order.knobs,
-            )
-        except (torch.OutOfMemoryError, MemoryError, TechniqueRefused) as error:
-            # That one option does not fit says nothing of the others.
-            around.report(_event("rejected", member, to_json(_rejection(order, around, error))))
-        else:
-            around.report(_event("measured", member, to_json(profile)))
+        around.doing("building")
+        # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
+        size = fuse.TRIED if order.technique == "fuse" else 1
+        training, *others = (build(member.task, home=around.home) for _ in range(size))
+        build_seconds = (time.monotonic() - start) / size
+        profile = measure(
+            _technique(order, around),
+            training,
+            others=others,
+            seed=member.task.seed,
+            device=around.device,
+            threads=around.threads,
+            kind=around.kind.name,
+            count=len(order.devices),
+            family=order.family,
+            build_seconds=build_seconds,
+            scratch=around.home / "scratch",
+            layers=len(order.devices) == 1 and size == 1,
+            knobs=order.knobs,
+        )
+        around.report(event_of("measured", member, to_json(profile)))
+
+
+@contextlib.contextmanager
+def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
+    """That one option does not fit says nothing of the others."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, TechniqueRefused) as error:
+        around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
+    except Exception as error:
+        # Nor does what goes wrong with a model in parts say anything of the model: resident's own trial does.
+        if around.ranks is None or is_of_others(error):
+            raise
+        around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
+
+
+def _technique(order: Order, around: Surroundings) -> Technique:
+    """The order's technique; if it takes several ranks, with these, once all have met."""
+    technique = TECHNIQUES[order.technique]
+    if around.ranks is None:
+        return technique
+    assert isinstance(technique, RankedTechnique)
+    around.doing("waiting for the other ranks")
+    around.ranks.join(around.device)
+    around.doing("opening")
+    return technique.among(around.ranks)
+
+
+def _follow(order: Order, around: Surroundings) -> None:
+    """What ranks other than 0 do: build the same, and do what rank 0 says."""
+    rejecting = _rejecting(order, around) if order.purpose == "measure" else contextlib.nullcontext()
+    with failing(order.members[0], around, gang=order.members), rejecting:
+        around.doing("building")
+        members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
+        technique = _technique(order, around)
+        opened = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
+        with contextlib.closing(opened) as session:
+            assert isinstance(session, LedSession)
+            session.follow(doing=around.doing)
 
 
 def _rejection(order: Order, around: Surroundings, error: BaseException) -> Rejection:
-    refused = isinstance(error, TechniqueRefused)
     return Rejection(
         families=(order.family,),
         technique=order.technique,
         kind=around.kind.name,
         count=len(order.devices),
-        reason=str(error) if refused else f"ran out of memory in its trial: {str(error).partition('. ')[0]}.",
+        reason=_why_rejected(error),
         needed_bytes=getattr(error, "needed_bytes", 0),
         free_bytes=getattr(error, "free_bytes", 0),
     )
+
+
+def _why_rejected(error: BaseException) -> str:
+    if isinstance(error, TechniqueRefused):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return f"ran out of memory in its trial: {str(error).partition('. ')[0]}."
+    return f"its trial raised {type(error).__name__}: {error}"
 
 
 def _train(order: Order, around: Surroundings) -> None:
@@ -125,250 +160,36 @@ def _train(order: Order, around: Surroundings) -> None:
             live = _advance(live, around)
 
 
-def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> "list[_Trainer]":
+def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> "list[Trainer]":
     """A trainer for each member over one session; none where one could not be made, which all have been told."""
     members: list[SessionMember] = []
     for member in order.members:
-        with _failing(member, around, gang=order.members):
+        around.doing("building")
+        with failing(member, around, gang=order.members):
             members.append(SessionMember(training=build(member.task, home=around.home), seed=member.task.seed))
         if len(members) <= order.members.index(member):
             return []
-    with _failing(order.members[0], around, gang=order.members):
-        technique = TECHNIQUES[order.technique]
-        if reason := technique.refuse(members):
+    with failing(order.members[0], around, gang=order.members):
+        if reason := TECHNIQUES[order.technique].refuse(members):
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
+        technique = _technique(order, around)
         session = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
         stack.enter_context(contextlib.closing(session))
-        return [_Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
+        return [Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
     return []
 
 
-def _advance(live: "list[_Trainer]", around: Surroundings) -> "list[_Trainer]":
+def _advance(live: "list[Trainer]", around: Surroundings) -> "list[Trainer]":
     """One step of all; gives those that have more to do."""
     session, gang = live[0].session, [trainer.member for trainer in live]
     reports = None
+    around.doing(f"step {live[0].step + 1}")
     # A session that raised is of no more use to anybody in it.
-    with _failing(gang[0], around, gang=gang):
+    with failing(gang[0], around, gang=gang):
         reports = session.advance([trainer.number for trainer in live])
     if reports is None:
         return []
     return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report)]
-
-
-class _Trainer:
-    """One member's way from its last checkpoint to `until_step`.
-
-    What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
-    """
-
-    def __init__(self, order: Order, number: int, training: Training, session: Session, around: Surroundings) -> None:
-        self.number, self.member, self.session = number, order.members[number], session
-        self._order, self._training, self._around = order, training, around
-        self._every = training.evaluate_every or training.steps_per_epoch()
-        self._step = self._saved_step = 0
-        self._metrics: dict[str, float] = {}
-        self._last: Mapping[str, Any] = {}
-        self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
-        self._losses: list[torch.Tensor] = []
-        self._logged: list[tuple[int, Mapping[str, Any]]] = []
-        self._points: list[list[Any]] = []  # to report next
-        self._carried: list[list[Any]] = []  # reported, but not known to be in the store
-        self._flushed_at = self._saved_at = time.monotonic()
-        self._flushed_step = 0
-
-    def begin(self) -> bool:
-        """Go on from the last checkpoint; whether there is a step to take."""
-        with _failing(self.member, self._around):
-            self._resume()
-            return self._goes_on()
-        return False
-
-    def after(self, report: StepReport) -> bool:
-        """A step was taken; whether there is another to take."""
-        with _failing(self.member, self._around):
-            self._after(report)
-            return self._goes_on()
-        return False
-
-    def stop(self, reason: str) -> None:
-        """Save and end early."""
-        with _failing(self.member, self._around):
-            if self._step > self._saved_step:
-                self._save(required=True)
-            self._report("stopped", {"step": self._step, "reason": reason})
-
-    def _goes_on(self) -> bool:
-        if self._step < self.member.until_step and not self.member.task.stop.reached(self._metrics):
-            return True
-        self._end()
-        return False
-
-    def _resume(self) -> None:
-        state, damages = checkpoints.recover(Path(self.member.directory), at_most=self.member.until_step)
-        for damage in damages:
-            self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
-        if state is not None:
-            self.session.load(state, self.number)
-            self._step = self._saved_step = self._flushed_step = state.step
-            self._metrics = dict(state.values["progress"]["metrics"])
-            # Points that may not have reached the store before the last attempt ended.
-            self._points = [list(point) for point in state.values["progress"]["points"]]
-        self._saved_at = self._flushed_at = time.monotonic()
-        self._flush()
-
-    def _after(self, report: StepReport) -> None:
-        self._step = report.step
-        self._losses.append(report.loss)
-        self._last = report.metrics
-        if report.step % self._training.log_every == 0 or report.step == self.member.until_step:
-            self._logged.append((len(self._losses) - 1, report.metrics))
-        if self._evaluation_due():
-            self._evaluate()
-        now = time.monotonic()
-        if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
-            self._flush()
-        if self._save_due(now) and self._step < self.member.until_step:
-            self._save(required=False)
-
-    def _evaluation_due(self) -> bool:
-        if self._step == self.member.until_step:
-            return True
-        return self._every is not None and self._step % self._every == 0
-
-    def _evaluate(self) -> None:
-        self._collect()
-        self._metrics = self.session.evaluate(self.number)
-        metric = self.member.task.stop.metric
-        if metric is not None and metric not in self._metrics:
-            if metric not in self._stepwise:
-                raise ProgramError(
-                    f"evaluation must report the target metric {metric!r}; it reports {sorted(self._metrics)}. "
-                    f"Add it to what evaluate gives, or change the target."
-                )
-            self._metrics[metric] = self._stepwise[metric]
-        self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
-
-    def _collect(self) -> None:
-        """Bring losses over from the device, look at them, and turn the logged ones into points."""
-        if not self._losses:
-            return
-        values = torch.stack([loss.float() for loss in self._losses]).tolist()
-        first = self._step - len(values) + 1
-        for offset, value in enumerate(values):
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"the loss must be a finite number; it was {value} at step {first + offset}, the first such step. "
-                    f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
-                    f"{self._kept()}"
-                )
-        for offset, metrics in self._logged:
-            found = _stepwise(values[offset], metrics)
-            self._points += [[name, first + offset, value] for name, value in found.items()]
-        self._stepwise = _stepwise(values[-1], self._last)
-        self._losses, self._logged = [], []
-
-    def _kept(self) -> str:
-        return (
-            f"The last checkpoint, at step {self._saved_step}, is kept."
-            if self._saved_step
-            else "Nothing was saved yet."
-        )
-
-    def _flush(self) -> None:
-        self._collect()
-        now = time.monotonic()
-        rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
-        self._report("progress", {"step": self._step, "steps_per_second": rate, "points": self._points})
-        self._carried += self._points
-        self._points = []
-        self._flushed_at, self._flushed_step = now, self._step
-
-    def _save_due(self, now: float) -> bool:
-        every = self._order.save_every_steps
-        if every is not None:
-            return self._step % every == 0
-        return now - self._saved_at > self._order.save_every_seconds
-
-    def _save(self, *, required: bool) -> None:
-        self._flush()
-        acknowledged = self._around.acknowledged_step(self.member.task.identity)
-        self._carried = [point for point in self._carried if point[1] > acknowledged]
-        state = self.session.state(self.number)
-        progress = {"metrics": self._metrics, "points": self._carried}
-        state = dataclasses.replace(state, values={**state.values, "progress": progress})
-        try:
-            path, size = checkpoints.write(
-                Path(self.member.directory),
-                state,
-                task=self.member.task.name,
-                attempt=self.member.attempt,
-                retention=checkpoints.Retention(count=self._order.keep_count, bytes=self._order.keep_bytes),
-            )
-        except CheckpointError as error:
-            if required:
-                raise
-            # Training is worth more than this one save: say so and try again later.
-            self._report("warned", {"message": str(error)})
-            self._saved_at = time.monotonic()
-            return
-        self._saved_step, self._saved_at = self._step, time.monotonic()
-        self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
-
-    def _end(self) -> None:
-        reached = self.member.task.stop.reached(self._metrics)
-        if self._step > self._saved_step or self._step == 0:
-            self._save(required=True)
-        ended = self.member.final or reached
-        self._flush()
-        self._report(
-            "finished" if ended else "waiting",
-            {
-                "step": self._step,
-                "reason": f"reached {self.member.task.stop}" if reached else "",
-                "metrics": self._metrics,
-            },
-        )
-
-    def _report(self, kind: str, data: Mapping[str, Any]) -> None:
-        self._around.report(_event(kind, self.member, data))
-
-
-def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
-    # Named apart from what evaluation reports, which may well have a loss of its own.
-    return {"train/loss": loss, **{f"train/{name}": float(value) for name, value in metrics.items()}}
-
-
-def _event(kind: str, member: MemberOrder, data: Any) -> Event:
-    return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), data=data)
-
-
-@contextlib.contextmanager
-def _failing(member: MemberOrder, around: Surroundings, *, gang: Sequence[MemberOrder] = ()) -> Any:
-    """Turn whatever goes wrong with this member into its `failed` event. The rest of its gang, if that cannot go on
-    without it, has lost its worker and nothing else. A session says whose fault it was by `error.member`."""
-    try:
-        yield
-    except Exception as error:
-        if gang:
-            member = gang[getattr(error, "member", gang.index(member))]
-        around.report(_event("failed", member, _failure(member, error)))
-        reason = f"task {member.task.name!r}, with which it ran together, failed"
-        for other in gang:
-            if other is not member:
-                around.report(_event("lost", other, {"reason": reason, "log": ""}))
-
-
-def _failure(member: MemberOrder, error: Exception) -> dict[str, str]:
-    reason, cause = str(error), "program"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        cause = "memory"
-        reason = (
-            f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
-            f"Use a smaller batch with accumulate, or a device with more memory."
-        )
-    elif not isinstance(error, DovetailError):
-        reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
-    return {"reason": reason, "cause": cause, "log": "".join(traceback.format_exception(error))[-4000:]}
 
 
 def _first_batch(training: Training) -> Any:

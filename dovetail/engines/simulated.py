@@ -7,17 +7,19 @@ import itertools
 from collections.abc import Callable
 
 from dovetail.engines.base import Engine, MemberOrder, Order
-from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task, to_json
+from dovetail.vocabulary import RANKED, Event, Fingerprint, Profile, Rejection, Task, to_json
 
 
 @dataclasses.dataclass(kw_only=True)
 class World:
     """What is true in a simulation: each task's family, what measuring it resident or spilled on so many devices of a
-    kind shows, and by what factor a placement really takes longer than predicted (1: predictions hold)."""
+    kind shows, or split over as many ranks with a technique (None: it cannot be), and by what factor a placement really
+    takes longer than predicted (1: predictions hold)."""
 
     fingerprint: Callable[[Task], Fingerprint]
     profile: Callable[[str, str, int], Profile | Rejection]
     spilled: Callable[[str, str, int], Profile | Rejection] | None = None
+    ranked: Callable[[str, str, str, int], Profile | Rejection] | None = None
     slowness: Callable[[Order], float] = lambda order: 1.0
     trial_seconds: float = 1.0
 
@@ -93,14 +95,23 @@ class SimulatedEngine(Engine):
         if order.purpose == "fingerprint":
             return [self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))]
         if order.purpose == "measure":
-            show = self._world.spilled if order.technique == "spill" else self._world.profile
-            assert show is not None, "a world in which spilling is tried must say what that shows"
-            found = show(order.family, self._kind_of(order.devices[0]), len(order.devices))
+            found = self._shown(order, self._kind_of(order.devices[0]), len(order.devices))
             kind = "measured" if isinstance(found, Profile) else "rejected"
             return [self._event(kind, member, at, to_json(found))]
         ended = {"step": member.until_step, "reason": "", "metrics": {}}
         kind = "finished" if member.final else "waiting"
         return [self._saved(member, at, member.until_step), self._event(kind, member, at, ended)]
+
+    def _shown(self, order: Order, kind: str, count: int) -> Profile | Rejection:
+        if order.technique in RANKED:
+            if self._world.ranked is not None:
+                return self._world.ranked(order.technique, order.family, kind, count)
+            return Rejection(
+                families=(order.family,), technique=order.technique, kind=kind, count=count, reason="cannot be split"
+            )
+        show = self._world.spilled if order.technique == "spill" else self._world.profile
+        assert show is not None, "a world in which spilling is tried must say what that shows"
+        return show(order.family, kind, count)
 
     def _interrupted(
         self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool

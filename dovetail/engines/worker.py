@@ -38,6 +38,7 @@ class Worker:
         self._stop_reason: str | None = None
         self._acknowledged: dict[str, int] = {}
         self._current = ""
+        self._doing = "starting"
 
     def main(self) -> None:
         """Until the engine says exit or goes away."""
@@ -51,9 +52,12 @@ class Worker:
 
     def _run(self, message: dict[str, Any]) -> None:
         # torch is imported with the first order, while heartbeats already flow.
+        self._do("importing torch")
         import torch
 
         from dovetail.engines import runner
+        from dovetail.engines.surroundings import Surroundings
+        from dovetail.train.ranks import Ranks
 
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
         from dovetail.engines.base import Order
@@ -65,7 +69,7 @@ class Worker:
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
         runner.run(
             order,
-            runner.Surroundings(
+            Surroundings(
                 report=self._report,
                 stop_reason=lambda: self._stop_reason,
                 acknowledged_step=lambda task: self._acknowledged.get(task, 0),
@@ -73,6 +77,8 @@ class Worker:
                 kind=kind,
                 threads=torch.get_num_threads(),
                 home=Path(message["home"]),
+                ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
+                doing=self._do,
             ),
         )
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
@@ -95,8 +101,11 @@ class Worker:
 
     def _beat(self) -> None:
         while True:
-            self._send({"heartbeat": time.time()})
+            self._send({"heartbeat": time.time(), "doing": self._doing})
             time.sleep(HEARTBEAT_SECONDS)
+
+    def _do(self, action: str) -> None:
+        self._doing = action
 
     def _report(self, event: Event) -> None:
         self._send({"event": to_json(event), "order": self._current})

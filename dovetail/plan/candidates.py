@@ -10,14 +10,18 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dovetail.plan.predict import PREDICTORS, spill
-from dovetail.vocabulary import Cluster, Kind, Node, Option, Profile, Rejection
+from dovetail.plan.predict import PREDICTORS, fuse, replicate, spill
+from dovetail.vocabulary import RANKED, Cluster, Kind, Node, Option, Profile, Rejection
 from dovetail.vocabulary.units import show_bytes
 
 # Spilling is offered within these shares of a device's memory; a context and what its allocator cannot use take a bit.
 _BUDGETS = (15 / 16, 1 / 2, 1 / 4)
 # So many of one family are offered as a gang.
 _GANGS = (2, 4)
+# Copies must be predicted to take at most this share of the time to be worth a trial: it costs seconds on all devices.
+_CLEARLY = 0.85
+# And so many where they are fused, of families of which one such gang was measured.
+_FUSED = (2, 4, 8, 16, 32, 64)
 # Pairs of different families are offered among so many: their number grows with the square.
 _PAIRED = 6
 
@@ -36,30 +40,41 @@ class Trial:
     count: int
 
 
-def counts(cluster: Cluster, kind: Kind) -> tuple[int, ...]:
-    """The device counts worth offering to a resident task on a kind.
+def counts(cluster: Cluster, kind: Kind, *, technique: str = "resident") -> tuple[int, ...]:
+    """The device counts worth offering to a task on a kind.
 
     On a CPU these are the powers of two up to the most cores that one node has, and that most itself; a
-    resident model on an accelerator uses exactly one.
+    resident or spilled model on an accelerator uses exactly one, and one that is split over ranks uses several.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu)
     (1, 2, 4, 6)
+    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, technique="replicate")
+    (2, 4, 6)
     """
     most = max(_devices_per_node(cluster, kind.name).values(), default=0)
-    if kind.processor != "cpu":
+    if kind.processor != "cpu" and technique not in RANKED:
         return (1,) if most else ()
     powers = [1 << exponent for exponent in range(most.bit_length())]
-    return tuple(sorted({*powers, most} - {0})) if most else ()
+    least = 2 if technique in RANKED else 1
+    return tuple(count for count in sorted({*powers, most}) if count >= least)
 
 
 def trials(
-    families: Iterable[str], profiles: Iterable[Profile], cluster: Cluster, *, failed: Iterable[Trial] = ()
+    families: Iterable[str],
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    *,
+    failed: Iterable[Trial] = (),
+    fused: Iterable[str] = (),
 ) -> tuple[Trial, ...]:
     """What has not been measured yet of these families, in the order of families, techniques, kinds and counts.
 
     `failed` trials are not asked for again. Spilling is slower than being resident, so it is worth a trial only on an
-    accelerator on which being resident failed, or took more memory than the device has. Gangs are not tried.
+    accelerator on which being resident failed, or took more memory than the device has; so is sharding. Replicating is
+    worth one where it should be clearly faster than being resident with as many threads. Of families in `fused`, those
+    with several tasks for a planner that places gangs, one fused gang is tried on each kind on which one task was
+    measured; other gangs are predicted, not tried.
 
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> known = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
@@ -70,15 +85,34 @@ def trials(
     done = {*map(_trial, known), *failed}
     too_large = {(each.family, each.kind) for each in failed if each.technique == "resident"}
     too_large |= {(each.family, each.kind) for each in known if _is_too_large(each, cluster)}
+    able = {(each.family, each.kind) for each in known if each.technique == "resident" and each.count == 1}
+    gangs = {place for place in able - too_large if place[0] in set(fused)}
     wanted = (
         Trial(family=family, technique=technique, kind=kind.name, count=count)
         for family in dict.fromkeys(families)
-        for technique in ("resident", "spill")
+        for technique in ("resident", "replicate", "shard", "spill", "fuse")
         for kind in cluster.kinds
-        for count in counts(cluster, kind)
-        if technique == "resident" or (kind.processor == "cuda" and (family, kind.name) in too_large)
+        for count in counts(cluster, kind, technique=technique)
+        if technique == "resident"
+        or (technique == "replicate" and _copies_pay(family, kind, count, known, cluster))
+        or (technique == "fuse" and count == 1 and (family, kind.name) in gangs)
+        or (technique in ("shard", "spill") and kind.processor == "cuda" and (family, kind.name) in too_large)
     )
     return tuple(trial for trial in wanted if trial not in done)
+
+
+def _copies_pay(family: str, kind: Kind, count: int, known: Sequence[Profile], cluster: Cluster) -> bool:
+    """Whether copies on so many devices should be clearly faster than what was measured on as many at most. On a CPU
+    that includes as many threads: if those are worth no trial, copies are worth none."""
+    mine = [each for each in known if (each.family, each.kind, each.technique) == (family, kind.name, "resident")]
+    alone = {each.count: each for each in mine if each.count <= count}
+    if 1 not in alone or (kind.processor == "cpu" and count not in alone):
+        return False
+    rate = replicate.rate_between(cluster, kind)
+    if misfit(replicate.predict(alone[1], kind=kind, count=count, bytes_per_second=rate), cluster):
+        return False
+    least_seconds = min(each.step_seconds for each in alone.values())
+    return replicate.step_seconds(alone[1], kind=kind, count=count, bytes_per_second=rate) < _CLEARLY * least_seconds
 
 
 def options(
@@ -102,7 +136,9 @@ def options(
     ([('small',)], [('large',)])
     """
     present = {kind.name for kind, count in cluster.counts() if count}
-    known = [each for each in profiles if each.kind in present and (gangs or each.technique != "interleave")]
+    known = [
+        each for each in profiles if each.kind in present and (gangs or each.technique not in ("fuse", "interleave"))
+    ]
     latest = tuple({(_trial(each), each.knobs): each for each in known}.values())
     offered: list[Option | Rejection] = [_measured(profile, cluster) for profile in latest]
     offered += _spilled(latest, cluster)
@@ -110,6 +146,7 @@ def options(
     fitting = [each for each in judged if isinstance(each, Option)]
     if gangs:
         fitting += _interleaved(latest, cluster, fitting)
+        fitting += _fused(latest, cluster, fitting)
     return tuple(_undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
 
 
@@ -235,7 +272,7 @@ def _dominates(better: Option, worse: Option) -> bool:
 def _measured(profile: Profile, cluster: Cluster) -> Option:
     kind = cluster.kind(profile.kind)
     option = PREDICTORS[profile.technique](profile, kind=kind)
-    if profile.technique == "resident" or kind.processor == "cpu":
+    if profile.technique not in ("spill", "interleave") or kind.processor == "cpu":
         return option
     return dataclasses.replace(option, cores=spill.Room.of(cluster, kind=kind).cores)  # the host updates with them
 
@@ -267,6 +304,23 @@ def _interleaved(profiles: Sequence[Profile], cluster: Cluster, alone: Sequence[
             found = _fastest(gang, room, device_bytes)
             one_by_one = sum(best.get(profile.family, float("inf")) for profile in gang)
             if isinstance(found, Option) and found.step_seconds[0] < one_by_one and misfit(found, cluster) is None:
+                yield found
+
+
+def _fused(profiles: Sequence[Profile], cluster: Cluster, alone: Sequence[Option]) -> Iterator[Option]:
+    """Gangs of other sizes than the one that was measured, where they beat their members one after another. Whether
+    a family can be fused at all only a trial can say, so there are none without one."""
+    solo = {(each.family, each.kind, each.count): each for each in profiles if each.technique == "resident"}
+    for profile in profiles:
+        one = solo.get((profile.family, profile.kind, profile.count))
+        if profile.technique != "fuse" or one is None:
+            continue
+        kind = cluster.kind(profile.kind)
+        best = _least_seconds(alone, kind).get(profile.family, float("inf"))
+        for members in _FUSED:
+            found = fuse.predict(profile, alone=one, kind=kind, members=members)
+            is_measured = members == profile.knobs.get("members", fuse.TRIED)
+            if not is_measured and found.step_seconds[0] < members * best and misfit(found, cluster) is None:
                 yield found
 
 

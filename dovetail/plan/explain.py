@@ -6,14 +6,15 @@ nothing that a planner believed. It says what each choice takes; it does not kno
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from dovetail.plan.problem import Problem
 from dovetail.vocabulary import Option, Placement, Rejection, Schedule
 from dovetail.vocabulary.units import show_seconds
 
-# Above this many tasks nobody reads a line for each; families have a line each instead.
+# Above this many tasks nobody reads a line for each; families have a line each instead, and above as many families
+# options do.
 TASKS_EXPLAINED = 200
 
 _Record = TypeVar("_Record", Option, Rejection)
@@ -36,7 +37,7 @@ class Moved:
 
 def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
     """One line for each task, in the order they start, that says why this option and not the next best;
-    beyond 200 tasks, one for each family.
+    beyond 200 tasks one for each family, and beyond 200 families one for each technique, kind and count.
 
     >>> from dovetail.vocabulary import Cluster, Kind
     >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(4.2,))
@@ -54,11 +55,36 @@ def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
     if sum(len(placement.tasks) for placement in ordered) <= TASKS_EXPLAINED:
         chosen = [(", ".join(placement.tasks), [placement]) for placement in ordered]
     else:
+        if len({placement.option.families for placement in ordered}) > TASKS_EXPLAINED:
+            return _by_way(ordered)
         chosen = _by_family_name(ordered)
+    prices = {kind.name: kind.price_per_hour for kind in problem.cluster.kinds}
+    if not problem.objective.startswith("spend"):
+        prices = {}
     return tuple(
-        _line(name, placements, options[placements[0].option.families], rejections[placements[0].option.families])
+        _line(
+            name, placements, options[placements[0].option.families], rejections[placements[0].option.families], prices
+        )
         for name, placements in chosen
     )
+
+
+def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
+    """How many tasks run in each way, and what that takes."""
+    ways: dict[str, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        ways[_option(placement.option)].append(placement)
+    lines = []
+    for way, group in sorted(ways.items()):
+        tasks = sum(len(placement.tasks) for placement in group)
+        area = sum(placement.duration_seconds * placement.option.count for placement in group)
+        durations = [placement.duration_seconds for placement in group]
+        origins = sorted({_origin(placement.option) for placement in group})
+        lines.append(
+            f"{tasks} tasks: {way}, {show_seconds(min(durations))} to {show_seconds(max(durations))} each, "
+            f"{area:.1f} device-seconds ({' and '.join(origins)})"
+        )
+    return tuple(lines)
 
 
 def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
@@ -77,14 +103,20 @@ def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
     return tuple(each for each in moved if each is not None)
 
 
-def _line(name: str, placements: Sequence[Placement], options: Sequence[Option], rejected: Sequence[Rejection]) -> str:
+def _line(
+    name: str,
+    placements: Sequence[Placement],
+    options: Sequence[Option],
+    rejected: Sequence[Rejection],
+    prices: Mapping[str, float],
+) -> str:
     """What was chosen, and the next best for what starts first."""
     if len(placements) == 1:
         taken = f"{_option(placements[0].option)}, {show_seconds(placements[0].duration_seconds)} "
         taken += f"({_origin(placements[0].option)})"
     else:
         taken = "; ".join(_group(option, group) for option, group in _by_option(placements).items())
-    return f"{name}: {taken}; {_next_best(placements, options, rejected)}"
+    return f"{name}: {taken}; {_next_best(placements, options, rejected, prices)}"
 
 
 def _group(option: Option, placements: Sequence[Placement]) -> str:
@@ -94,13 +126,25 @@ def _group(option: Option, placements: Sequence[Placement]) -> str:
     return f"{len(placements)} on {_option(option)}, {each} each ({_origin(option)})"
 
 
-def _next_best(placements: Sequence[Placement], options: Sequence[Option], rejected: Sequence[Rejection]) -> str:
-    """The other option that takes the least device-seconds for the same tasks, with what it takes."""
+def _next_best(
+    placements: Sequence[Placement],
+    options: Sequence[Option],
+    rejected: Sequence[Rejection],
+    prices: Mapping[str, float],
+) -> str:
+    """The other option that takes the least device-seconds for the same tasks, with what it takes; where spending
+    counts, the one on which least is spent."""
     used = set(_by_option(placements))
     others = [option for option in options if option not in used]
     if not others:
         return _no_other(rejected, many=len(used) > 1)
     steps = [placement.steps for placement in placements]
+    if prices:
+        best = min(others, key=lambda option: (_area(option, steps) * prices[option.kind], _option(option)))
+        would = _area(best, steps) * prices[best.kind] / 3600
+        spent = sum(p.duration_seconds * p.option.count * prices[p.option.kind] for p in placements) / 3600
+        takes = show_seconds(_longest(best, steps))
+        return f"{spent:.4g} spent; next best {_option(best)} would spend {would:.4g} and take {takes}"
     best = min(others, key=lambda option: (_area(option, steps), _longest(option, steps), _option(option)))
     seconds, longest = _longest(best, steps), max(placement.duration_seconds for placement in placements)
     area = sum(placement.duration_seconds * placement.option.count for placement in placements)

@@ -57,9 +57,29 @@ class Activity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a packing is to make small: Σ of `start_costs` × start + `used_costs` over the activities used, and Σ of
+    cost × the tick by which so many things have ended over `ranks` of (how many, cost).
+
+    `ends` says, for each activity, how long after its start each thing that it covers ends, and `ended` when others
+    end that are no activity's. With `results` only so many things must be covered, whichever they are.
+
+    >>> Goal(start_costs=(1, 2), used_costs=(5, 5)).ranks
+    ()
+    """
+
+    start_costs: Sequence[int] = ()
+    used_costs: Sequence[int] = ()
+    ranks: Sequence[tuple[int, int]] = ()
+    ends: Sequence[Sequence[int]] = ()
+    ended: Sequence[int] = ()
+    results: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """What became of a search: `starts` by activity where a packing was found; else whether there `is_none`, or
-    whether it is still open because the work was used up.
+    whether it is still open because the work was used up. `bound` is what no packing's goal is below.
 
     >>> Packed(starts=None, is_none=True, work=0.1).is_none
     True
@@ -68,6 +88,7 @@ class Packed:
     starts: Mapping[int, int] | None
     is_none: bool
     work: float
+    bound: float = 0.0
 
 
 def cover(columns: Sequence[Column], *, needs: Sequence[int], pools: Sequence[float]) -> Cover:
@@ -133,9 +154,11 @@ def pack(
     busy: Iterable[tuple[int, Mapping[int, int]]] = (),
     horizon: int,
     work: float,
+    goal: Goal | None = None,
 ) -> Packed:
     """Choose activities that cover every need exactly, and a start for each, so that all end by the horizon and no
-    resource gives more than its capacity; `busy` holds what is drawn from now until a tick whatever is chosen.
+    resource gives more than its capacity; `busy` holds what is drawn from now until a tick whatever is chosen. With
+    a `goal`, the best such choice that the work finds.
 
     `work` is deterministic, about a second of one core for each unit.
 
@@ -150,21 +173,30 @@ def pack(
     module = _load("ortools.sat.python.cp_model")
     model = module.CpModel()
     used, starts = _variables(model, activities, horizon)
-    _cover_exactly(model, activities, used, needs)
+    if goal is not None and goal.results is not None:
+        _cover_some(model, activities, used, needs, goal.results)
+    else:
+        _cover_exactly(model, activities, used, needs)
     _hold(model, activities, used, starts, capacities, tuple(busy), horizon)
+    if goal is not None:
+        _minimise(model, goal, used, starts, horizon)
     solver = module.CpSolver()
     solver.parameters.max_deterministic_time = work
     # One search at a time: several at once answer differently from run to run, and taking turns in lockstep
     # (`interleave_search`) with a hint ends the process (OR-tools 9.15, a failed check in QuickSolveWithHint).
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
+    # Presolving symmetries throws `raw_hash_map<>::at` on some packings of equal nodes (OR-tools 9.15).
+    solver.parameters.symmetry_level = 0
     status = solver.solve(model)
     spent = solver.response_proto.deterministic_time
     if status in (module.OPTIMAL, module.FEASIBLE):
         chosen = [number for number in starts if solver.value(used[number])]
-        return Packed(starts={number: solver.value(starts[number]) for number in chosen}, is_none=False, work=spent)
+        found = {number: solver.value(starts[number]) for number in chosen}
+        return Packed(starts=found, is_none=False, work=spent, bound=solver.best_objective_bound if goal else 0.0)
     assert status in (module.INFEASIBLE, module.UNKNOWN), solver.status_name(status)
-    return Packed(starts=None, is_none=status == module.INFEASIBLE, work=spent)
+    bound = solver.best_objective_bound if goal and status == module.UNKNOWN else 0.0
+    return Packed(starts=None, is_none=status == module.INFEASIBLE, work=spent, bound=bound)
 
 
 def _variables(model: Any, activities: Sequence[Activity], horizon: int) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -196,6 +228,46 @@ def _cover_exactly(model: Any, activities: Sequence[Activity], used: Mapping[int
             model.add_exactly_one(covering[need])
         else:
             model.add(sum(covering[need]) == amount)
+
+
+def _cover_some(
+    model: Any, activities: Sequence[Activity], used: Mapping[int, Any], needs: Sequence[int], results: int
+) -> None:
+    covering: list[list[Any]] = [[] for _ in needs]
+    for number, variable in used.items():
+        for need, times in activities[number].covers.items():
+            covering[need].append(times * variable)
+    for need, amount in enumerate(needs):
+        model.add(sum(covering[need]) <= amount)
+    model.add(sum(sum(each) for each in covering) >= results)
+
+
+def _minimise(model: Any, goal: Goal, used: Mapping[int, Any], starts: Mapping[int, Any], horizon: int) -> None:
+    terms: list[Any] = []
+    for number, variable in used.items():
+        if goal.used_costs and goal.used_costs[number]:
+            terms.append(goal.used_costs[number] * variable)
+        if goal.start_costs and goal.start_costs[number]:
+            # The start where it is used, else nothing.
+            start = model.new_int_var(0, horizon, "")
+            model.add(start >= starts[number]).only_enforce_if(variable)
+            terms.append(goal.start_costs[number] * start)
+    for rank, cost in goal.ranks:
+        until = model.new_int_var(0, max([horizon, *goal.ended]), "")
+        terms.append(cost * until)
+        counted = []
+        for number, variable in used.items():
+            for end in goal.ends[number]:
+                is_in = model.new_bool_var("")
+                model.add_implication(is_in, variable)
+                model.add(starts[number] + end <= until).only_enforce_if(is_in)
+                counted.append(is_in)
+        for end in goal.ended:
+            is_in = model.new_bool_var("")
+            model.add(until >= end).only_enforce_if(is_in)
+            counted.append(is_in)
+        model.add(sum(counted) >= rank)
+    model.minimize(sum(terms))
 
 
 def _hold(
@@ -236,6 +308,41 @@ def _hold(
 def _scale(total: int) -> int:
     # Sums must stay well within 64 bits; areas are rounded down, so the cut only eases.
     return max(1, math.ceil(total / (1 << 60)))
+
+
+def cheapest(
+    columns: Sequence[Column], *, prices: Sequence[float], needs: Sequence[int], pools: Sequence[float]
+) -> Cover:
+    """Minimise Σ price·x over x ≥ 0 with Σ covers·x ≥ needs and Σ draws·x ≤ pools: the `ratio` is that sum, proven like
+    `cover`'s, and infinite where there is no such x.
+
+    >>> two_ways = [Column(covers={0: 1}, draws={0: 2.0}), Column(covers={0: 1}, draws={1: 6.0})]
+    >>> round(cheapest(two_ways, prices=[3.0, 1.0], needs=[10], pools=[100.0, 30.0]).ratio, 6)
+    20.0
+    """
+    linear = _load("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
+    infinity = linear.infinity()
+    need_rows = [linear.Constraint(float(need), infinity) for need in needs]
+    pool_rows = [linear.Constraint(-infinity, size) for size in pools]
+    variables = [_variable(linear, column, need_rows, pool_rows) for column in columns]
+    objective = linear.Objective()
+    for variable, price in zip(variables, prices, strict=True):
+        objective.SetCoefficient(variable, price)
+    objective.SetMinimization()
+    status = linear.Solve()
+    if status != linear.OPTIMAL:
+        return Cover(ratio=math.inf if status == linear.INFEASIBLE else 0.0, amounts=(0.0,) * len(columns))
+    worths = [max(0.0, row.dual_value()) for row in need_rows]
+    rents = [max(0.0, -row.dual_value()) for row in pool_rows]
+    honest = 1.0
+    for column, price in zip(columns, prices, strict=True):
+        worth = sum(worths[need] * times for need, times in column.covers.items())
+        paid = price + sum(rents[pool] * amount for pool, amount in column.draws.items())
+        if worth > paid:
+            honest = min(honest, paid / worth)
+    value = honest * sum(worth * need for worth, need in zip(worths, needs, strict=True))
+    value -= sum(rent * size for rent, size in zip(rents, pools, strict=True))
+    return Cover(ratio=max(0.0, value), amounts=tuple(variable.solution_value() for variable in variables))
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Which trials are worth running. Knows the problem at hand and how long its schedule is; runs nothing."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from dovetail.plan.bound import lower_bound
@@ -27,7 +28,11 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: 
     >>> worthwhile([more], Problem(cluster=cluster, families=(pair,), options=(one,)), makespan_seconds=10.0)
     ()
     """
-    known = {(option.families[0], option.kind): option for option in problem.options if len(option.families) == 1}
+    known: dict[tuple[str, str], Option] = {}
+    for option in problem.options:
+        place = option.families[0], option.kind
+        if len(option.families) == 1 and _device_seconds(option) < _device_seconds(known.get(place)):
+            known[place] = option
     first = {}
     for trial in sorted(missing, key=lambda trial: -trial.count):
         if (trial.family, trial.kind) not in known:
@@ -37,6 +42,11 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: 
     ideal = tuple(_ideal(known[trial.family, trial.kind], trial.count) for trial in missing)
     bound_seconds = lower_bound(dataclasses.replace(problem, options=(*problem.options, *ideal)))
     return tuple(missing) if makespan_seconds > (1 + WORTH) * bound_seconds else ()
+
+
+def _device_seconds(option: Option | None) -> float:
+    """What a step takes of all devices together: the least shows what perfect scaling would do."""
+    return option.count * option.step_seconds[0] if option is not None else math.inf
 
 
 def _ideal(option: Option, count: int) -> Option:

@@ -6,10 +6,11 @@ afterwards: measure a training of its own. Knows sessions; knows nothing of engi
 
 import contextlib
 import dataclasses
+import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def measure(
     build_seconds: float,
     scratch: Path,
     batch: Any = None,
+    others: Sequence[Training] = (),
     layers: bool = False,
     knobs: Mapping[str, Any] = FrozenDict(),
     warmup_steps: int = 3,
@@ -54,8 +56,9 @@ def measure(
 
     Steps are timed until there are `least_steps` and `seconds` of them, and at the latest after `most_seconds`,
     warm-up included, if at least one was timed. `batch` is the first batch where the caller has it already;
-    without, one is drawn. `scratch` is a directory on the disk that checkpoints go to. Raises what the session
-    raises.
+    without, one is drawn. `others` are the rest of a gang, of the same family: a step is then one of all of them,
+    and the profile's knobs say how many `members` there were. `scratch` is a directory on the disk that checkpoints
+    go to. Raises what the session raises.
 
     >>> from dovetail.train.resident import RESIDENT
     >>> model = torch.nn.Linear(2, 1)
@@ -70,9 +73,10 @@ def measure(
     batch = _first(training) if batch is None else batch
     with _kept_threads(threads):
         peak = PeakMemory(device)
-        members = [SessionMember(training=training, seed=seed)]
+        members = [SessionMember(training=one, seed=seed + number) for number, one in enumerate((training, *others))]
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
-            step_seconds, report = _steps(session, device, warmup_steps, least_steps, seconds, most_seconds)
+            advance = functools.partial(session.advance, range(len(members)))
+            step_seconds, report = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
             evaluate_seconds, evaluated = _timed(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
             spilled = _spilled(session) if isinstance(session, SpillSession) else None
@@ -101,7 +105,7 @@ def measure(
         layers=found[0],
         edges=found[1],
         versions=versions(training),
-        knobs=knobs,
+        knobs={**knobs, "members": len(members)} if others else knobs,
         host_bytes=spilled.host_bytes if spilled else 0,
         disk_bytes=spilled.disk_bytes if spilled else 0,
         accumulate=training.accumulate,
@@ -155,16 +159,21 @@ def _kept_threads(threads: int) -> Iterator[None]:
 
 
 def _steps(
-    session: Session, device: torch.device, warmup: int, least: int, seconds: float, most_seconds: float
+    advance: Callable[[], list[StepReport]],
+    device: torch.device,
+    warmup: int,
+    least: int,
+    seconds: float,
+    most_seconds: float,
 ) -> tuple[float, StepReport]:
     """The median seconds of a step, and the last step's report."""
     begin = time.perf_counter()
     for _ in range(warmup):
         if time.perf_counter() - begin < most_seconds:
-            _timed(session.advance, device)
+            _timed(advance, device)
     timed: list[float] = []
     while not _is_enough(timed, least, seconds, late=time.perf_counter() - begin > most_seconds):
-        step_seconds, reports = _timed(session.advance, device)
+        step_seconds, reports = _timed(advance, device)
         timed.append(step_seconds)
     return statistics.median(timed), reports[0]
 

@@ -145,6 +145,8 @@ class Technique(abc.ABC):
     name: str
     exactness: str
     """How exact it is, in words that its conformance test holds it to."""
+    ranked: bool = False
+    """Whether it takes one process for each device (`train/ranks.py`), or one for all of them."""
 
     @abc.abstractmethod
     def refuse(self, members: Sequence[SessionMember]) -> str | None:

@@ -4,10 +4,11 @@ loss of a microbatch. How gradients come about and what is done with them is eac
 
 import abc
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from dovetail.feed import Cursor
 from dovetail.train.base import Session, SessionMember, StepReport
@@ -37,7 +38,7 @@ class LoopSession(Session):
         """One optimizer step."""
         if not live:
             return []
-        batches = [to_device(batch, self._device) for batch in self._cursor.take(self._training.accumulate)]
+        batches = self._placed(self._cursor.take(self._training.accumulate))
         self._random.begin(self._step, 0)
         try:
             report = self._take_step(batches)
@@ -59,13 +60,21 @@ class LoopSession(Session):
         training.model.eval()
         try:
             with self._random.evaluation(self._step), torch.no_grad(), self._computing():
-                metrics = training.evaluate(training.model)
+                metrics = self._evaluated(training.evaluate)
         finally:
             for module, mode in self._modes.items():
                 module.training = mode
         if not isinstance(metrics, Mapping):
             raise ProgramError(f"evaluate must give a dict of metrics, got {type(metrics).__name__}.")
         return {str(name): float(value) for name, value in metrics.items()}
+
+    def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
+        """What the user's evaluation gives."""
+        return evaluate(self._training.model)
+
+    def _placed(self, batches: list[Any]) -> list[Any]:
+        """These microbatches as a step takes them."""
+        return [to_device(batch, self._device) for batch in batches]
 
     @abc.abstractmethod
     def _take_step(self, batches: list[Any]) -> StepReport:

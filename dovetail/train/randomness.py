@@ -73,7 +73,7 @@ class _Carried:
     _owner: "_Carried | None" = None
 
     def __init__(self) -> None:
-        self._aside: dict[str, Any] | None = None
+        self._aside: _Raw | None = None
 
     @staticmethod
     def take(taker: "_Carried | None") -> None:
@@ -82,33 +82,40 @@ class _Carried:
         if owner is taker:
             return
         if owner is not None:
-            owner._aside = _stand()
+            owner._aside = _raw()
         _Carried._owner = taker
         if taker is not None and taker._aside is not None:
             _put(taker._aside)
 
     def stand(self) -> dict[str, Any]:
         """Where they stand for this session, as plain data."""
-        return _stand() if _Carried._owner is self or self._aside is None else self._aside
+        return _plain(_raw() if _Carried._owner is self or self._aside is None else self._aside)
 
     def put(self, found: Mapping[str, Any]) -> None:
         """Take them, and put them where `stand` found them."""
         _Carried.take(self)
-        _put(found)
+        version, numbers, gauss = found["python"]
+        name, words, *rest = found["numpy"]
+        _put(((version, tuple(numbers), gauss), (name, numpy.array(words, dtype=numpy.uint32), *rest)))
 
 
-def _stand() -> dict[str, Any]:
-    version, numbers, gauss = random.getstate()
-    state: Any = numpy.random.get_state(legacy=True)
-    name, words, *rest = state
+# As the generators give them. Members of a gang take turns with them at every step, and lists of their 1,249 words
+# would cost each a millisecond.
+_Raw = tuple[Any, Any]
+
+
+def _raw() -> _Raw:
+    return random.getstate(), numpy.random.get_state(legacy=True)
+
+
+def _put(found: _Raw) -> None:
+    random.setstate(found[0])
+    numpy.random.set_state(found[1])
+
+
+def _plain(found: _Raw) -> dict[str, Any]:
+    (version, numbers, gauss), (name, words, *rest) = found
     return {"python": [version, list(numbers), gauss], "numpy": [name, words.tolist(), *rest]}
-
-
-def _put(found: Mapping[str, Any]) -> None:
-    version, numbers, gauss = found["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    name, words, *rest = found["numpy"]
-    numpy.random.set_state((name, numpy.array(words, dtype=numpy.uint32), *rest))
 
 
 class KeyedRandomness:
@@ -124,7 +131,7 @@ class KeyedRandomness:
         self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
         self._microbatch = 0  # how many have begun, evaluations included
         self._carried = _Carried()
-        self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if _draws(m)]
+        self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
@@ -155,6 +162,10 @@ class KeyedRandomness:
         finally:
             self._carried.put(before)
 
+    def drew(self) -> bool:
+        """Whether anything was drawn from torch's generators since they were seeded last."""
+        return _drew(self._generator) or (not self._on_cpu and _drew(torch.default_generator))
+
     def state(self) -> dict[str, Any]:
         """All that decides what will be drawn next."""
         return {"scheme": SCHEME, "seed": self._seed, "carried": self._carried.stand()}
@@ -167,6 +178,10 @@ class KeyedRandomness:
                 f"{state['scheme']!r}. Resume it with the version of Dovetail that wrote it."
             )
         self._carried.put(state["carried"])
+
+    def enter(self, name: str, call: int) -> None:
+        """Draw from here on what the module of this name draws in its `call`-th call of this microbatch."""
+        self._generator.manual_seed(mix(self._base ^ key(name), call))
 
     def aside(self) -> Callable[[], None]:
         """Put torch's generators aside for another session; gives what puts them back."""
@@ -246,6 +261,11 @@ def _keyed(own: Any) -> Any:
     return type(own.__name__, (own,), {"forward": forward, **names})
 
 
+def _drew(generator: torch.Generator) -> bool:
+    fresh = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+    return not torch.equal(fresh.get_state(), generator.get_state())
+
+
 def _generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         torch.cuda.init()
@@ -253,7 +273,12 @@ def _generator(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
-def _draws(module: nn.Module) -> bool:
+def draws(module: nn.Module) -> bool:
+    """Whether this module by itself may draw random numbers while training.
+
+    >>> draws(nn.Dropout(0.1)), draws(nn.Dropout(0.0)), draws(nn.Linear(1, 1))
+    (True, False, False)
+    """
     if type(module).__module__.startswith("torch.nn"):
         if isinstance(module, nn.RReLU):
             return True

@@ -78,13 +78,21 @@ def _capture_model(model: nn.Module, tensors: dict[str, torch.Tensor]) -> Any:
     index = []
     for name, value in model.state_dict().items():
         if isinstance(value, torch.Tensor):
-            key = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
+            key = (value.device, _address(value), value.shape, value.stride(), value.dtype)
             first = seen.setdefault(key, name) if value.numel() else name
             tensors.setdefault(f"model/{first}", value.detach())
             index.append([name, {"__tensor__": f"model/{first}"}])
         else:
             index.append([name, pack(value, f"model/{name}", tensors)])
     return {"__dict__": index}
+
+
+def _address(tensor: Any) -> Any:
+    if not hasattr(tensor, "to_local"):
+        return tensor.data_ptr()
+    # A sharded tensor has no address, and on a rank that has no row of it the part here has none either.
+    part = tensor.to_local()
+    return part.untyped_storage()._cdata, part.storage_offset()
 
 
 def _restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Tensor]) -> None:

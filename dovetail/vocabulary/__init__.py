@@ -1,7 +1,9 @@
 """The nouns that every room of Dovetail uses, one word for one thing. Floor 0: no torch, no I/O."""
 
 from dovetail.vocabulary.decisions import (
+    RANKED,
     Allocation,
+    Entity,
     Family,
     Member,
     Option,
@@ -26,17 +28,21 @@ from dovetail.vocabulary.errors import (
 )
 from dovetail.vocabulary.events import EVENTS, Event
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
+from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
 from dovetail.vocabulary.records import FrozenDict, dumps, from_json, loads, to_json
 from dovetail.vocabulary.work import Halving, Program, Stop, Task, Workload
 
 __all__ = [
     "EVENTS",
+    "OBJECTIVES",
+    "RANKED",
     "Allocation",
     "CheckpointError",
     "Cluster",
     "Device",
     "DovetailError",
+    "Entity",
     "Event",
     "Family",
     "Fingerprint",
@@ -51,6 +57,7 @@ __all__ = [
     "Member",
     "NoFeasiblePlan",
     "Node",
+    "Objective",
     "Option",
     "Placement",
     "Plan",

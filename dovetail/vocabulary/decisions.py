@@ -1,6 +1,7 @@
 """What planners choose between and what they decide: options, placements, schedules, plans."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,17 @@ from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.work import Workload
 
+RANKED = frozenset({"replicate", "shard"})
+"""The techniques that take one process for each device; the others take one for all. Here, because engines ask it
+without torch; what the techniques say of themselves is tested to be the same."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One task of a family, as planners see it: who it is and how much is left.
+
+    The rest is for policies that share a cluster: how long ago it was submitted, how long its steps so far would
+    have taken on an equal split of the cluster, in how many seconds it must have ended, and on whose behalf it runs.
 
     >>> Member(task="a", steps=100).weight
     1.0
@@ -22,6 +30,10 @@ class Member:
     task: str
     steps: int
     weight: float = 1.0
+    age_seconds: float = 0.0
+    isolated_seconds: float = 0.0
+    deadline_seconds: float = math.inf
+    entity: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,27 +132,74 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """Those on whose behalf tasks run: what they may claim of the cluster, and how they share it among their tasks:
+    `fairness`, or `first_come`.
+
+    >>> Entity(name="vision", weight=2.0).inside
+    'fairness'
+    """
+
+    name: str
+    weight: float = 1.0
+    inside: str = "fairness"
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0 or self.inside not in ("fairness", "first_come"):
+            raise InvalidRecord(
+                f"entity {self.name!r} must have a weight > 0 and share 'fairness' or 'first_come' inside, "
+                f"got {self.weight} and {self.inside!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The share of wall time that an option of one family's tasks gets.
+    """How much time an option gets: the number of its gangs that run at once, on average over time.
+
+    `groups` names, for each family of the option, the allocation's group whose tasks take that place in
+    turn, each of them as long as the others.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
-    >>> Share(option=option, share=0.25).share
-    0.25
+    >>> Share(option=option, share=0.25).groups
+    (0,)
     """
 
     option: Option
     share: float
+    groups: tuple[int, ...] = (0,)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Shares of time for options.
+    """Shares of time for options, with the tasks of each group that is treated alike.
 
-    >>> Allocation(shares=()).shares
-    ()
+    `value` is what the policy's objective comes to and `bound` what it could be at most; both are zero where the
+    policy has no objective. Where `fills`, devices that the shares leave idle may go to whoever can use them.
+
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
+    >>> allocation = Allocation(groups=(("a", "b"),), shares=(Share(option=option, share=1.0),), value=2.0, bound=2.1)
+    >>> allocation.rates(), round(allocation.gap, 3)
+    ((1.0,), 0.05)
     """
 
     shares: tuple[Share, ...]
+    groups: tuple[tuple[str, ...], ...] = ()
+    value: float = 0.0
+    bound: float = 0.0
+    fills: bool = True
+
+    def rates(self) -> tuple[float, ...]:
+        """The steps per second of each task of each group: the sum of share × rate."""
+        totals = [0.0] * len(self.groups)
+        for share in self.shares:
+            for group, seconds in zip(share.groups, share.option.step_seconds, strict=True):
+                totals[group] += share.share / seconds
+        return tuple(total / len(tasks) for total, tasks in zip(totals, self.groups, strict=True))
+
+    @property
+    def gap(self) -> float:
+        """How far the objective may be from the best, as a share of what it is."""
+        return self.bound / self.value - 1 if self.value > 0 else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +227,13 @@ class Plan:
     rejected, and one line for each task that says why. What `dt.plan` returns also says for which workload
     on which cluster, so that `dt.run` can run it.
 
+    `value` is the objective's and `bound` what is proven of it, in seconds or, for `spend`, in money; with `makespan`
+    both are zero, and the schedule's own makespan and `bound_seconds` count.
+
     >>> Plan(schedule=Schedule(placements=()), bound_seconds=0.0).gap
     0.0
+    >>> round(Plan(schedule=Schedule(placements=()), objective="mean", value=11.0, bound=10.0).gap, 3)
+    0.1
     """
 
     schedule: Schedule | None = None
@@ -179,6 +243,9 @@ class Plan:
     explanation: tuple[str, ...] = ()
     workload: Workload | None = None
     cluster: Cluster | None = None
+    objective: str = "makespan"
+    value: float = 0.0
+    bound: float = 0.0
 
     def __str__(self) -> str:
         placements = self.schedule.placements if self.schedule else ()
@@ -189,13 +256,27 @@ class Plan:
             for p in sorted(placements, key=lambda p: (p.start_seconds, p.devices))
         ]
         head = f"{'start':>12} {'duration':>12}  how, where and what"
+        return "\n".join([head, *rows, *self.verdict, *self.explanation])
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """What the schedule comes to and what is proven of that, a line for each objective."""
         makespan = self.schedule.makespan_seconds if self.schedule else 0.0
-        foot = f"makespan {show_seconds(makespan)}, at least {show_seconds(self.bound_seconds)} on these devices"
-        return "\n".join([head, *rows, foot, *self.explanation])
+        if self.objective == "makespan":
+            least = show_seconds(self.bound_seconds)
+            return (f"makespan {show_seconds(makespan)}, at least {least} on these devices",)
+        is_money = self.objective.startswith("spend")
+        value, bound = (f"{x:,.2f}" if is_money else show_seconds(x) for x in (self.value, self.bound))
+        proof = f"at least {bound} on these devices" if self.bound > 0 else "no bound is proven"
+        return (f"makespan {show_seconds(makespan)}", f"{self.objective} {value}, {proof}")
 
     @property
     def gap(self) -> float:
-        """How far above the bound the makespan is, as a share of the bound."""
-        if self.schedule is None or self.bound_seconds <= 0:
+        """How far above the bound the objective is, as a share of the bound; infinite where nothing is proven."""
+        if self.schedule is None:
             return 0.0
-        return self.schedule.makespan_seconds / self.bound_seconds - 1
+        makespan = self.objective == "makespan"
+        value, bound = (self.schedule.makespan_seconds, self.bound_seconds) if makespan else (self.value, self.bound)
+        if bound <= 0:
+            return 0.0 if value <= 0 or makespan else math.inf
+        return value / bound - 1

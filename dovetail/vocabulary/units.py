@@ -1,5 +1,7 @@
 """Bytes and seconds as people write and read them."""
 
+import re
+
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
@@ -31,6 +33,29 @@ def show_bytes(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds from text with units.
+
+    >>> parse_seconds("2h"), parse_seconds("1 h 30 min"), parse_seconds("90")
+    (7200.0, 5400.0, 90.0)
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    parts = re.findall(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.strip().lower())
+    whole = "".join(number + unit for number, unit in parts)
+    try:
+        if not parts or whole != re.sub(r"\s", "", text.lower()):
+            raise ValueError
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"a time must be a number with units such as '2h', '1h30min' or '90s', got {text!r}."
+        ) from None
 
 
 def show_seconds(seconds: float) -> str:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.vocabulary.errors import InvalidWorkload
+from dovetail.vocabulary.errors import InvalidRecord, InvalidWorkload
+from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict, dumps
 
 
@@ -162,9 +163,6 @@ class Halving:
         return tuple(rungs)
 
 
-OBJECTIVES = ("makespan",)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out.
@@ -188,5 +186,7 @@ class Workload:
                 f"tasks of a workload must have names of their own; {', '.join(map(repr, twice[:5]))} "
                 f"{'is' if len(twice) == 1 else 'are'} there more than once. Rename or drop the copies."
             )
-        if self.objective not in OBJECTIVES:
-            raise InvalidWorkload(f"objective must be one of {list(OBJECTIVES)}, got {self.objective!r}.")
+        try:
+            Objective.parse(self.objective)
+        except InvalidRecord as error:
+            raise InvalidWorkload(str(error)) from None

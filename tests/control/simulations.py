@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from dovetail.control import Controller, Settings
 from dovetail.engines import Order, SimulatedEngine, World
+from dovetail.plan import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
@@ -162,6 +163,7 @@ def controller(
         store=store,
         engine=engine,
         settings=Settings(retries=retries),
+        planner=PLANNERS["at once"],  # hours of a simulation would be worth minutes of planning
         observe=observe,
     )
 

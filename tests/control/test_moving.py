@@ -47,6 +47,7 @@ def run(*, slow_seconds: float, build_seconds: float = 1.0, steps: tuple[int, in
             World(fingerprint=lambda task: Fingerprint(family="f"), profile=profile),
             kind_of=lambda device: cluster.device(device).kind,
         ),
+        planner=PLANNERS["at once"],
     )
     controller.reconcile()
     controller.measure()
@@ -152,7 +153,9 @@ def test_whatever_moves_everything_ends_and_no_law_is_broken(seed):
         kind_of=lambda device: cluster.device(device).kind,
     )
     with Store(None, write=True) as store:
-        controller = Controller(workload(*tasks), cluster=cluster, store=store, engine=engine)
+        controller = Controller(
+            workload(*tasks), cluster=cluster, store=store, engine=engine, planner=PLANNERS["at once"]
+        )
         controller.reconcile()
         controller.measure()
         controller.run()

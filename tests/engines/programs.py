@@ -99,3 +99,21 @@ def fickle(at=3):
 
     training.loss = loss
     return training
+
+
+def lopsided(at=3):
+    """Raises after some steps where the rows of the second rank are, and nowhere else."""
+    calls = iter(range(1, 1_000_000))
+
+    def loss(model, batch):
+        number = next(calls)
+        if torch.distributed.get_rank() == 1 and number >= at + 3:  # the first step looks at three parts more
+            raise LookupError("a word was missing")
+        return _square(model, batch)
+
+    return _training(loss)
+
+
+def contrasting():
+    """A loss that is no mean over rows."""
+    return _training(lambda model, batch: model(batch).logsumexp(0).mean())

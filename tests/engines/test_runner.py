@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dovetail.engines import MemberOrder, Order
-from dovetail.engines.runner import Surroundings, run
+from dovetail.engines.runner import run
+from dovetail.engines.surroundings import Surroundings
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Event, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
 

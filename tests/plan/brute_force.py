@@ -7,7 +7,7 @@ device sets of that rule is the best there is. Shares nothing with the planners 
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dovetail.plan.problem import Problem
 from dovetail.vocabulary import Member, Option, Placement
@@ -76,3 +76,37 @@ def _fits(problem: Problem, placement: Placement, others: tuple[Placement, ...])
         if sum(other.option.cores for other in now) > node.cores:
             return False
     return True
+
+
+def least_value(
+    problem: Problem, value: Callable[[list[tuple[float, float, float]]], float], *, at_most: float
+) -> float:
+    """The least `value` of any schedule, or `at_most` where that is better than any; `value` is given the end, weight
+    and device-hours × price of each task, and never falls where one of them ends later."""
+    members = [(family.name, member) for family in problem.families for member in family.members]
+    fastest = {
+        (family, member.task): min(option.seconds((member.steps,)) for option, _ in _choices(problem, family))
+        for family, member in members
+    }
+
+    def search(left: tuple[tuple[str, Member], ...], placed: tuple[Placement, ...], best: float) -> float:
+        ends = [(p.end_seconds, _weight(problem, p.tasks[0]), _spend(problem, p)) for p in placed]
+        hoped = [(fastest[family, member.task], member.weight, 0.0) for family, member in left]
+        if value(ends + hoped) >= best or not left:
+            return min(best, value(ends + hoped))
+        for index, (family, member) in enumerate(left):
+            for option, devices in _choices(problem, family):
+                placement = _earliest(problem, member, option, devices, placed)
+                best = search(left[:index] + left[index + 1 :], (*placed, placement), best)
+        return best
+
+    return search(tuple(members), (), at_most)
+
+
+def _weight(problem: Problem, task: str) -> float:
+    return next(member.weight for family in problem.families for member in family.members if member.task == task)
+
+
+def _spend(problem: Problem, placement: Placement) -> float:
+    price = problem.cluster.kind(placement.option.kind).price_per_hour
+    return price * placement.duration_seconds * len(placement.devices) / 3600

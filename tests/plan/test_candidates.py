@@ -42,10 +42,44 @@ def test_counts_elsewhere() -> None:
     assert counts(Cluster.uniform(H100), CPU) == ()
 
 
+def scaling(kind: str = "cpu") -> list[Profile]:
+    """Profiles on up to three cores that leave nothing for copies to win."""
+    return [profile(count, kind=kind, seconds=1 / count) for count in (1, 2, 3)]
+
+
 def test_trials_are_what_has_no_profile_yet() -> None:
-    known = [profile(1), profile(3), profile(1, kind="h100"), profile(1, family="other")]
+    one, _, three = scaling()
+    known = [one, three, profile(1, kind="h100", seconds=1e-4), profile(1, family="other")]
     assert trials(["f"], known, MIXED) == (Trial(family="f", technique="resident", kind="cpu", count=2),)
     assert len(trials(["f", "g", "f"], known, MIXED)) == 1 + 4
+
+
+def replicated(known: list[Profile], *, failed: list[Trial] | None = None) -> list[tuple[str, int]]:
+    wanted = trials(["f"], known, MIXED, failed=failed or [])
+    return [(each.kind, each.count) for each in wanted if each.technique == "replicate"]
+
+
+def test_copies_are_tried_where_they_should_be_clearly_faster_than_as_many_threads() -> None:
+    assert replicated(scaling()) == []
+    assert replicated([profile(1), profile(2), profile(3, seconds=0.34)]) == [("cpu", 2)]
+    assert replicated([profile(1)]) == []  # threads come first
+    assert replicated([profile(1, seconds=1e-3), profile(2, seconds=1e-3)]) == []  # a step of nothing but waiting
+    failed = [Trial(family="f", technique="replicate", kind="cpu", count=2)]
+    assert replicated([profile(1), profile(2)], failed=failed) == []
+
+
+def test_copies_on_accelerators_are_tried_where_each_holds_the_model() -> None:
+    assert replicated([profile(kind="h100")]) == [("h100", 2)]
+    heavy = dataclasses.replace(profile(kind="h100"), parameter_bytes=20 << 30)
+    assert replicated([heavy]) == []  # gradients take longer to send than half the rows to compute
+    assert replicated([profile(kind="h100", peak_bytes=90 << 30)]) == []
+    assert replicated([profile(kind="h100", peak_bytes=60 << 30)]) == [("h100", 2)]  # activations are split
+
+
+def test_measured_ranks_take_a_core_each() -> None:
+    known = dataclasses.replace(profile(2, kind="h100"), technique="shard")
+    ((offered,), rejected) = options([known], MIXED)
+    assert (offered.technique, offered.count, offered.cores, rejected) == ("shard", 2, 2, ())
 
 
 def test_options_that_fit_and_rejections_of_those_that_do_not() -> None:
@@ -117,21 +151,22 @@ def test_a_disk_that_nobody_measured_holds_anything() -> None:
     assert misfit(option(kind="h100", disk_bytes=1 << 50), MIXED) is None
 
 
-def test_spilling_is_tried_only_where_being_resident_does_not_fit() -> None:
+def test_spilling_and_sharding_are_tried_only_where_being_resident_does_not_fit() -> None:
+    shard = Trial(family="f", technique="shard", kind="h100", count=2)
     spill = Trial(family="f", technique="spill", kind="h100", count=1)
-    known = [*(profile(count) for count in (1, 2, 3)), profile(kind="h100")]
+    known = [*scaling(), profile(kind="h100", seconds=1e-4)]
     assert trials(["f"], known, MIXED) == ()
-    large = [*known[:3], profile(kind="h100", peak_bytes=41 << 30)]
-    assert trials(["f"], large, MIXED) == (spill,)
+    large = [*known[:3], profile(kind="h100", seconds=1e-4, peak_bytes=41 << 30)]
+    assert trials(["f"], large, MIXED) == (shard, spill)
     failed = [Trial(family="f", technique="resident", kind="h100", count=1)]
-    assert trials(["f"], known[:3], MIXED, failed=failed) == (spill,)
-    assert trials(["f"], known[:3], MIXED, failed=[*failed, spill]) == ()
-    assert trials(["f"], [*large, dataclasses.replace(known[3], technique="spill")], MIXED) == ()
+    assert trials(["f"], known[:3], MIXED, failed=failed) == (shard, spill)
+    assert trials(["f"], known[:3], MIXED, failed=[*failed, shard, spill]) == ()
+    assert trials(["f"], [*large, dataclasses.replace(known[3], technique="spill")], MIXED) == (shard,)
 
 
-def test_on_a_cpu_nothing_is_spilled() -> None:
+def test_on_a_cpu_nothing_is_spilled_or_sharded() -> None:
     failed = [Trial(family="f", technique="resident", kind="cpu", count=count) for count in (1, 2, 3)]
-    assert [each.kind for each in trials(["f"], [], MIXED, failed=failed)] == ["h100"]
+    assert {each.kind for each in trials(["f"], [], MIXED, failed=failed)} == {"h100"}
     huge = dataclasses.replace(layered(), kind="cpu")
     assert {each.technique for each in options([huge], Cluster.uniform(CPU, memory_bytes=999 << 30))[0]} == {"resident"}
 

@@ -5,11 +5,12 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dovetail.plan import PLANNERS, Problem, check
 from dovetail.plan.joint import plan
+from dovetail.plan.shadow import with_one_more
 from dovetail.vocabulary import (
     Cluster,
     Device,
@@ -104,10 +105,20 @@ def test_doubling_all_times_doubles_the_makespan(problem: Problem) -> None:
     assert makespan(scaled(problem, 2.0)) == pytest.approx(2 * makespan(problem), rel=PRECISION)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_device_more_worsens_neither_bound_nor_makespan(seed: int) -> None:
-    fewer, more = drawn(5, seed=seed, devices=4), drawn(5, seed=seed, devices=5)
-    before, after = plan(fewer, work=3.0), plan(more, work=5.0)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(problems(), st.data())
+def test_a_device_more_worsens_neither_bound_nor_makespan(problem: Problem, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(problem.cluster.devices)).kind
+    larger = dataclasses.replace(problem, cluster=with_one_more(problem.cluster, kind))
+    before, after = plan(problem, work=3.0), plan(larger, work=3.0)
+    assume(before.gap <= PRECISION)
+    assert after.bound_seconds <= before.bound_seconds * (1 + 2 * PRECISION)
+    assert schedule_of(after).makespan_seconds <= schedule_of(before).makespan_seconds * (1 + PRECISION)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_device_more_worsens_nothing_among_five_wide_tasks(seed: int) -> None:
+    before, after = (plan(drawn(5, seed=seed, devices=devices), work=3.0) for devices in (4, 5))
     assert after.bound_seconds <= before.bound_seconds * (1 + PRECISION)
     assert schedule_of(after).makespan_seconds <= schedule_of(before).makespan_seconds * (1 + PRECISION)
 
@@ -264,3 +275,25 @@ def test_hundreds_of_tasks_short_of_memory_on_unlike_nodes_pass_the_check() -> N
     check(schedule_of(made), problem.cluster)
     assert len(placed(made)) == 240
     assert made.gap <= 0.25
+
+
+def test_a_cluster_of_no_devices_is_refused() -> None:
+    nowhere = Cluster(kinds=(CPU,), nodes=(), devices=())
+    with pytest.raises(NoFeasiblePlan, match="a cluster must have at least one device to place 2 tasks on, found none"):
+        plan(Problem(cluster=nowhere, families=(family(a=1, b=2),), options=(option(),)))
+
+
+def test_the_smallest_change_that_would_fit_a_task_is_told() -> None:
+    cluster = Cluster.uniform(CPU, memory_bytes=8 << 30)
+    offered = (option(host_bytes=12 << 30), dataclasses.replace(option(host_bytes=9 << 30), technique="spill"))
+    with pytest.raises(
+        NoFeasiblePlan, match=r"'a': .* smallest change .* fit it: 1\.0 GiB more for spill on 1 × cpu\."
+    ):
+        plan(Problem(cluster=cluster, families=(family(a=5),), options=offered))
+
+
+def test_a_deadline_that_no_option_meets_is_refused() -> None:
+    late = dataclasses.replace(family(a=10).members[0], deadline_seconds=5.0)
+    tasks = dataclasses.replace(family(), members=(late, *family(b=10).members))
+    with pytest.raises(NoFeasiblePlan, match=r"- 'a' is due in 5\.0 s; its fastest option takes 10\.0 s"):
+        plan(Problem(cluster=Cluster.uniform(CPU), families=(tasks,), options=(option(),)))

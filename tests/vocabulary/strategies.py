@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dovetail import vocabulary
-from dovetail.vocabulary import EVENTS, DovetailError
+from dovetail.vocabulary import EVENTS, OBJECTIVES, DovetailError
 
 RECORDS = sorted(
     (
@@ -31,7 +31,8 @@ SPECIAL = {
     ("Program", "reference"): st.sampled_from(["a.py:f", "package.module:f", "/deep/b.py:g", "pickle:x-1"]),
     ("Kind", "processor"): st.sampled_from(["cpu", "cuda"]),
     ("Event", "kind"): st.sampled_from(sorted(EVENTS)),
-    ("Workload", "objective"): st.just("makespan"),
+    ("Workload", "objective"): st.sampled_from(list(OBJECTIVES.values())),
+    ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),
     ("Halving", "goal"): st.sampled_from(["min", "max"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
 }
@@ -68,6 +69,8 @@ def records(cls: type) -> st.SearchStrategy[Any]:
         return stops()
     if cls is vocabulary.Cluster:
         return clusters()
+    if cls is vocabulary.Objective:
+        return st.sampled_from(list(OBJECTIVES.values())).map(vocabulary.Objective.parse)
     return (
         st.fixed_dictionaries(fields).map(lambda chosen: _made(cls, chosen)).filter(lambda record: record is not None)
     )

@@ -1,26 +1,31 @@
-"""Technique, devices and order of every task in one optimisation: the shortest schedule, with a proven gap.
+"""Technique, devices and order of every task in one optimisation, with a proven gap.
 
-Three stages, each from what the one before found: a relaxation (`relaxation`), which proves a bound and says which
-modes to prefer; list schedules and small changes (`fitting`, `search`), good at thousands of tasks; packing at a target
-horizon (`exact`), which shortens schedules of dozens of tasks and proves that they cannot be shorter. Gangs
-are modes like any other (`modes`).
+Three stages, each from what the one before found: a relaxation (`relaxation`; `rents` and `ranks` for objectives that
+read when tasks end), which proves a bound and says which modes to prefer; list schedules and small changes (`fitting`,
+`search`), good at thousands of tasks; packing (`exact`, `goals`), which improves schedules of dozens of tasks and
+proves that there are no better ones. Gangs are modes like any other (`modes`).
 
 Saturn (Nagrecha and Kumar, 2023) poses the same question over device identities with a big-M of 1e10; here kinds
 and nodes have capacities instead, and nothing is large.
 """
 
 import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator
 
 from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import misfit
 from dovetail.plan.explain import explain
-from dovetail.plan.joint.exact import Searched, narrow
+from dovetail.plan.joint.aims import aim
+from dovetail.plan.joint.exact import PRECISION, Searched, narrow
 from dovetail.plan.joint.modes import Table, tabulate
 from dovetail.plan.joint.packing import Begun
 from dovetail.plan.joint.relaxation import relax, relax_by_prices
 from dovetail.plan.joint.search import first_fit, heuristic, names
 from dovetail.plan.problem import Problem
-from dovetail.vocabulary import InvalidRecord, Option, Placement, Plan, Rejection, Schedule
+from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, Plan, Rejection, Schedule
+from dovetail.vocabulary.units import show_seconds
 
 # Most problems of a dozen tasks are closed within this; the caller who has more time says so.
 _WORK = 10.0
@@ -29,11 +34,12 @@ _MANY_MODES = 5_000
 
 
 def plan(problem: Problem, *, work: float = _WORK) -> Plan:
-    """The shortest schedule that `work` finds, its proven bound, and why it is so.
+    """The best schedule for the problem's objective that `work` finds, its proven bound, and why it is so.
 
     `work` is deterministic solver work, about a second of one core for each unit; with zero the plan is
     the heuristic's, with the bound that takes no search. Raises `NoFeasiblePlan` where a task has no option that
-    fits, and `InvalidRecord` where an option's seconds are no finite numbers.
+    fits or none that ends by its deadline, and `InvalidRecord` where an option's seconds are no finite numbers or the
+    objective needs something that the problem does not have.
 
     >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
     >>> alone = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
@@ -46,8 +52,13 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
     """
     if not work >= 0:
         raise InvalidRecord(f"work must be a number of at least 0, got {work}; 0 gives the heuristic's plan.")
+    objective = Objective.parse(problem.objective)
+    _refuse_nowhere(problem)
     problem = _fitting(problem)
     table = tabulate(problem)
+    _refuse_late(problem)
+    if objective.name != "makespan":
+        return _aimed(problem, table, objective, work)
     found = _at_once(table) if work == 0 and len(table.modes) > _MANY_MODES else None
     if found is None:
         known = lower_bound(problem) if len(table.modes) <= _MANY_MODES else 0.0
@@ -60,6 +71,75 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
         bound_seconds=min(found.bound_seconds, schedule.makespan_seconds),
         rejections=problem.rejections,
         explanation=explain(problem, schedule),
+    )
+
+
+def plans(problem: Problem, *, work: float = _WORK) -> Iterator[Plan]:
+    """A first plan at once, within a second for thousands of tasks, and then each that is better or proven to be closer
+    to the best; the last is `plan`'s. For callers that start with the first and go on to improve it beside.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Problem(cluster=Cluster(kinds=(), nodes=(), devices=()), families=(), options=())
+    >>> len(list(plans(nothing)))
+    1
+    """
+    best = plan(problem, work=0.0)
+    yield best
+    for share in (1 / 8, 1.0):
+        if best.gap <= PRECISION or work <= 0:
+            return
+        found = plan(problem, work=share * work)
+        if found.gap < best.gap:
+            best = found
+            yield best
+
+
+def _refuse_nowhere(problem: Problem) -> None:
+    tasks = sum(member.steps > 0 for family in problem.families for member in family.members)
+    if tasks and not problem.cluster.devices:
+        raise NoFeasiblePlan(
+            f"a cluster must have at least one device to place {tasks} tasks on, found none. "
+            "Name some, as in '8xa100+4xv100', or leave it to be detected."
+        )
+
+
+def _refuse_late(problem: Problem) -> None:
+    """Deadlines of tasks that no option meets even on an idle cluster."""
+    fastest: dict[str, list[Option]] = defaultdict(list)
+    for option in problem.options:
+        for name in option.families:
+            fastest[name].append(option)
+    lines = []
+    for family in problem.families:
+        for member in family.members:
+            if member.steps > 0 and member.deadline_seconds != math.inf:
+                # A member's own part, whoever else is in the gang.
+                least = min(
+                    option.start_seconds + seconds * member.steps
+                    for option in fastest[family.name]
+                    for name, seconds in zip(option.families, option.step_seconds, strict=True)
+                    if name == family.name
+                )
+                if not least <= member.deadline_seconds:
+                    due = show_seconds(member.deadline_seconds)
+                    lines.append(f"- {member.task!r} is due in {due}; its fastest option takes {show_seconds(least)}")
+    if lines:
+        raise NoFeasiblePlan(
+            "every task must have an option that ends by its deadline; these have none:\n" + "\n".join(lines) + "\n"
+            "Give later deadlines, fewer steps or faster devices."
+        )
+
+
+def _aimed(problem: Problem, table: Table, objective: Objective, work: float) -> Plan:
+    found = aim(table, objective, work=work)
+    schedule = _schedule(table, found.begun)
+    return Plan(
+        schedule=schedule,
+        rejections=problem.rejections,
+        explanation=explain(problem, schedule),
+        objective=str(objective),
+        value=found.value,
+        bound=found.bound,
     )
 
 

@@ -18,18 +18,18 @@ from collections.abc import Mapping, Sequence
 from dovetail.plan.joint.modes import Table
 from dovetail.plan.joint.packing import Begun, InTurn
 from dovetail.plan.joint.search import copies, makespan
-from dovetail.plan.solver import Activity, Packed, pack
+from dovetail.plan.solver import Activity, Goal, Packed, pack
 from dovetail.vocabulary import Option
 
 # Ticks in a schedule. Propagation moves bounds by ticks, so a finer clock makes proofs longer (2^18: six tasks took
 # minutes); a coarse one rounds more away. The first settles most of it, the others what it rounded away.
 _CLOCKS = (1 << 9, 1 << 11, 1 << 13)
 # What reading one optional interval takes: about a fifth of a millisecond.
-_READING_WORK = 2e-4
+READING_WORK = 2e-4
 # Closer than this to the bound nothing is worth looking for; a prediction is off by more.
 PRECISION = 5e-4
 # Above this many optional intervals a minute of searching found nothing that fitting had not (100 tasks on 8 nodes).
-_ACTIVITIES = 1_000
+ACTIVITIES = 1_000
 _FIRST_SLICE = 1 / 16
 # Amounts of memory are counted in at most so many parts of the largest node's.
 _PARTS = 1 << 20
@@ -59,8 +59,8 @@ def narrow(table: Table, begun: Sequence[Begun], *, bound_seconds: float, work: 
         return Searched(begun=tuple(begun), bound_seconds=bound_seconds)
     found = Searched(begun=tuple(begun), bound_seconds=bound_seconds)
     for ticks in _CLOCKS:
-        question = _Question(table, makespan(table, found.begun) / ticks)
-        if question.size > _ACTIVITIES:
+        question = Question(table, makespan(table, found.begun) / ticks)
+        if question.size > ACTIVITIES:
             break
         found, work = _bisect(question, found, work, precision=max(PRECISION, 1 / ticks))
         if work <= 0:
@@ -68,7 +68,7 @@ def narrow(table: Table, begun: Sequence[Begun], *, bound_seconds: float, work: 
     return found
 
 
-def _bisect(question: "_Question", known: Searched, work: float, *, precision: float) -> tuple[Searched, float]:
+def _bisect(question: "Question", known: Searched, work: float, *, precision: float) -> tuple[Searched, float]:
     """Halve what is between; a target that stays open is passed over, and comes back with more work."""
     begun, proven, share = known.begun, known.bound_seconds, work * _FIRST_SLICE
     best = makespan(question.table, begun)
@@ -79,7 +79,7 @@ def _bisect(question: "_Question", known: Searched, work: float, *, precision: f
         target = (low + best) / 2
         found = question.ask(target, begun, min(share, work))
         # A question costs something to read, however soon it is answered.
-        work -= found.work + _READING_WORK * (question.size + 25)
+        work -= found.work + READING_WORK * (question.size + 25)
         decoded = begun if found.starts is None else question.decode(found.starts)
         if makespan(question.table, decoded) < best:
             begun, best = decoded, makespan(question.table, decoded)
@@ -92,15 +92,19 @@ def _bisect(question: "_Question", known: Searched, work: float, *, precision: f
     return Searched(begun=begun, bound_seconds=min(proven, best)), work
 
 
-class _Question:
-    """Whether everything can end by a target, in the solver's words."""
+class Question:
+    """Whether everything can end by a target, or how to make a goal small, in the solver's words.
 
-    def __init__(self, table: Table, tick_seconds: float) -> None:
+    `round_up` gives packings whose ticks are seconds enough, and proves nothing.
+    """
+
+    def __init__(self, table: Table, tick_seconds: float, *, round_up: bool = False) -> None:
         self.table, self._tick = table, tick_seconds
-        self._ticks = [max(1, math.floor(mode.seconds / tick_seconds)) for mode in table.modes]
+        rounded = math.ceil if round_up else math.floor
+        self._ticks = [max(1, rounded(mode.seconds / tick_seconds)) for mode in table.modes]
         brief = {group for mode in table.modes if mode.seconds < tick_seconds for group in mode.groups}
         # What takes less than a tick is given one, so that it takes devices at all.
-        self._raised = sum(len(table.groups[group].tasks) for group in brief)
+        self._raised = 0 if round_up else sum(len(table.groups[group].tasks) for group in brief)
         self._pools = _Pools(table)
         owners, activities = copies(table, self._ticks)
         self._owners: list[tuple[int, int]] = []
@@ -115,12 +119,27 @@ class _Question:
                 self._owners.append((mode, node))
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it leaves nothing out, so that what it refutes cannot be."""
+        return self.table.is_complete and self._pools.is_exact
+
+    @property
     def size(self) -> int:
         """How many optional intervals it has."""
         return len(self._activities)
 
-    def ask(self, target: float, begun: Sequence[Begun], work: float) -> Packed:
-        """Look for a packing that ends by the target, near a schedule known already."""
+    @property
+    def modes(self) -> list[int]:
+        """The mode of each activity."""
+        return [mode for mode, _ in self._owners]
+
+    @property
+    def slack_seconds(self) -> float:
+        """By how much rounding may have made an end later."""
+        return self._raised * self._tick
+
+    def ask(self, target: float, begun: Sequence[Begun], work: float, goal: Goal | None = None) -> Packed:
+        """Look for a packing that ends by the target, near a schedule known already; with a goal, for the best."""
         busy = [
             (
                 math.floor(placement.end_seconds / self._tick),
@@ -133,13 +152,14 @@ class _Question:
             needs=self.table.needs,
             capacities=self._pools.capacities,
             busy=busy,
-            horizon=math.floor(target / self._tick),
+            horizon=math.floor(target / self._tick) + (self._raised if goal else 0),
             work=work,
+            goal=goal,
         )
 
     def refuted(self, target: float) -> float:
         """The seconds that a target without a packing proves to be too few."""
-        if not (self.table.is_complete and self._pools.is_exact):
+        if not self.is_whole:
             return 0.0
         return (math.floor(target / self._tick) + 1 - self._raised) * self._tick * (1 - 1e-9)
 

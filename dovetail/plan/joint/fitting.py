@@ -31,14 +31,16 @@ class Fitting:
     ([], [])
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, prices: Sequence[float] = ()) -> None:
+        """With `prices` of the modes, an item prefers the cheapest that ends in time instead of the most frugal."""
         self._table, self._free = table, free_devices(table)
-        covers = [tuple(sorted(mode.groups)) for mode in table.modes]
-        ways: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for number in sorted(range(len(covers)), key=lambda number: table.modes[number].area):
-            ways[covers[number]].append(number)
-        figures = [(mode.option.kind, mode.option.count, mode.seconds) for mode in table.modes]
-        self._ways = [[(way, *figures[way]) for way in ways[groups]] for groups in covers]
+        covers = [mode.groups if len(mode.groups) == 1 else tuple(sorted(mode.groups)) for mode in table.modes]
+        areas = prices or [mode.area for mode in table.modes]
+        ways: dict[tuple[int, ...], list[tuple[int, str, int, float]]] = defaultdict(list)
+        for number in sorted(range(len(covers)), key=areas.__getitem__):
+            mode = table.modes[number]
+            ways[covers[number]].append((number, mode.option.kind, mode.option.count, mode.seconds))
+        self._ways = [ways[groups] for groups in covers]
 
     def by_area(self, order: Sequence[int]) -> list[int]:
         """The items that take the most device-seconds even when frugal first."""
@@ -64,6 +66,50 @@ class Fitting:
             else:
                 failed.append(place)
         return begun, failed
+
+    def finish_first(self, order: Sequence[int]) -> list[Begun]:
+        """Each item in the way that ends first among those with the fewest devices of each kind, the longest first.
+
+        Where there are many more items than devices, hardly anything is wasted so, and it takes no search.
+        """
+        free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
+        fewest = {item: self._fewest(item) for item in dict.fromkeys(order)}
+        begun = []
+        for item in sorted(order, key=lambda item: (-min(way[3] for way in fewest[item]), item)):
+            best_end, best_way, best_node = math.inf, fewest[item][0], None
+            for way in fewest[item]:
+                _, kind, count, seconds = way
+                for node in free[kind]:
+                    if len(node) >= count and node[count - 1][0] + seconds < best_end:
+                        best_end, best_way, best_node = node[count - 1][0] + seconds, way, node
+            assert best_node is not None, "an option that fits an empty node has one"
+            number, _, count, seconds = best_way
+            devices = tuple([device for _, device in best_node[:count]])
+            del best_node[:count]
+            for device in devices:
+                bisect.insort(best_node, (best_end, device))
+            begun.append(Begun(mode=number, start_seconds=best_end - seconds, devices=tuple(sorted(devices))))
+        return begun
+
+    def _fewest(self, item: int) -> list[tuple[int, str, int, float]]:
+        """The way with the fewest devices of each kind, the fastest of equals."""
+        found: dict[str, tuple[int, str, int, float]] = {}
+        for way in self._ways[item]:
+            known = found.get(way[1])
+            if known is None or way[2:] < known[2:]:
+                found[way[1]] = way
+        return list(found.values())
+
+    def meet(self, order: Sequence[int], *, target_seconds: float, changes: int) -> list[Begun] | None:
+        """The first of so many tries in which everything ends by the target, or None."""
+        dice, tried = Dice(), list(order)
+        for _ in range(changes):
+            begun, failed = self.fit(tried, target_seconds=target_seconds)
+            if not failed:
+                return begun
+            for place in failed:
+                tried.insert(dice.below(place + 1), tried.pop(place))
+        return None
 
     def search(
         self, order: Sequence[int], *, low_seconds: float, high_seconds: float, changes: int, step: float = 0.002

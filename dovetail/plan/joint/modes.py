@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from dovetail.plan.problem import Problem
-from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Option, Placement
+from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement
+from dovetail.vocabulary.units import show_bytes
 
 # An option of a gang is offered for every choice of its members up to so many; beyond, for neighbours by steps only.
 _CHOICES = 500
@@ -20,7 +21,7 @@ _CHOICES = 500
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Equal tasks of a family.
+    """Equal tasks of a family; the weight tells tasks apart only where the objective reads it.
 
     >>> Group(family="f", steps=10, tasks=("a", "b")).tasks[0]
     'a'
@@ -29,6 +30,7 @@ class Group:
     family: str
     steps: int
     tasks: tuple[str, ...]
+    weight: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,13 @@ class Mode:
     def area(self) -> float:
         """Device-seconds."""
         return self.seconds * self.option.count
+
+    def ends(self, groups: Sequence[Group]) -> tuple[float, ...]:
+        """How long after its start each of its tasks ends: in a gang some end before the others."""
+        if len(self.groups) == 1:
+            return (self.seconds,)
+        pairs = zip(self.option.step_seconds, self.groups, strict=True)
+        return tuple(self.option.start_seconds + seconds * groups[group].steps for seconds, group in pairs)
 
     @property
     def covers(self) -> Counter[int]:
@@ -123,25 +132,28 @@ def tabulate(problem: Problem) -> Table:
 
 
 def _groups(problem: Problem) -> tuple[Group, ...]:
-    tasks: dict[tuple[str, int], list[str]] = defaultdict(list)
+    tasks: dict[tuple[str, int, float], list[str]] = defaultdict(list)
+    is_weighted = Objective.parse(problem.objective).name == "weighted"
     for family in problem.families:
         for member in family.members:
             if member.steps > 0:
-                tasks[family.name, member.steps].append(member.task)
-    ordered = sorted(tasks, key=lambda key: (key[0], -key[1]))
-    return tuple(Group(family=key[0], steps=key[1], tasks=tuple(sorted(tasks[key]))) for key in ordered)
+                tasks[family.name, member.steps, member.weight if is_weighted else 1.0].append(member.task)
+    ordered = sorted(tasks, key=lambda key: (key[0], -key[1], key[2]))
+    return tuple(Group(family=key[0], steps=key[1], weight=key[2], tasks=tuple(sorted(tasks[key]))) for key in ordered)
 
 
 def _sorted(options: Sequence[Option]) -> list[Option]:
-    """In an order of their own, each once."""
-    return sorted(dict.fromkeys(options), key=_rank)
+    """In an order of their own, each once: equal ones are next to each other, and hashing thousands takes longer."""
+    ordered = sorted(options, key=_rank)
+    return [option for number, option in enumerate(ordered) if not number or option != ordered[number - 1]]
 
 
 def _rank(option: Option) -> tuple[object, ...]:
     # Spelled out, because the text of a whole record takes ten times as long and there may be thousands.
     taken = (option.device_bytes, option.host_bytes, option.disk_bytes, option.cores, not option.measured)
     times = (option.step_seconds, option.start_seconds)
-    return (option.families, option.technique, option.kind, option.count, *times, *taken, repr(option.knobs))
+    knobs = repr(option.knobs) if option.knobs else ""
+    return (option.families, option.technique, option.kind, option.count, *times, *taken, knobs)
 
 
 def _shape(option: Option) -> tuple[object, ...]:
@@ -201,7 +213,10 @@ def _neighbours(option: Option, groups: Sequence[Group], by_family: dict[str, li
 
 
 def _mode(option: Option, choice: tuple[int, ...], groups: Sequence[Group], shape: int) -> Mode:
-    seconds = option.seconds(tuple(groups[number].steps for number in choice))
+    if len(choice) == 1:  # as `Option.seconds` has it, without what a gang needs: there may be tens of thousands
+        seconds = option.start_seconds + option.step_seconds[0] * groups[choice[0]].steps
+    else:
+        seconds = option.seconds(tuple(groups[number].steps for number in choice))
     if not math.isfinite(seconds):
         raise InvalidRecord(f"a placement must take a finite time, {option.technique} of {option.families} takes more.")
     return Mode(option=option, groups=choice, seconds=seconds, shape=shape)
@@ -211,7 +226,7 @@ def _undominated(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     """Of modes for the same groups with the same shape, the fastest."""
     best: dict[tuple[tuple[int, ...], int], Mode] = {}
     for mode in modes:
-        key = (tuple(sorted(mode.groups)), mode.shape)
+        key = (mode.groups if len(mode.groups) == 1 else tuple(sorted(mode.groups)), mode.shape)
         if key not in best or mode.seconds < best[key].seconds:
             best[key] = mode
     return tuple(best.values())
@@ -237,4 +252,16 @@ def _refusal(group: Group, problem: Problem) -> str:
         if group.family in each.families
     ]
     reasons = reasons or [f"nothing was measured of family {group.family!r} on the kinds of this cluster."]
-    return f"- {', '.join(map(repr, group.tasks))}: {' '.join(reasons)}"
+    return f"- {', '.join(map(repr, group.tasks))}: {' '.join(reasons)}{_smallest_change(group, problem)}"
+
+
+def _smallest_change(group: Group, problem: Problem) -> str:
+    """Of what does not fit for want of memory, what lacks least."""
+    short = [each for each in problem.rejections if group.family in each.families and each.needed_bytes > 0]
+    if not short:
+        return ""
+    least = min(short, key=lambda each: each.needed_bytes - each.free_bytes)
+    lacking = show_bytes(least.needed_bytes - least.free_bytes)
+    return (
+        f" The smallest change that would fit it: {lacking} more for {least.technique} on {least.count} × {least.kind}."
+    )

@@ -59,8 +59,14 @@ class InTurn:
     (True, 0.0)
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, after: Sequence[Begun] = ()) -> None:
+        """With `after`, nothing takes a device before these have let it go."""
         self._free = free_devices(table)
+        ends: dict[int, float] = {}
+        for each in sorted(after, key=lambda each: each.start_seconds):
+            ends |= dict.fromkeys(each.devices, each.start_seconds + table.modes[each.mode].seconds)
+        for node in (node for nodes in self._free.values() if ends for node in nodes):
+            node[:] = sorted((max(until, ends.get(device, 0.0)), device) for until, device in node)
         self._modes = [(mode.option.kind, mode.option.count, mode.seconds) for mode in table.modes]
 
     @staticmethod

@@ -14,9 +14,10 @@ disk and cores of all nodes together.
 import dataclasses
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 from dovetail.plan.joint.modes import Mode, Table
-from dovetail.plan.solver import Column, Cover, cover
+from dovetail.plan.solver import Column, Cover, cheapest, cover
 
 _ROUNDS = 14
 # A bound this close is as good as none closer; predictions are not better than that.
@@ -120,6 +121,16 @@ def _at(table: Table, target: float) -> Cover:
     reached = {group for number in timely for group in table.modes[number].groups}
     if len(reached) < len(table.groups):
         return Cover(ratio=math.inf, amounts=())
+    columns, sizes = _columns(table, timely, target)
+    found = cover(columns, needs=table.needs, pools=sizes)
+    amounts = [0.0] * len(table.modes)
+    for number, amount in zip(timely, found.amounts, strict=True):
+        amounts[number] = amount
+    return Cover(ratio=found.ratio, amounts=tuple(amounts))
+
+
+def _columns(table: Table, timely: Sequence[int], target: float) -> tuple[list[Column], list[float]]:
+    """The modes as columns of a linear program over what there is of each pool until a target."""
     rooms = _rooms(table, target)
     names = {name: number for number, name in enumerate(rooms)}
     columns = [
@@ -133,12 +144,7 @@ def _at(table: Table, target: float) -> Cover:
         )
         for number in timely
     ]
-    sizes = [room if math.isfinite(room) else 1.0 for room in rooms.values()]
-    found = cover(columns, needs=table.needs, pools=sizes)
-    amounts = [0.0] * len(table.modes)
-    for number, amount in zip(timely, found.amounts, strict=True):
-        amounts[number] = amount
-    return Cover(ratio=found.ratio, amounts=tuple(amounts))
+    return columns, [room if math.isfinite(room) else 1.0 for room in rooms.values()]
 
 
 def _draws(mode: Mode) -> dict[str, float]:
@@ -169,3 +175,26 @@ def _rooms(table: Table, target: float) -> dict[str, float]:
     rooms["disk"] = target * sum(node.disk_bytes or math.inf for node in nodes)
     rooms["cores"] = target * sum(node.cores for node in nodes)
     return rooms
+
+
+def relax_money(table: Table, spends: Sequence[float], *, deadline_seconds: float) -> Relaxed:
+    """The least that covering every task can cost with the modes and the room that there are until the deadline; the
+    bound is money. Infinite where even the relaxation has no room; then there are no amounts.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
+    >>> relax_money(nothing, [], deadline_seconds=1.0).bound_seconds
+    0.0
+    """
+    timely = [number for number, mode in enumerate(table.modes) if mode.seconds <= deadline_seconds * (1 + 1e-12)]
+    reached = {group for number in timely for group in table.modes[number].groups}
+    if len(reached) < len(table.groups):
+        return Relaxed(bound_seconds=math.inf, amounts=())
+    columns, sizes = _columns(table, timely, deadline_seconds)
+    found = cheapest(columns, prices=[spends[number] for number in timely], needs=table.needs, pools=sizes)
+    if not math.isfinite(found.ratio):
+        return Relaxed(bound_seconds=math.inf, amounts=())
+    amounts = [0.0] * len(table.modes)
+    for number, amount in zip(timely, found.amounts, strict=True):
+        amounts[number] = amount
+    return Relaxed(bound_seconds=found.ratio * (1 - _ROUNDING), amounts=tuple(amounts))

@@ -46,8 +46,13 @@ def heuristic(table: Table, relaxed: Relaxed, *, work: float) -> tuple[Begun, ..
     scale = 1 + min(work, _MOST_WORK)
     if InTurn.applies(table):
         tries = min(_MOST_TRIES, max(_FEWEST_TRIES, int(_TRIED_ITEMS * scale) // len(order)))
-        fitted = Fitting(table).search(order, low_seconds=low, high_seconds=makespan(table, best), changes=tries)
-        best = fitted if fitted is not None else best
+        fitting = Fitting(table)
+        best = min(best, fitting.finish_first(order), key=lambda begun: makespan(table, begun))
+        # With work, first what would be tried without: more is then never worse.
+        for changes in dict.fromkeys([min(tries, max(_FEWEST_TRIES, _TRIED_ITEMS // len(order))), tries]):
+            high = makespan(table, best)
+            fitted = fitting.search(order, low_seconds=low, high_seconds=high, changes=changes)
+            best = fitted if fitted is not None else best
     else:
         tries = min(_MOST_TRIES, int(_TRIED_ITEMS * scale / 10) // len(order))
     if len(order) <= _FEW and makespan(table, best) > low * (1 + 1e-9):
@@ -58,17 +63,20 @@ def heuristic(table: Table, relaxed: Relaxed, *, work: float) -> tuple[Begun, ..
 
 
 def first_fit(table: Table, *, low_seconds: float) -> tuple[Begun, ...] | None:
-    """The first schedule that fits one of a few targets above the bound, in a few tenths of a second for thousands of
-    tasks; None where none does, or where memory, disk or cores can run short."""
+    """A schedule in a few tenths of a second for thousands of tasks: each task where it ends first or, where that is
+    far above the bound, the first that fits one of a few targets. None where memory, disk or cores can run short."""
     if not InTurn.applies(table):
         return None
-    fitting = Fitting(table)
-    order = fitting.by_area(from_amounts(table, [0.0] * len(table.modes)))
+    fitting, order = Fitting(table), from_amounts(table, [0.0] * len(table.modes))
+    best = fitting.finish_first(order)
     for stretch in _STRETCHES:
-        begun, failed = fitting.fit(order, target_seconds=stretch * low_seconds)
+        if makespan(table, best) <= stretch * low_seconds:
+            break
+        begun, failed = fitting.fit(fitting.by_area(order), target_seconds=stretch * low_seconds)
         if not failed:
-            return tuple(begun)
-    return None
+            best = begun
+            break
+    return tuple(best)
 
 
 def list_schedule(table: Table, order: Sequence[int]) -> list[Begun]:
@@ -102,6 +110,12 @@ def _by_seconds(table: Table, order: Sequence[int]) -> list[int]:
 
 def _taken(mode: Mode, number: int, left: list[int]) -> list[int]:
     """The mode once, if its tasks are still to be covered."""
+    if len(mode.groups) == 1:
+        (group,) = mode.groups
+        if not left[group]:
+            return []
+        left[group] -= 1
+        return [number]
     if any(left[group] < times for group, times in mode.covers.items()):
         return []
     for group, times in mode.covers.items():
@@ -113,7 +127,8 @@ def _frugal(table: Table, left: list[int]) -> list[int]:
     """For what is not covered yet, the modes that take the least device-seconds for each task."""
     chosen: list[int] = []
     if any(left):
-        for number in sorted(range(len(table.modes)), key=lambda n: table.modes[n].area / len(table.modes[n].groups)):
+        areas = [mode.area / len(mode.groups) for mode in table.modes]
+        for number in sorted(range(len(areas)), key=areas.__getitem__):
             while taken := _taken(table.modes[number], number, left):
                 chosen += taken
     return chosen
@@ -144,15 +159,20 @@ def copies(table: Table, ticks: Sequence[int]) -> tuple[list[int], list[Activity
     return owners, activities
 
 
-def improve(table: Table, order: Sequence[int], *, changes: int, enough_seconds: float) -> list[int]:
-    """The best order and choice of modes that this many small changes come by, at least as good as the one given."""
-    if InTurn.applies(table):
-        measure: Callable[[Sequence[int]], float] = InTurn(table).makespan
-    else:
+def improve(
+    table: Table,
+    order: Sequence[int],
+    *,
+    changes: int,
+    enough_seconds: float,
+    measure: Callable[[Sequence[int]], float] | None = None,
+) -> list[int]:
+    """The best order and choice of modes that this many small changes come by, at least as good as the one given.
 
-        def measure(order: Sequence[int]) -> float:
-            return makespan(table, as_room_is(table, order))
-
+    `measure` is what is to be small, the makespan unless told otherwise.
+    """
+    if measure is None:
+        measure = InTurn(table).makespan if InTurn.applies(table) else lambda o: makespan(table, as_room_is(table, o))
     moves, dice = _Moves(table), Dice()
     best = now = list(order)
     best_seconds = now_seconds = measure(now)

@@ -7,7 +7,7 @@ that nobody measured. It knows the technique's arithmetic and nothing of which o
 
 from typing import Protocol
 
-from dovetail.plan.predict import interleave, resident, spill
+from dovetail.plan.predict import fuse, interleave, replicate, resident, shard, spill
 from dovetail.vocabulary import Kind, Option, Profile
 
 
@@ -27,6 +27,9 @@ class Predictor(Protocol):
 
 
 PREDICTORS: dict[str, Predictor] = {
+    "fuse": fuse.option,
+    "replicate": replicate.option,
+    "shard": shard.option,
     "resident": resident.option,
     "spill": spill.option,
     "interleave": interleave.option,

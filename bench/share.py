@@ -1,0 +1,253 @@
+"""Sharing a cluster of unlike devices: how fast shares are worked out, and what comes of them on Gavel's traces.
+
+Reads measurements and traces published by others from ../shared/data beside the repository. Side by side: what Gavel's
+own code took and gave with the same inputs on this machine (CPU seconds; hours with 8 V100, 16 P100 and 24 K80, rounds
+of 360 s, saving and loading free). Ours runs by the same rules, and once more with saving and loading charged.
+`python bench/share.py [--check] [--quick]`
+"""
+
+import argparse
+import dataclasses
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reporting import Bar, finish
+from streams import Outcome, cluster_of, simulate
+
+from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
+from dovetail.plan import levels
+from dovetail.plan.policies import POLICIES
+from dovetail.plan.problem import Problem
+from dovetail.vocabulary import Family, Member, Option
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+KINDS = ("v100", "p100", "k80")
+DEVICES = dict(zip(KINDS, (8, 16, 24), strict=True))
+# What a task loses each time it starts on devices that it was not on before, where that is charged.
+MOVE_SECONDS = 30.0
+# What Gavel's own code took and gave here.
+GAVEL_SECONDS = {"2,048 tasks": 0.16, "512 tasks, packed": 140.0}
+GAVEL_HOURS = {
+    "max-min": 3.82,
+    "max-min, packed": 3.73,
+    "finish-time": 3.94,
+    "makespan": 17.40,
+    "makespan, packed": 16.11,
+}
+GAVEL_BLIND_HOURS = {"max-min": 5.20, "makespan": 20.71}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--check", action="store_true")
+    arguments.add_argument("--quick", action="store_true")
+    chosen = arguments.parse_args()
+    if not DATA.exists():
+        sys.exit(
+            "bench/share.py must find ../shared/data beside the repository; it is not there. Nothing was measured."
+        )
+    rows, bars = allocation_times(quick=chosen.quick)
+    for part in (traces, streams):
+        more, further = part(quick=chosen.quick)
+        rows += more
+        bars += further
+    sys.exit(finish("share", rows, bars, check=chosen.check, quick=chosen.quick))
+
+
+# How fast
+
+
+def allocation_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """From problem to allocation, with the objective that the same problem has when no two tasks are merged."""
+    rates = read_rates(DATA / "gavel" / "simulation_throughputs.json")
+    alone, packed = rates.options(KINDS), rates.options(KINDS, packed=True)
+    many = 1_000 if quick else 100_000
+    distinct = 1_100 if quick else 16_384
+    cases = {
+        "2,048 tasks": merged(alone, 2_048),
+        "512 tasks, packed": merged(packed, 512),
+        f"{many:,} tasks, packed": merged(packed, many),
+        f"{distinct:,} unlike tasks": unlike(alone, distinct),
+    }
+    rows, bars = [], []
+    for name, problem in cases.items():
+        seconds, value, gap = timed(problem, runs=3 if quick else 9)
+        theirs = GAVEL_SECONDS.get(name)
+        row: dict[str, Any] = {"what": f"shares for {name}", "cpu_seconds": seconds, "gavel_cpu_seconds": theirs}
+        rows.append({**row, "ratio": theirs / seconds if theirs else None, "objective": value, "gap": gap})
+        if theirs:
+            least = 20.0 if theirs < 1 else 1000.0
+            bars.append(Bar(f"{name}, times less CPU than Gavel's code", theirs / seconds, least=least))
+    bars += [
+        Bar("100,000 tasks of 83 types packed, CPU seconds", rows[2]["cpu_seconds"], most=1.0),
+        Bar("16,384 unlike tasks, CPU seconds", rows[3]["cpu_seconds"], most=2.5),
+        Bar("16,384 unlike tasks, gap", rows[3]["gap"], most=1e-5),
+    ]
+    for name, options, tasks in (("2,048 tasks", alone, 2_048), ("96 tasks, packed", packed, 96)):
+        off = merging_error(merged(options, 200 if quick and tasks > 200 else tasks))
+        bars.append(Bar(f"{name}, objective off by merging equal tasks, as a share", off, most=1e-6))
+    return rows, bars
+
+
+def timed(problem: Problem, *, runs: int) -> tuple[float, float, float]:
+    """The median CPU seconds of max-min fairness, the objective and its gap."""
+    POLICIES["max_min_fairness"](problem)
+    found = []
+    for _ in range(runs):
+        began = time.process_time()
+        allocation = POLICIES["max_min_fairness"](problem)
+        found.append(time.process_time() - began)
+    return statistics.median(found), allocation.value, allocation.gap
+
+
+def merging_error(problem: Problem) -> float:
+    """How far the objective is from that of the same problem with every task a family of its own, by simplex."""
+    least = levels.MANY_GROUPS
+    levels.MANY_GROUPS = sys.maxsize
+    try:
+        value, reference = (POLICIES["max_min_fairness"](each).bound for each in (problem, apart(problem)))
+    finally:
+        levels.MANY_GROUPS = least
+    return abs(value / reference - 1)
+
+
+def merged(options: tuple[Option, ...], tasks: int, *, seed: int = 0) -> Problem:
+    """Tasks of families drawn at random, a sixth as many devices of each kind."""
+    dice = random.Random(seed)
+    names = sorted({option.families[0] for option in options if len(option.families) == 1})
+    members: dict[str, list[Member]] = {name: [] for name in names}
+    for number in range(tasks):
+        members[dice.choice(names)].append(Member(task=f"t{number}", steps=1000))
+    families = tuple(Family(name=name, members=tuple(found)) for name, found in members.items() if found)
+    return Problem(cluster=cluster_of(dict.fromkeys(KINDS, tasks // 6)), families=families, options=options)
+
+
+def unlike(options: tuple[Option, ...], tasks: int, *, seed: int = 0) -> Problem:
+    """Every task a family of its own, its rates half to one and a half times those of one drawn at random."""
+    dice = random.Random(seed)
+    drawn = apart(merged(options, tasks, seed=seed))
+    varied = tuple(
+        dataclasses.replace(option, step_seconds=(option.step_seconds[0] / dice.uniform(0.5, 1.5),))
+        for option in drawn.options
+    )
+    return dataclasses.replace(drawn, options=varied)
+
+
+def apart(problem: Problem) -> Problem:
+    """The same problem with every task in a family of its own."""
+    members = {family.name: family.members for family in problem.families}
+    options = []
+    for option in problem.options:
+        if all(name in members for name in option.families):
+            for gang in itertools.product(*(members[name] for name in option.families)):
+                names = tuple(member.task for member in gang)
+                if len(set(names)) == len(names) and (len(set(option.families)) > 1 or names == tuple(sorted(names))):
+                    options.append(dataclasses.replace(option, families=names))
+    families = tuple(Family(name=m.task, members=(m,)) for found in members.values() for m in found)
+    return dataclasses.replace(problem, families=families, options=tuple(options))
+
+
+# What comes of it
+
+
+def traces(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Gavel's 96 tasks that keep arriving, and its 100 that are all there."""
+    rates = read_rates(DATA / "gavel" / "physical_cluster_throughputs.json")
+    continuous, static, free = (
+        _trace(rates, name, free_counts=free_counts, quick=quick)
+        for name, free_counts in (("max_min_fairness", False), ("minimize_makespan", False), ("max_min_fairness", True))
+    )
+    fair, ends, short = (POLICIES[name] for name in ("max_min_fairness", "finish_time_fairness", "makespan"))
+    alone, packed = rates.options(KINDS), rates.options(KINDS, packed=True)
+    any_count = rates.options(KINDS, free_counts=True)
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "max-min": ("mean", {"arrivals": continuous, "options": alone, "policy": fair}),
+        "max-min, packed": ("mean", {"arrivals": continuous, "options": packed, "policy": fair}),
+        "finish-time": ("mean", {"arrivals": continuous, "options": alone, "policy": ends, "equal_split": True}),
+        "makespan": ("makespan", {"arrivals": static, "options": alone, "policy": short}),
+        "makespan, packed": ("makespan", {"arrivals": static, "options": packed, "policy": short}),
+        "max-min, counts free": ("mean", {"arrivals": free, "options": any_count, "policy": fair}),
+        "water filling": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["water_filling"]}),
+        "completions": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["completions"]}),
+        "first come": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["first_come"]}),
+        "Gandiva": ("mean", {"arrivals": continuous, "options": packed, "policy": POLICIES["gandiva"]}),
+    }
+    rows, hours = [], {}
+    for name, (measure, how) in cases.items():
+        got = simulate(cluster=cluster_of(DEVICES), **how)
+        charged = simulate(cluster=cluster_of(DEVICES), move_seconds=MOVE_SECONDS, **how)
+        blind = simulate(cluster=cluster_of(DEVICES), blind=True, **how) if name in GAVEL_BLIND_HOURS else None
+        hours[name] = _hours(got, measure)
+        rows.append(_row(name, measure, got, charged, blind))
+    bars = [Bar(f"{name}, hours", hours[name], most=most) for name, most in GAVEL_HOURS.items()]
+    gain = 1 - hours["max-min, counts free"] / hours["max-min"]
+    return rows, [*bars, Bar("counts free, mean completion shorter by", gain, least=0.15)]
+
+
+def _row(name: str, measure: str, got: Outcome, charged: Outcome, blind: Outcome | None) -> dict[str, Any]:
+    theirs = GAVEL_HOURS.get(name)
+    return {
+        "what": f"{name}, {measure}",
+        "hours": _hours(got, measure),
+        "hours_with_moves_charged": _hours(charged, measure),
+        "hours_blind": _hours(blind, measure) if blind else None,
+        "gavel_hours": theirs,
+        "gavel_hours_blind": GAVEL_BLIND_HOURS.get(name),
+        "ratio": theirs / _hours(got, measure) if theirs else None,
+        "cpu_seconds": got.cpu_seconds,
+        "allocations": got.allocations,
+        "rounds": got.rounds,
+        "moves": got.moves,
+        "utilisation": got.utilisation,
+    }
+
+
+def _hours(outcome: Outcome, measure: str) -> float:
+    return outcome.mean_hours if measure == "mean" else outcome.makespan_hours
+
+
+def _trace(rates: Rates, name: str, *, free_counts: bool, quick: bool) -> Any:
+    found = read_trace(
+        DATA / "gavel" / "traces" / "physical_cluster" / f"{name}.trace", rates=rates, free_counts=free_counts
+    )
+    return [dataclasses.replace(each, steps=each.steps // 10 + 1) for each in found[:20]] if quick else found
+
+
+def streams(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Long streams: what simulating takes. Shares are recomputed at least 1,920 s apart, as in Gavel's simulator."""
+    rates = read_rates(DATA / "gavel" / "simulation_throughputs.json")
+    drawn = generate(rates, kind="v100", tasks=60 if quick else 600, per_hour=600 / 519)
+    how: dict[str, Any] = {"options": rates.options(KINDS), "least_seconds_between": 1920.0}
+    fair = POLICIES["max_min_fairness"]
+    small = cluster_of(dict.fromkeys(KINDS, 12))
+    large = cluster_of({"v100": 336, "p100": 332, "k80": 332}, per_node=8)
+    logged = read_philly(DATA / "philly" / "philly.csv", rates=rates, kind="v100", tasks=300 if quick else 15_000)
+    # The log's own load would leave five devices of six idle here; so its days pass four times as fast.
+    dense = [dataclasses.replace(each, at_seconds=each.at_seconds / 4) for each in logged]
+    cases: dict[str, Callable[[], Outcome]] = {
+        "600 generated tasks on 36": lambda: simulate(drawn, cluster=small, policy=fair, **how),
+        "600 generated tasks on 36, blind": lambda: simulate(drawn, cluster=small, policy=fair, blind=True, **how),
+        "15,000 Philly tasks on 1,000": lambda: simulate(dense, cluster=large, policy=fair, **how),
+    }
+    rows, seconds = [], {}
+    for name, case in cases.items():
+        wall = time.perf_counter()
+        got = case()
+        seconds[name] = (got.cpu_seconds, time.perf_counter() - wall)
+        rows.append(
+            {**_row(name, "mean", got, got, None), "hours_with_moves_charged": None, "wall_seconds": seconds[name][1]}
+        )
+    return rows, [
+        Bar("600 generated tasks, CPU seconds", seconds["600 generated tasks on 36"][0], most=3.0),
+        Bar("15,000 Philly tasks, wall seconds", seconds["15,000 Philly tasks on 1,000"][1], most=300.0),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""One worker process of the engine `local`, as the engine sees it: its socket, its log, and how it ended."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dovetail.vocabulary import Cluster, dumps
+
+LOG_TAIL_BYTES = 3000
+
+
+class WorkerProcess:
+    """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch."""
+
+    def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path) -> None:
+        self.devices, self.log = devices, log
+        self.order = ""  # the name of the order that it carries out
+        self.doing = "starting"
+        self.doomed = ""  # why it was ended, if it was
+        self.heard_at = time.monotonic()
+        self._log_from, self._buffer = 0, b""
+        self.channel, theirs = socket.socketpair()
+        cores = [str(cluster.device(device).index) for device in cores_of(devices, cluster)]
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output, theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dovetail.engines.worker", str(theirs.fileno()), *cores],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_environment(devices, cluster),
+                start_new_session=True,  # the terminal's Ctrl-C is not for workers
+            )
+
+    def begin(self, order: str, message: dict[str, Any]) -> None:
+        """Hand it an order."""
+        assert not self.order, f"{self.devices} are busy with {self.order}"
+        self.order, self.doing = order, "starting"
+        self._log_from = self.log.stat().st_size if self.log.exists() else 0
+        self.send(message)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A line of JSON. A dead worker shows itself by the end of its socket, where it is dealt with."""
+        with contextlib.suppress(OSError):
+            self.channel.sendall(dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """What it said, once its socket can be read; None if there will be no more."""
+        try:
+            data = self.channel.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            return None
+        self.heard_at = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        self.doing = next((each["doing"] for each in reversed(messages) if "doing" in each), self.doing)
+        return messages
+
+    def kill(self, why: str) -> None:
+        """End it at once."""
+        self.doomed = self.doomed or why
+        self.process.kill()
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds."""
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def reason(self) -> str:
+        """How it ended, in words."""
+        code = self.process.poll()
+        name = f"worker process {self.process.pid} on {', '.join(self.devices)}"
+        if self.doomed:
+            return f"{name} was ended: {self.doomed}"
+        if code is None:
+            return f"{name} closed its socket"
+        if code < 0:
+            hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
+            return f"{name} was killed by {signal.Signals(-code).name}{hint}"
+        return f"{name} exited with code {code}"
+
+    def last_words(self) -> str:
+        """The end of what it wrote to its log since the order began."""
+        with contextlib.suppress(OSError), open(self.log, "rb") as file:
+            file.seek(max(self._log_from, self.log.stat().st_size - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
+
+
+def cores_of(devices: tuple[str, ...], cluster: Cluster) -> list[str]:
+    """Those of the devices that are CPU cores."""
+    return [device for device in devices if cluster.kind(cluster.device(device).kind).processor == "cpu"]
+
+
+def threads_of(devices: tuple[str, ...], cluster: Cluster) -> int:
+    """How many threads a worker of these devices has.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> threads_of(("n0:0", "n0:1"), Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2))
+    2
+    """
+    node = cluster.node(cluster.device(devices[0]).node)
+    return len(cores_of(devices, cluster)) or max(1, node.cores // max(1, len(cluster.devices)))
+
+
+def _environment(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]:
+    found = cluster.device(devices[0])
+    environment = dict(os.environ)
+    environment["OMP_NUM_THREADS"] = str(threads_of(devices, cluster))
+    # What the controller can import, its workers can.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    # Ranks are all on this machine: what they say to one another need not leave it.
+    if loopback := [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]:
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+        environment.setdefault("NCCL_SOCKET_IFNAME", loopback[0])
+    if cluster.kind(found.kind).processor == "cuda":
+        indices = [str(cluster.device(device).index) for device in devices]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which they were detected
+    return environment

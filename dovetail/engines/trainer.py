@@ -1,0 +1,210 @@
+"""One member's way through an order: resume, step, evaluate, save, report, end."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.engines.base import Order
+from dovetail.engines.surroundings import Surroundings, event_of, failing
+from dovetail.train import checkpoint as checkpoints
+from dovetail.train.base import Session, StepReport, Training
+from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
+
+FLUSH_SECONDS = 0.5
+FLUSH_STEPS = 512
+
+
+class Trainer:
+    """One member's way from its last checkpoint to `until_step`.
+
+    What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
+    """
+
+    def __init__(self, order: Order, number: int, training: Training, session: Session, around: Surroundings) -> None:
+        self.number, self.member, self.session = number, order.members[number], session
+        self._order, self._training, self._around = order, training, around
+        self._every = training.evaluate_every or training.steps_per_epoch()
+        self._step = self._saved_step = 0
+        self._metrics: dict[str, float] = {}
+        self._last: Mapping[str, Any] = {}
+        self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
+        self._losses: list[torch.Tensor] = []
+        self._logged: list[tuple[int, Mapping[str, Any]]] = []
+        self._points: list[list[Any]] = []  # to report next
+        self._carried: list[list[Any]] = []  # reported, but not known to be in the store
+        self._flushed_at = self._saved_at = time.monotonic()
+        self._flushed_step = 0
+
+    @property
+    def step(self) -> int:
+        """The last step taken."""
+        return self._step
+
+    def begin(self) -> bool:
+        """Go on from the last checkpoint; whether there is a step to take."""
+        with failing(self.member, self._around):
+            self._resume()
+            return self._goes_on()
+        return False
+
+    def after(self, report: StepReport) -> bool:
+        """A step was taken; whether there is another to take."""
+        with failing(self.member, self._around):
+            self._after(report)
+            return self._goes_on()
+        return False
+
+    def stop(self, reason: str) -> None:
+        """Save and end early."""
+        with failing(self.member, self._around):
+            if self._step > self._saved_step:
+                self._save(required=True)
+            self._report("stopped", {"step": self._step, "reason": reason})
+
+    def _goes_on(self) -> bool:
+        if self._step < self.member.until_step and not self.member.task.stop.reached(self._metrics):
+            return True
+        self._end()
+        return False
+
+    def _resume(self) -> None:
+        self._around.doing("loading")
+        state, damages = checkpoints.recover(Path(self.member.directory), at_most=self.member.until_step)
+        for damage in damages:
+            self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
+        if state is not None:
+            self.session.load(state, self.number)
+            self._step = self._saved_step = self._flushed_step = state.step
+            self._metrics = dict(state.values["progress"]["metrics"])
+            # Points that may not have reached the store before the last attempt ended.
+            self._points = [list(point) for point in state.values["progress"]["points"]]
+        self._saved_at = self._flushed_at = time.monotonic()
+        self._flush()
+
+    def _after(self, report: StepReport) -> None:
+        self._step = report.step
+        self._losses.append(report.loss)
+        self._last = report.metrics
+        if report.step % self._training.log_every == 0 or report.step == self.member.until_step:
+            self._logged.append((len(self._losses) - 1, report.metrics))
+        if self._evaluation_due():
+            self._evaluate()
+        now = time.monotonic()
+        if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
+            self._flush()
+        if self._save_due(now) and self._step < self.member.until_step:
+            self._save(required=False)
+
+    def _evaluation_due(self) -> bool:
+        if self._step == self.member.until_step:
+            return True
+        return self._every is not None and self._step % self._every == 0
+
+    def _evaluate(self) -> None:
+        self._around.doing(f"evaluating after step {self._step}")
+        self._collect()
+        self._metrics = self.session.evaluate(self.number)
+        metric = self.member.task.stop.metric
+        if metric is not None and metric not in self._metrics:
+            if metric not in self._stepwise:
+                raise ProgramError(
+                    f"evaluation must report the target metric {metric!r}; it reports {sorted(self._metrics)}. "
+                    f"Add it to what evaluate gives, or change the target."
+                )
+            self._metrics[metric] = self._stepwise[metric]
+        self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
+
+    def _collect(self) -> None:
+        """Bring losses over from the device, look at them, and turn the logged ones into points."""
+        if not self._losses:
+            return
+        values = torch.stack([loss.float() for loss in self._losses]).tolist()
+        first = self._step - len(values) + 1
+        for offset, value in enumerate(values):
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the loss must be a finite number; it was {value} at step {first + offset}, the first such step. "
+                    f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
+                    f"{self._kept()}"
+                )
+        for offset, metrics in self._logged:
+            found = _stepwise(values[offset], metrics)
+            self._points += [[name, first + offset, value] for name, value in found.items()]
+        self._stepwise = _stepwise(values[-1], self._last)
+        self._losses, self._logged = [], []
+
+    def _kept(self) -> str:
+        return (
+            f"The last checkpoint, at step {self._saved_step}, is kept."
+            if self._saved_step
+            else "Nothing was saved yet."
+        )
+
+    def _flush(self) -> None:
+        self._collect()
+        now = time.monotonic()
+        rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
+        self._report("progress", {"step": self._step, "steps_per_second": rate, "points": self._points})
+        self._carried += self._points
+        self._points = []
+        self._flushed_at, self._flushed_step = now, self._step
+
+    def _save_due(self, now: float) -> bool:
+        every = self._order.save_every_steps
+        if every is not None:
+            return self._step % every == 0
+        return now - self._saved_at > self._order.save_every_seconds
+
+    def _save(self, *, required: bool) -> None:
+        self._around.doing(f"saving step {self._step}")
+        self._flush()
+        acknowledged = self._around.acknowledged_step(self.member.task.identity)
+        self._carried = [point for point in self._carried if point[1] > acknowledged]
+        state = self.session.state(self.number)
+        progress = {"metrics": self._metrics, "points": self._carried}
+        state = dataclasses.replace(state, values={**state.values, "progress": progress})
+        try:
+            path, size = checkpoints.write(
+                Path(self.member.directory),
+                state,
+                task=self.member.task.name,
+                attempt=self.member.attempt,
+                retention=checkpoints.Retention(count=self._order.keep_count, bytes=self._order.keep_bytes),
+            )
+        except CheckpointError as error:
+            if required:
+                raise
+            # Training is worth more than this one save: say so and try again later.
+            self._report("warned", {"message": str(error)})
+            self._saved_at = time.monotonic()
+            return
+        self._saved_step, self._saved_at = self._step, time.monotonic()
+        self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
+
+    def _end(self) -> None:
+        reached = self.member.task.stop.reached(self._metrics)
+        if self._step > self._saved_step or self._step == 0:
+            self._save(required=True)
+        ended = self.member.final or reached
+        self._flush()
+        self._report(
+            "finished" if ended else "waiting",
+            {
+                "step": self._step,
+                "reason": f"reached {self.member.task.stop}" if reached else "",
+                "metrics": self._metrics,
+            },
+        )
+
+    def _report(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._around.report(event_of(kind, self.member, data))
+
+
+def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
+    # Named apart from what evaluation reports, which may well have a loss of its own.
+    return {"train/loss": loss, **{f"train/{name}": float(value) for name, value in metrics.items()}}

@@ -1,0 +1,139 @@
+"""Raising many tasks together: the one linear program behind every policy that favours the worst off.
+
+Maximise t with rate_g ÷ unit_g ≥ t for every group g that is lifted and ≥ floor_g for all, where rate is the sum of
+share × rate, a task runs at most all of the time, and no pool gives more than it has. Knows arrays, not policies.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.plan.decompose import decompose
+from dovetail.plan.linear import Numbers, Program, maximise
+from dovetail.plan.shares import Columns
+
+# From so many groups on, when no gang ties them together, prices for the kinds decide faster than simplex.
+MANY_GROUPS = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Raised:
+    """What raising comes to: the level that all lifted groups reach, the most it could be, and how much of what holds
+    it down is due to each group (the duals of their rows, which sum to 1; zeros where they are not known).
+
+    >>> Raised(x=np.zeros(1), level=1.0, bound=1.0, holding=np.zeros(1)).level
+    1.0
+    """
+
+    x: Numbers
+    level: float
+    bound: float
+    holding: Numbers
+
+
+def raise_together(
+    columns: Columns,
+    *,
+    units: Numbers,
+    lifted: NDArray[np.bool_] | None = None,
+    floors: Numbers | None = None,
+    spread: bool = True,
+) -> Raised | None:
+    """Raise the lifted groups (all, if not given) together, or None where the floors cannot be kept.
+
+    With `spread`, what the worst off leave is given where it makes the most units of rate, which is Pareto optimal.
+
+    >>> from dovetail.plan.problem import Problem
+    >>> from dovetail.plan.shares import columns
+    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
+    >>> slow = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
+    >>> tasks = Family(name="f", members=(Member(task="a", steps=9), Member(task="b", steps=9)))
+    >>> arrays = columns(Problem(cluster=cluster, families=(tasks,), options=(slow,)))
+    >>> round(raise_together(arrays, units=np.ones(1)).level, 6)
+    1.0
+    """
+    groups = columns.sizes.size
+    if groups == 0:
+        return Raised(x=np.zeros(0), level=0.0, bound=0.0, holding=np.zeros(0))
+    if lifted is None and floors is None and _is_separable(columns):
+        return _raised_by_prices(columns, units)
+    lifted = np.ones(groups, bool) if lifted is None else lifted
+    program = _program(columns, units, lifted, np.zeros(groups) if floors is None else floors)
+    worths = np.append(columns.worths(units), 0.0)
+    found = maximise(program, then=worths if spread else None)
+    if found is None:
+        return None
+    holding = np.where(lifted, np.abs(found.duals[-groups:]), 0.0)
+    return Raised(x=found.x[:-1], level=found.value, bound=found.value, holding=holding)
+
+
+def most_worth(columns: Columns, *, worths: Numbers, floors: Numbers) -> Numbers | None:
+    """The x of the greatest worth with which every group keeps its floor of steps per second, or None where none does.
+
+    >>> from dovetail.plan.problem import Problem
+    >>> from dovetail.plan.shares import columns
+    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
+    >>> slow = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
+    >>> tasks = Family(name="f", members=(Member(task="a", steps=9), Member(task="b", steps=9)))
+    >>> arrays = columns(Problem(cluster=cluster, families=(tasks,), options=(slow,)))
+    >>> most_worth(arrays, worths=np.ones(1), floors=np.full(1, 1.1)) is None
+    True
+    """
+    groups = columns.sizes.size
+    if groups == 0:
+        return np.zeros(0)
+    units = columns.references()
+    program = _program(columns, units, np.zeros(groups, bool), floors / units)
+    found = maximise(dataclasses.replace(program, objective=np.append(worths, 0.0)))
+    return None if found is None else found.x[:-1]
+
+
+def _is_separable(columns: Columns) -> bool:
+    alone = columns.sizes.size >= MANY_GROUPS and bool(columns.single.all())
+    return alone and not np.isfinite(columns.capacity[-1])
+
+
+def _raised_by_prices(columns: Columns, units: Numbers) -> Raised:
+    found = decompose(
+        groups=columns.entry_group,
+        kinds=columns.kinds,
+        rates=columns.entry_rate / units[columns.entry_group],
+        draws=columns.draws,
+        sizes=columns.sizes,
+        capacity=columns.capacity[:-1],
+    )
+    return Raised(x=found.x, level=found.level, bound=found.bound, holding=np.zeros(units.size))
+
+
+def _program(columns: Columns, units: Numbers, lifted: NDArray[np.bool_], floors: Numbers) -> Program:
+    """Rows: the time of each group's tasks, the pools, and what each group must reach; the last column is t."""
+    groups, size, kinds = columns.sizes.size, columns.options.size, columns.capacity.size - 1
+    every = np.arange(size)
+    reached = groups + columns.capacity.size + np.arange(groups)
+    limited = np.isfinite(columns.capacity[-1])
+    spending = every if limited else every[:0]
+    raising = np.flatnonzero(lifted)
+    per_unit = columns.entry_rate / (columns.sizes * units)[columns.entry_group]
+    return Program(
+        objective=np.append(np.zeros(size), 1.0),
+        rows=np.concatenate(
+            [
+                columns.entry_group,
+                groups + columns.kinds,
+                np.full(spending.size, groups + kinds),
+                reached[columns.entry_group],
+                reached[raising],
+            ]
+        ),
+        columns=np.concatenate(
+            [columns.entry_column, every, spending, columns.entry_column, np.full(raising.size, size)]
+        ),
+        values=np.concatenate(
+            [columns.entry_tasks, columns.draws, columns.prices[spending], per_unit, np.full(raising.size, -1.0)]
+        ),
+        lower=np.concatenate([np.full(groups + kinds + 1, -np.inf), floors]),
+        upper=np.concatenate([columns.sizes, columns.capacity, np.full(groups, np.inf)]),
+    )

@@ -1,0 +1,130 @@
+"""The door to a solver for linear programs that are given whole, as sparse arrays; `solver` is the other leaf of it.
+
+Knows rows, columns and tolerances; does not know tasks or devices. OR-tools is imported when something is first
+solved. GLOP (simplex) is what wins at the sizes that families leave: at 166 rows and 1,222 columns it took 5 ms where
+HiGHS took 13 and PDLP 90 to 6,000 and stopped 1e-4 short (OR-tools 9.15, 2 cores).
+"""
+
+import dataclasses
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Indices = NDArray[np.int64]
+# How much of the first objective the second may take, as a share of it: below what anybody reads, above
+# what the solver calls equal.
+YIELDED = 1e-7
+# Up to so many columns, looking for simplifications takes GLOP longer than it saves.
+_SMALL = 500
+_PLAIN = "use_preprocessing: false"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """Maximise objective·x over x ≥ 0 with lower ≤ A·x ≤ upper, A given by the row, column and value of its entries.
+
+    >>> one = Program(objective=np.ones(1), rows=np.zeros(1, int), columns=np.zeros(1, int), values=np.ones(1),
+    ...               lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
+    >>> one.objective.size
+    1
+    """
+
+    objective: Numbers
+    rows: Indices
+    columns: Indices
+    values: Numbers
+    lower: Numbers
+    upper: Numbers
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solution:
+    """An optimum: `x`, the objective's value there, and what one unit more of each row would be worth.
+
+    >>> Solution(x=np.zeros(1), value=0.0, duals=np.zeros(0)).value
+    0.0
+    """
+
+    x: Numbers
+    value: float
+    duals: Numbers
+
+
+class NotSolved(Exception):
+    """The solver gave up without an answer; never met in practice, and never passed over in silence.
+
+    >>> issubclass(NotSolved, Exception)
+    True
+    """
+
+
+def maximise(program: Program, *, then: Numbers | None = None) -> Solution | None:
+    """An optimum of the program, or None where nothing is feasible; of several optima one that maximises `then·x`.
+
+    >>> two = Program(objective=np.array([1.0, 1.0]), rows=np.array([0, 0]), columns=np.array([0, 1]),
+    ...               values=np.ones(2), lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
+    >>> first = maximise(two, then=np.array([0.0, 1.0]))
+    >>> round(first.value, 5), first.x.round(5).tolist()
+    (3.0, [0.0, 3.0])
+    """
+    model = _model(program)
+    small = program.objective.size <= _SMALL
+    found = _solve(model, parameters=_PLAIN if small else "")
+    if found is None or then is None:
+        return found
+    kept = model.add_linear_constraint()
+    for column in np.flatnonzero(program.objective).tolist():
+        model.add_term_to_constraint(kept, column, float(program.objective[column]))
+    model.set_constraint_lower_bound(kept, found.value - YIELDED * abs(found.value))
+    model.set_constraint_upper_bound(kept, np.inf)
+    for column, worth in enumerate(then.tolist()):  # the call for all at once passes zeros over
+        model.set_var_objective_coefficient(column, worth)
+    # The first optimum is feasible but for the new row, which the dual simplex mends faster than a new start.
+    better = _solve(model, parameters=f"use_dual_simplex: true {_PLAIN if small else ''}")
+    # Within the solver's tolerance the first optimum may not satisfy its own row; it is an optimum still.
+    x = found.x if better is None else better.x
+    return Solution(x=x, value=float(program.objective @ x), duals=found.duals)
+
+
+def _model(program: Program) -> Any:
+    model = _helper().ModelBuilderHelper()
+    size = program.objective.size
+    model.add_var_array([size], 0.0, np.inf, False, "")
+    model.set_objective_coefficients(list(range(size)), program.objective.tolist())
+    model.set_maximize(True)
+    for lower, upper in zip(program.lower.tolist(), program.upper.tolist(), strict=True):
+        row = model.add_linear_constraint()
+        model.set_constraint_lower_bound(row, lower)
+        model.set_constraint_upper_bound(row, upper)
+    add = model.add_term_to_constraint
+    for row, column, value in zip(
+        program.rows.tolist(), program.columns.tolist(), program.values.tolist(), strict=True
+    ):
+        add(row, column, value)
+    return model
+
+
+def _solve(model: Any, *, parameters: str = "") -> Solution | None:
+    helper = _helper()
+    solver = helper.ModelSolverHelper("glop")
+    solver.set_solver_specific_parameters(parameters)
+    solver.solve(model)
+    status = solver.status()
+    if status == helper.SolveStatus.INFEASIBLE:
+        return None
+    if status != helper.SolveStatus.OPTIMAL:
+        raise NotSolved(f"a linear program must be solved to its end, GLOP ended with {solver.status_string()!r}.")
+    return Solution(
+        x=np.maximum(np.asarray(solver.variable_values()), 0.0),
+        value=solver.objective_value(),
+        duals=np.asarray(solver.dual_values()),
+    )
+
+
+@functools.cache
+def _helper() -> Any:
+    return importlib.import_module("ortools.linear_solver.python.model_builder_helper")

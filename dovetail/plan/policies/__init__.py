@@ -1,0 +1,50 @@
+"""Policies: pure functions from a problem to an allocation, `allocate(problem) -> Allocation`.
+
+Every objective is a function of effective throughput, rate(m) = Σ share × rate over the options that run task m, so
+each is an optimisation over shares (Narayanan et al., Gavel, OSDI 2020). Gangs of several tasks, and options of one
+task on several counts and techniques, are rows of the same problem. The formula is in each policy's docstring.
+
+Imports NumPy, so it is not imported with `dovetail.plan`.
+"""
+
+from dovetail.plan.policies import (
+    allox,
+    completions,
+    finish_time_fairness,
+    first_come,
+    gandiva,
+    hierarchical,
+    isolated,
+    makespan,
+    max_min_fairness,
+    proportional,
+    shortest_first,
+    spend,
+    spend_with_deadlines,
+    throughput,
+    water_filling,
+)
+from dovetail.plan.policies.blind import Policy, blind, equal_rates
+from dovetail.plan.policies.example import example
+
+POLICIES: dict[str, Policy] = {
+    "allox": allox.allocate,
+    "completions": completions.allocate,
+    "finish_time_fairness": finish_time_fairness.allocate,
+    "first_come": first_come.allocate,
+    "gandiva": gandiva.allocate,
+    "hierarchical": hierarchical.allocate,
+    "isolated": isolated.allocate,
+    "makespan": makespan.allocate,
+    "max_min_fairness": max_min_fairness.allocate,
+    "proportional": proportional.allocate,
+    "shortest_first": shortest_first.allocate,
+    "spend": spend.allocate,
+    "spend_with_deadlines": spend_with_deadlines.allocate,
+    "throughput": throughput.allocate,
+    "water_filling": water_filling.allocate,
+}
+#: The same policies, each blind to kinds.
+BLIND: dict[str, Policy] = {name: blind(policy) for name, policy in POLICIES.items()}
+
+__all__ = ["BLIND", "POLICIES", "Policy", "blind", "equal_rates", "example"]

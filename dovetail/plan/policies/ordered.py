@@ -1,0 +1,39 @@
+"""What policies that serve tasks one after another share: each in turn takes the best that is left, whole."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dovetail.plan.problem import Problem
+from dovetail.plan.shares import columns
+from dovetail.vocabulary import Allocation, Member
+
+
+def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...]]) -> Allocation:
+    """Serve tasks in the order of `order(task, its best rate alone)`: each takes all of the time of the fastest option
+    whose devices are still free. Nobody waits for devices that only a later one fits.
+
+    >>> from dovetail.plan.policies import example
+    >>> served = serve(example(), order=lambda member, rate: (member.steps,))
+    >>> [(share.option.kind, served.groups[share.groups[0]]) for share in served.shares]
+    [('slow', ('a',)), ('slow', ('b',)), ('fast', ('c',))]
+    """
+    arrays = columns(problem, alike=lambda member: member.task)
+    alone = np.flatnonzero(arrays.single)
+    group_of = arrays.entry_group[np.isin(arrays.entry_column, alone)]
+    rates = arrays.entry_rate[np.isin(arrays.entry_column, alone)]
+    ways: list[list[tuple[float, int]]] = [[] for _ in arrays.members]
+    for column, group, rate in zip(alone.tolist(), group_of.tolist(), rates.tolist(), strict=True):
+        ways[group].append((-rate, column))
+    turns = sorted(range(len(ways)), key=lambda group: order(arrays.members[group][0], -min(ways[group])[0]))
+    free = arrays.capacity.copy()
+    x = np.zeros(arrays.options.size)
+    for group in turns:
+        for _, column in sorted(ways[group]):
+            kind, draws, price = arrays.kinds[column], arrays.draws[column], arrays.prices[column]
+            if draws <= free[kind] and price <= free[-1]:
+                free[kind] -= draws
+                free[-1] -= price
+                x[column] = 1.0
+                break
+    return arrays.allocation(x)

@@ -1,0 +1,95 @@
+"""A round: whose turn it is, on which devices. Pure: what was received is handed in and handed back."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from dovetail.plan.problem import Problem
+from dovetail.plan.rounds.leftovers import Leftovers
+from dovetail.plan.rounds.nodes import Nodes
+from dovetail.plan.rounds.records import Gang, Received, Round
+from dovetail.plan.rounds.turns import Turn, turns
+from dovetail.vocabulary import Allocation, Option
+
+
+class Rota:
+    """The rounds of one allocation; holds only what is the same in all of them.
+
+    >>> from dovetail.plan.policies import example, max_min_fairness
+    >>> problem = example()
+    >>> made = Rota(problem, max_min_fairness.allocate(problem)).next(received=Received())
+    >>> sorted(task for gang in made.gangs for task in gang.tasks), made.waiting
+    (['a', 'b', 'c'], ())
+    """
+
+    def __init__(self, problem: Problem, allocation: Allocation) -> None:
+        self._allocation = allocation
+        self._leftovers = Leftovers(problem)
+        self._nodes = Nodes(problem.cluster, running=problem.running)
+
+    def next(self, *, received: Received, previous: Iterable[Gang] = (), round_seconds: float = 360.0) -> Round:
+        """Who runs in the next round, given what tasks have received and who ran where just now."""
+        before = {gang.tasks: gang for gang in previous}
+        holders = {task: gang for gang in before.values() for task in gang.tasks}
+        nodes = self._nodes.copy()
+        free = dict(nodes.idle)
+        made = turns(
+            self._allocation,
+            received,
+            seconds=round_seconds,
+            free=free,
+            holders={task: gang.option for task, gang in holders.items()},
+        )
+        if self._allocation.fills and any(free.values()):
+            made += self._leftovers.fill({task for turn in made for task in turn.tasks}, free)
+            made = self._leftovers.widen(made, free)
+        gangs = place(made, before=before, nodes=nodes)
+        moved = sum(task in holders and holders[task].devices != gang.devices for gang in gangs for task in gang.tasks)
+        busy = {task for gang in gangs for task in gang.tasks}
+        waiting = tuple([task for group in self._allocation.groups for task in group if task not in busy])
+        return Round(gangs=tuple(gangs), waiting=waiting, moved=moved, seconds=round_seconds)
+
+
+def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], nodes: Nodes) -> list[Gang]:
+    """The devices of each gang. One that had devices keeps them; the others go on the fullest node that still holds
+    them, the widest first. Where a kind is so split up that a gang finds no node, all of that kind are placed anew;
+    what finds none even so waits.
+
+    >>> from dovetail.vocabulary import Cluster, Kind
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> nodes = Nodes(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2))
+    >>> before = {("a",): Gang(("a",), option, ("n0:1",), 0)}
+    >>> [gang.devices for gang in place([Turn(("a",), option, 0)], before=before, nodes=nodes)]
+    [('n0:1',)]
+    """
+    by_kind: dict[str, list[Turn]] = defaultdict(list)
+    for turn in made:
+        by_kind[turn.option.kind].append(turn)
+    gangs: list[Gang] = []
+    for of_kind in by_kind.values():
+        placed = _place_kind(of_kind, before, nodes)
+        if len(placed) < len(of_kind) and before:
+            for gang in placed:
+                nodes.give(gang.option, gang.devices)
+            placed = _place_kind(of_kind, {}, nodes)
+        gangs += placed
+    return gangs
+
+
+def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang], nodes: Nodes) -> list[Gang]:
+    placed, moving = [], []
+    for turn in of_kind:
+        old = before.get(turn.tasks)
+        if old is not None and _same(old.option, turn.option) and nodes.take_these(turn.option, old.devices):
+            placed.append(Gang(turn.tasks, turn.option, old.devices, turn.share))
+        else:
+            moving.append(turn)
+    moving.sort(key=lambda turn: -turn.option.count)
+    for turn in moving:
+        devices = nodes.take(turn.option)
+        if devices is not None:
+            placed.append(Gang(turn.tasks, turn.option, devices, turn.share))
+    return placed
+
+
+def _same(one: Option, other: Option) -> bool:
+    return one is other or one == other

@@ -1,0 +1,119 @@
+"""Batches of several members as one: what shape they are of, stacked tensors, and a first batch without taking it."""
+
+import contextlib
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import DataLoader
+
+from dovetail.vocabulary import ProgramError, TechniqueRefused
+
+Form = tuple[Any, ...]
+"""The containers, shapes, types and plain values of a batch; equal forms can be stacked."""
+
+
+def flatten(batch: Any) -> tuple[Form, list[torch.Tensor]]:
+    """The form of a batch, and its tensors in order.
+
+    >>> form, tensors = flatten({"x": torch.ones(2), "n": 3})
+    >>> rebuild(form, iter([torch.zeros(2)]))
+    {'x': tensor([0., 0.]), 'n': 3}
+    """
+    tensors: list[torch.Tensor] = []
+    return _form(batch, tensors), tensors
+
+
+def _form(batch: Any, tensors: list[torch.Tensor]) -> Form:
+    if isinstance(batch, torch.Tensor):
+        tensors.append(batch)
+        return ("tensor", tuple(batch.shape), batch.dtype)
+    if isinstance(batch, Mapping):
+        return ("mapping", type(batch), tuple(batch), tuple(_form(value, tensors) for value in batch.values()))
+    if isinstance(batch, list | tuple):
+        return ("sequence", type(batch), tuple(_form(value, tensors) for value in batch))
+    try:
+        hash(batch)
+    except TypeError:
+        raise TechniqueRefused(
+            f"batches must be tensors and plain values in lists, tuples and mappings; there is a {type(batch).__name__}"
+        ) from None
+    return ("value", batch)
+
+
+def rebuild(form: Form, tensors: Iterator[torch.Tensor]) -> Any:
+    """A batch of this form from its tensors."""
+    word, *rest = form
+    if word == "tensor":
+        return next(tensors)
+    if word == "value":
+        return rest[0]
+    parts = [rebuild(part, tensors) for part in rest[-1]]
+    if word == "mapping":
+        return rest[0](dict(zip(rest[1], parts, strict=True)))
+    return rest[0](*parts) if hasattr(rest[0], "_fields") else rest[0](parts)
+
+
+def stack(rows: Sequence[Sequence[torch.Tensor]], device: torch.device) -> list[torch.Tensor]:
+    """For each place in the form, the members' tensors as one on the device."""
+    found = []
+    for tensors in zip(*rows, strict=True):
+        if device.type == "cpu" or tensors[0].device.type != "cpu":
+            found.append(torch.stack([tensor.to(device) for tensor in tensors]))
+        else:  # one copy from pinned memory, which nothing waits for
+            shape = (len(tensors), *tensors[0].shape)
+            pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
+            found.append(torch.stack(tensors, out=pinned).to(device, non_blocking=True))
+    return found
+
+
+def first_of(batches: Any) -> Any:
+    """The first batch, with everything put back as if it had not been taken.
+
+    >>> first_of([1, 2])
+    1
+    """
+    with _kept(batches):
+        source = batches
+        # A loader's own processes need not be started for one batch.
+        if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
+            source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
+        for batch in source:
+            return batch
+    raise ProgramError("batches must give at least one each time they are iterated; there was none.")
+
+
+@contextlib.contextmanager
+def _kept(batches: Any) -> Iterator[None]:
+    """Within, batches may be taken; afterwards generators, counters and the batches' own state are as before."""
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    generators = [(generator, generator.get_state()) for generator in _generators(batches, depth=3)]
+    own = batches.state_dict() if hasattr(batches, "load_state_dict") and hasattr(batches, "state_dict") else None
+    own, counters = copy.deepcopy(own), dict(vars(batches)) if hasattr(batches, "__dict__") else {}
+    try:
+        yield
+    finally:
+        if counters:
+            vars(batches).update(counters)
+        if own is not None:
+            batches.load_state_dict(own)
+        for generator, state in generators:
+            generator.set_state(state)
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
+
+def _generators(value: Any, *, depth: int) -> Iterator[torch.Generator]:
+    """torch generators that an iterable holds, itself or through its parts."""
+    if isinstance(value, torch.Generator):
+        yield value
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
+        for part in vars(value).values():
+            yield from _generators(part, depth=depth - 1)

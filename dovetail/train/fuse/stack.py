@@ -1,0 +1,162 @@
+"""The members that are in step with each other: their tensors side by side, and what an update does to all."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.train.fuse.compiled import Compiled
+from dovetail.train.fuse.member import Member
+from dovetail.train.fuse.program import Layout
+from dovetail.train.fuse.slabs import Slab, lay
+from dovetail.train.fuse.updates import Rule
+from dovetail.train.state import parameter_names
+from dovetail.vocabulary import TechniqueRefused
+
+
+class Stack:
+    """Rows of members. While a member is in it, its model's and optimizer's tensors are views of its row."""
+
+    def __init__(self, members: Mapping[int, Member], layout: Layout, rule: Rule, *, device: torch.device) -> None:
+        self.rows = tuple(members)
+        self._members, self._layout, self._rule = list(members.values()), layout, rule
+        models = [member.training.model for member in self._members]
+        self._tensors = [_tensors(model) for model in models]
+        self._names = [parameter_names(model) for model in models]
+        self._slabs = lay(self._groups(), rows=len(models), device=device)
+        self._steps: list[list[int]] = [[0] * len(models) for _ in self._members[0].optimizer.param_groups]
+        for slab in self._slabs:
+            self._fill(slab)
+        self._apart = {name: self._stacked(name) for name in layout.apart}
+        self.common = {name: self._tensors[0][name].detach() for name in layout.common}
+        self.clips = any(member.training.clip_norm is not None for member in self._members)
+        self._dtype = max((slab.flat.dtype for slab in self._slabs), key=lambda dtype: dtype.itemsize)
+        for row in range(len(models)):
+            self.adopt(row)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members, a row each."""
+        return self._members
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor with a row for each member; those that are trained want gradients."""
+        return {**{name: leaf for slab in self._slabs for name, leaf in slab.leaves.items()}, **self._apart}
+
+    def gather(self, gradients: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Gradients by name as one tensor a slab."""
+        return [slab.gather({name: gradients[name] for name in slab.shapes}) for slab in self._slabs]
+
+    def put(self, places: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what forward changed in copies of some rows."""
+        for name, stacked in self._apart.items():
+            stacked.index_copy_(0, places, tensors[name])
+
+    def zeros(self) -> list[torch.Tensor]:
+        """No gradients yet."""
+        return [torch.zeros_like(slab.flat) for slab in self._slabs]
+
+    def numbers(self) -> torch.Tensor:
+        """What the next update takes from the members' groups, on the host: numbers × members × 1."""
+        groups = range(len(self._steps))
+        columns = []
+        for row, member in enumerate(self._members):
+            column: list[float] = []
+            for number in groups:
+                group = member.optimizer.param_groups[number]
+                column += self._rule.numbers(group, self._steps[number][row])
+            clip = member.training.clip_norm
+            columns.append([*column, float("inf") if clip is None else float(clip)])
+        return torch.tensor(columns, dtype=self._dtype).t().contiguous()[:, :, None]
+
+    def update(self, gradients: Sequence[torch.Tensor], numbers: torch.Tensor, apply: Compiled) -> None:
+        """One step of every member's optimizer. Works on the device alone, so that it can be captured."""
+        if self.clips:
+            gradients = _clipped(gradients, numbers[-1])
+        width = self._rule.width
+        for slab, gradient in zip(self._slabs, gradients, strict=True):
+            own = numbers[slab.group * width : (slab.group + 1) * width].to(slab.flat.dtype)
+            apply.call(slab.flat, gradient, slab.slots, list(own.unbind()))
+
+    def count(self) -> None:
+        """An update was taken."""
+        self._steps = [[steps + 1 for steps in each] for each in self._steps]
+
+    def lend(self, row: int) -> None:
+        """Put what a member's optimizer has into its own state."""
+        member = self._members[row]
+        for slab in self._slabs:
+            group, steps = member.optimizer.param_groups[slab.group], self._steps[slab.group][row]
+            for name in slab.shapes:
+                parameter = self._tensors[row][name]
+                views = [slab.view(slot, name, row=row) for slot in slab.slots]
+                member.optimizer.state[parameter] = self._rule.state(group, steps, views, parameter)
+
+    def adopt(self, row: int) -> None:
+        """Take over what a member's optimizer has in its own state."""
+        member = self._members[row]
+        for slab in self._slabs:
+            counts = set()
+            for name in slab.shapes:
+                state = member.optimizer.state.get(self._tensors[row][name], {})
+                counts.add(self._rule.steps(state))
+                for slot, kept in zip(self._rule.slots, slab.slots, strict=True):
+                    value = state.get(slot)
+                    own = slab.view(kept, name, row=row)
+                    own.zero_() if value is None else own.copy_(value)
+            if len(counts) > 1:
+                raise TechniqueRefused(
+                    f"all parameters of a group must have been updated equally often; some were {sorted(counts)} times"
+                )
+            self._steps[slab.group][row] = counts.pop()
+        self.lend(row)
+
+    def dissolve(self) -> None:
+        """Give every member tensors of its own again."""
+        for row, member in enumerate(self._members):
+            self.lend(row)
+            for slab in self._slabs:
+                for name in slab.shapes:
+                    parameter = self._tensors[row][name]
+                    parameter.data = parameter.data.clone()
+                    slots = member.optimizer.state[parameter]
+                    for slot in self._rule.slots:
+                        if slot in slots:
+                            slots[slot] = slots[slot].clone()
+            for name in self._apart:
+                tensor = self._tensors[row][name]
+                tensor.data = tensor.data.clone()
+
+    def _groups(self) -> list[dict[str, torch.Tensor]]:
+        trained, names = set(self._layout.trained), self._names[0]
+        return [
+            {names[parameter]: parameter for parameter in group["params"] if names[parameter] in trained}
+            for group in self._members[0].optimizer.param_groups
+        ]
+
+    def _fill(self, slab: Slab) -> None:
+        for row, tensors in enumerate(self._tensors):
+            for name in slab.shapes:
+                view = slab.view(slab.flat, name, row=row)
+                view.copy_(tensors[name])
+                tensors[name].data = view
+        slab.make_slots(self._rule)
+
+    def _stacked(self, name: str) -> torch.Tensor:
+        stacked = torch.stack([tensors[name].detach() for tensors in self._tensors])
+        for row, tensors in enumerate(self._tensors):
+            tensors[name].data = stacked[row]
+        return stacked
+
+
+def _tensors(model: nn.Module) -> dict[str, Any]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _clipped(gradients: Sequence[torch.Tensor], most: torch.Tensor) -> list[torch.Tensor]:
+    """Each member's gradients, scaled so that their norm over all slabs is at most its own limit."""
+    norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1).to(most.dtype) for gradient in gradients])
+    norm = torch.linalg.vector_norm(norms, dim=0)[:, None]
+    factor = torch.where(most.isinf(), 1.0, (most / (norm + 1e-6)).clamp(max=1.0))
+    return [gradient * factor.to(gradient.dtype) for gradient in gradients]

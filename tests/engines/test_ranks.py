@@ -1,0 +1,166 @@
+"""Orders that run as several ranks: they end as one, whatever happens to any of them."""
+
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dovetail.engines import LocalEngine
+from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
+from dovetail.train import TECHNIQUES, checkpoint
+from dovetail.vocabulary import RANKED, Cluster, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
+
+pytestmark = pytest.mark.process
+
+CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+SILENCE_SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    home = tmp_path_factory.mktemp("engine")
+    engine = LocalEngine(CLUSTER, home=home, silence_seconds=SILENCE_SECONDS)
+    yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
+    engine.close()
+
+
+def task_of(ground, function, **options):
+    program = Program(reference=f"tests.engines.programs:{function}")
+    return Task(name=f"{function}-{next(ground.numbers)}", program=program, stop=Stop(steps=5), **options)
+
+
+def together(ground, task, *, technique="replicate", purpose="train", **options):
+    order = ground.order(ground.member(task, **options), purpose=purpose)
+    return dataclasses.replace(order, technique=technique, devices=("n0:0", "n0:1"))
+
+
+def run(ground, task, **options):
+    """Carry out an order on two ranks; gives its events."""
+    order = together(ground, task, **options)
+    ground.engine.start(order)
+    return [event for event in drain(ground.engine, order) if belongs(event, order)]
+
+
+def start_and_see_progress(ground, task, **options):
+    order = together(ground, task, until_step=MANY_STEPS, **options)
+    ground.engine.start(order)
+    while not any(event.kind == "progress" and event.data["step"] > 0 for event in ground.engine.wait()):
+        pass
+    return order
+
+
+def test_the_vocabulary_knows_which_techniques_have_ranks():
+    assert {name for name, technique in TECHNIQUES.items() if technique.ranked} == RANKED
+
+
+@pytest.mark.parametrize("technique", sorted(RANKED))
+def test_ranks_train_and_their_workers_are_used_again(ground, technique):
+    before = ground.engine.processes()
+    task = task_of(ground, "tower")
+    (end,) = ends_of(task, run(ground, task, technique=technique))
+    assert (end.kind, end.data["step"]) == ("finished", 5)
+    alone = task_of(ground, "tower")
+    order = ground.order(ground.member(alone))
+    ground.engine.start(order)
+    (expected,) = ends_of(alone, drain(ground.engine, order))
+    assert end.data["metrics"] == pytest.approx(expected.data["metrics"], rel=1e-5)
+    assert ground.engine.processes().keys() == {"n0:0", "n0:1"}
+    assert before.items() <= ground.engine.processes().items()
+
+
+def test_stopping_saves_and_one_device_goes_on(ground):
+    task = task_of(ground, "tower")
+    order = start_and_see_progress(ground, task, technique="shard")
+    ground.engine.stop(order.name, reason="moved")
+    (end,) = ends_of(task, drain(ground.engine, order))
+    state, damages = checkpoint.recover(Path(order.members[0].directory))
+    assert (end.kind, end.data["reason"]) == ("stopped", "moved")
+    assert (state.step, damages) == (end.data["step"], [])
+    until = end.data["step"] + 3
+    again = ground.order(ground.member(task, until_step=until, attempt=2))
+    ground.engine.start(again)
+    (end,) = ends_of(task, drain(ground.engine, again))
+    assert (end.kind, end.data["step"]) == ("finished", until)
+
+
+def test_what_goes_wrong_on_one_rank_is_told_and_not_that_others_missed_it(ground):
+    task = task_of(ground, "lopsided")
+    events = run(ground, task)
+    (end,) = ends_of(task, events)
+    assert end.kind == "failed"
+    assert "step 3" in end.data["reason"]
+    assert "a word was missing" in end.data["reason"]
+
+
+@pytest.mark.parametrize("technique", sorted(RANKED))
+def test_a_trial_runs_on_all_ranks_and_gives_one_profile(ground, technique):
+    events = run(ground, task_of(ground, "tower"), technique=technique, purpose="measure")
+    (measured,) = [event for event in events if event.kind == "measured"]
+    profile = from_json(Profile, to_json(measured.data))
+    assert (profile.technique, profile.count, profile.kind) == (technique, 2, "cpu")
+    assert profile.metrics == ("norm", "train/loss")
+    assert profile.optimizer_bytes >= 2 * profile.parameter_bytes
+
+
+@pytest.mark.parametrize(("function", "reason"), [("contrasting", "the mean over its rows"), ("greedy", "memory")])
+def test_a_trial_that_cannot_be_split_rejects_the_option_and_not_the_task(ground, function, reason):
+    events = run(ground, task_of(ground, function), purpose="measure")
+    (rejected,) = [event for event in events if event.kind == "rejected"]
+    assert reason in from_json(Rejection, to_json(rejected.data)).reason
+    assert [event.kind for event in events] == ["rejected", "released"]
+
+
+# From here on workers are killed, and each time others are started: these are last, and few.
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank):
+    task = task_of(ground, "steady")
+    order = start_and_see_progress(ground, task)
+    processes = {device: psutil.Process(number) for device, number in ground.engine.processes().items()}
+    start = time.monotonic()
+    os.kill(processes[f"n0:{rank}"].pid, signal.SIGKILL)
+    events = drain(ground.engine, order)
+    seconds = time.monotonic() - start
+    check_ends(order, events)
+    (end,) = ends_of(task, events)
+    assert end.kind == "lost"
+    assert end.data["reason"].startswith(f"rank {rank} of 2 on n0:{rank} is lost: worker process")
+    assert "was killed by SIGKILL" in end.data["reason"]
+    assert "When last heard of it was at: " in end.data["reason"]
+    assert seconds < 10  # a bound on hanging, not on speed
+    assert not ground.engine.processes()
+    assert not any(process.is_running() for process in processes.values())
+    (end,) = ends_of(task, run(ground, task, attempt=2))
+    assert (end.kind, end.data["step"]) == ("finished", 5)
+
+
+def test_a_silent_rank_ends_the_order(ground):
+    task = task_of(ground, "steady")
+    order = start_and_see_progress(ground, task)
+    psutil.Process(ground.engine.processes()["n0:1"]).send_signal(signal.SIGSTOP)
+    (end,) = ends_of(task, drain(ground.engine, order))
+    assert end.kind == "lost"
+    assert "rank 1 of 2 on n0:1 is lost" in end.data["reason"]
+    assert "no heartbeat for" in end.data["reason"]
+
+
+def test_stopping_without_saving_ends_all_ranks(ground):
+    task = task_of(ground, "steady")
+    order = together(ground, task, until_step=MANY_STEPS)
+    ground.engine.start(order)
+    ground.engine.stop(order.name, reason="the test asked", save=False)
+    (end,) = ends_of(task, drain(ground.engine, order))
+    assert end.kind == "lost"
+    assert "the test asked" in end.data["reason"]
+    assert not ground.engine.processes()
+
+
+def test_closing_a_busy_engine(tmp_path, ground):
+    engine = LocalEngine(CLUSTER, home=tmp_path)
+    engine.start(together(ground, task_of(ground, "steady"), until_step=MANY_STEPS))
+    engine.close()

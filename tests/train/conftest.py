@@ -1,0 +1,10 @@
+import pytest
+
+from dovetail.testing.ranks import Followers
+
+
+@pytest.fixture(scope="package")
+def followers():
+    """One more rank for all tests here: it takes seconds to start."""
+    with Followers(size=2) as followers:
+        yield followers

@@ -1,0 +1,159 @@
+"""What fuse refuses, in words that name what it is."""
+
+import dataclasses
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from dovetail.testing import programs
+from dovetail.train import FUSE, Training
+from tests.train.fuse.gangs import convolutional, decoder, gang, perceptron
+
+
+def losing(loss: Callable[[nn.Module, Any], Any]) -> Callable[[], Training]:
+    return lambda: dataclasses.replace(perceptron(), loss=loss)
+
+
+def plain(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def branching(model: nn.Module, batch: Any) -> torch.Tensor:
+    loss = plain(model, batch)
+    return loss if loss > 0 else -loss
+
+
+def numbering(model: nn.Module, batch: Any) -> Any:
+    loss = plain(model, batch)
+    return loss, {"loss": loss.item()}
+
+
+LOSSES: dict[str, tuple[Callable[[nn.Module, Any], Any], str]] = {
+    "branches": (branching, r"it branches on the value of a tensor.*test_refusals\.py, line \d+"),
+    "item": (numbering, r"it calls \.item\(\).*test_refusals\.py, line \d+"),
+    "mask": (
+        lambda model, batch: plain(model, batch) + batch[0][batch[0] > 0].sum(),
+        "shapes must not depend on values",
+    ),
+    "noise": (lambda model, batch: plain(model, (batch[0] + torch.randn(6, 8), batch[1])), "drawn by dropout modules"),
+    "dropout": (lambda model, batch: plain(model, (F.dropout(batch[0]), batch[1])), "drawn by dropout modules"),
+    "python's generator": (
+        lambda model, batch: plain(model, batch) * random.random(),
+        "no numbers from Python's or NumPy's generators",
+    ),
+    "checkpointing": (
+        lambda model, batch: F.cross_entropy(checkpoint(model, batch[0], use_reentrant=False), batch[1]),
+        "backward must not run forward again",
+    ),
+    "its own error": (
+        lambda model, batch: plain(model, (batch[0][:, :3], batch[1])),
+        "the loss must run alone; it raised",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_cannot_be_stacked_is_refused_by_name(name: str) -> None:
+    loss, words = LOSSES[name]
+    members = gang(losing(loss), [{}, {}])
+    reason = FUSE.refuse(members)
+    assert reason is not None
+    assert re.search(words, reason), reason
+
+
+DIFFERENT: dict[str, tuple[list[Callable[[], Training]], str]] = {
+    "structure": ([perceptron, convolutional], "only one of the models has a module '6'"),
+    "width": (
+        [perceptron, lambda: _with(nn.Sequential(nn.Linear(8, 16)))],
+        "only one of the models has a module",
+    ),
+    "an attribute": (
+        [lambda: _with(nn.LeakyReLU(0.1)), lambda: _with(nn.LeakyReLU(0.2))],
+        r"the model's '1'\.negative_slope is 0\.1 against 0\.2",
+    ),
+    "precision": ([decoder, lambda: decoder(precision="bf16")], "precision is 'fp32' against 'bf16'"),
+    "what a loss reads": (
+        [lambda: _smoothed(0.0), lambda: _smoothed(0.1)],
+        "'smoothing', which the loss reads, is 0.0",
+    ),
+    "optimizer": (
+        [perceptron, lambda: _stepped(torch.optim.SGD, lr=0.1)],
+        "the optimizer is AdamW against SGD",
+    ),
+}
+
+
+def _with(module: nn.Module) -> Training:
+    model = nn.Sequential(nn.Linear(8, 4), module)
+    return dataclasses.replace(perceptron(), model=model, optimizer=torch.optim.AdamW(model.parameters()))
+
+
+def _stepped(kind: Any, **numbers: Any) -> Training:
+    training = perceptron()
+    return dataclasses.replace(training, optimizer=kind(training.model.parameters(), **numbers))
+
+
+def _smoothed(smoothing: float) -> Training:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=smoothing)
+
+    return dataclasses.replace(perceptron(), loss=loss)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_tasks_that_are_not_one_program_are_refused_by_where_they_differ(name: str) -> None:
+    builds, words = DIFFERENT[name]
+    reason = FUSE.refuse([programs.fresh(build) for build in builds])
+    assert reason is not None
+    assert reason.startswith("tasks must be one program; in task 1 against task 2, ")
+    assert re.search(words, reason), reason
+
+
+UNFIT: dict[str, tuple[Callable[[], Training], str]] = {
+    "optimizer": (lambda: _stepped(torch.optim.RMSprop), "must be one of SGD, Adam, AdamW; it is RMSprop"),
+    "amsgrad": (lambda: _stepped(torch.optim.Adam, amsgrad=True), "it has amsgrad=True"),
+    "running mean without momentum": (lambda: _with(nn.BatchNorm1d(4, momentum=None)), r"it calls \.item\(\)"),
+    "recurrent": (lambda: _with(_Recurrent()), "are recurrent"),
+    "sparse": (lambda: _with(nn.Embedding(2, 4, sparse=True)), "those of '1' are sparse"),
+    "half": (lambda: _halved(), "trained parameters must be float32 or float64; '0.weight' is torch.bfloat16"),
+}
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(x)[0]
+        return found
+
+
+def _halved() -> Training:
+    training = perceptron()
+    model = training.model.bfloat16()
+    return dataclasses.replace(training, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_no_stack_can_train_is_refused(name: str) -> None:
+    build, words = UNFIT[name]
+    reason = FUSE.refuse(gang(build, [{}, {}]))
+    assert reason is not None
+    assert re.search(words, reason), reason
+
+
+def test_a_model_that_two_tasks_share_is_refused() -> None:
+    member = programs.fresh("tied")
+    assert FUSE.refuse([member, member]) == "tasks must have models of their own; two share one, or a part of one"
+
+
+def test_one_task_is_none_of_its_business() -> None:
+    assert FUSE.refuse([programs.fresh("tied")]) == "fuse trains two tasks or more, got 1"
