@@ -3,6 +3,7 @@
 Gives orders and, where a task turns out to be impossible, the reason; the loop runs and records them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,7 +46,9 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
 
 def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train."""
-    return trials(_able(tasks, ledger), ledger.profiles(), cluster, failed=ledger.rejections())
+    able = {task: known["family"] for task in tasks if (known := _known(task, ledger))}
+    several = [family for family, count in Counter(able.values()).items() if count > 1]
+    return trials(dict.fromkeys(able.values()), ledger.profiles(), cluster, failed=ledger.rejections(), fused=several)
 
 
 def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
@@ -57,10 +60,14 @@ def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Led
 def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
     found: dict[str, Task] = {}
     for task, record in tasks.items():
-        known = ledger[task].fingerprint
-        if known and not ledger.has_ended(task):
+        if known := _known(task, ledger):
             found.setdefault(known["family"], record)
     return found
+
+
+def _known(task: str, ledger: Ledger) -> Mapping[str, Any] | None:
+    """What is known of a task that has something to train."""
+    return None if ledger.has_ended(task) else ledger[task].fingerprint
 
 
 def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:

@@ -7,19 +7,18 @@ import itertools
 from collections.abc import Callable
 
 from dovetail.engines.base import Engine, MemberOrder, Order
-from dovetail.vocabulary import RANKED, Event, Fingerprint, Profile, Rejection, Task, to_json
+from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task, to_json
 
 
 @dataclasses.dataclass(kw_only=True)
 class World:
-    """What is true in a simulation: each task's family, what measuring it resident or spilled on so many devices of a
-    kind shows, or split over as many ranks with a technique (None: it cannot be), and by what factor a placement really
-    takes longer than predicted (1: predictions hold)."""
+    """What is true in a simulation: each task's family, what measuring it resident on so many devices of a kind shows,
+    or with another technique (named first; None: no other is possible), and by what factor a placement really takes
+    longer than predicted (1: predictions hold)."""
 
     fingerprint: Callable[[Task], Fingerprint]
     profile: Callable[[str, str, int], Profile | Rejection]
-    spilled: Callable[[str, str, int], Profile | Rejection] | None = None
-    ranked: Callable[[str, str, str, int], Profile | Rejection] | None = None
+    otherwise: Callable[[str, str, str, int], Profile | Rejection] | None = None
     slowness: Callable[[Order], float] = lambda order: 1.0
     trial_seconds: float = 1.0
 
@@ -103,15 +102,12 @@ class SimulatedEngine(Engine):
         return [self._saved(member, at, member.until_step), self._event(kind, member, at, ended)]
 
     def _shown(self, order: Order, kind: str, count: int) -> Profile | Rejection:
-        if order.technique in RANKED:
-            if self._world.ranked is not None:
-                return self._world.ranked(order.technique, order.family, kind, count)
-            return Rejection(
-                families=(order.family,), technique=order.technique, kind=kind, count=count, reason="cannot be split"
-            )
-        show = self._world.spilled if order.technique == "spill" else self._world.profile
-        assert show is not None, "a world in which spilling is tried must say what that shows"
-        return show(order.family, kind, count)
+        if order.technique == "resident":
+            return self._world.profile(order.family, kind, count)
+        if self._world.otherwise is not None:
+            return self._world.otherwise(order.technique, order.family, kind, count)
+        reason = f"in this world nothing can be trained by {order.technique}"
+        return Rejection(families=(order.family,), technique=order.technique, kind=kind, count=count, reason=reason)
 
     def _interrupted(
         self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool

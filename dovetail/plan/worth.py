@@ -6,19 +6,22 @@ from collections.abc import Sequence
 
 from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import Trial
+from dovetail.plan.predict import fuse
 from dovetail.plan.problem import Problem
 from dovetail.vocabulary import Option
 
 # Predictions are about this good, so a smaller gain would not be seen.
 WORTH = 0.05
+# What a trial takes beside building its task.
+TRIAL_SECONDS = 1.5
 
 
 def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: float) -> tuple[Trial, ...]:
     """Which of these trials could shorten a schedule of this length by more than `WORTH`.
 
     A family's first trial on a kind always could, on as few devices as it may have. More devices at best divide its
-    time by their number, so where even that leaves the bound close to the schedule at hand, measuring how far from it
-    they are buys nothing.
+    time by their number, and fusing at best takes no longer than one task alone, so where even that leaves the bound
+    close to the schedule at hand, or saves less than the trials take, measuring how far from it they are buys nothing.
 
     >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -39,9 +42,16 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: 
             first[trial.family, trial.technique, trial.kind] = trial
     if first or not missing:
         return tuple(trial for trial in missing if trial in first.values())
-    ideal = tuple(_ideal(known[trial.family, trial.kind], trial.count) for trial in missing)
-    bound_seconds = lower_bound(dataclasses.replace(problem, options=(*problem.options, *ideal)))
-    return tuple(missing) if makespan_seconds > (1 + WORTH) * bound_seconds else ()
+    found: list[Trial] = []
+    for technique in dict.fromkeys(trial.technique for trial in missing):
+        mine = [trial for trial in missing if trial.technique == technique]
+        ideal = tuple(_ideal(known[trial.family, trial.kind], trial) for trial in mine)
+        bound_seconds = lower_bound(dataclasses.replace(problem, options=(*problem.options, *ideal)))
+        gain_seconds = makespan_seconds - bound_seconds
+        takes_seconds = sum((TRIAL_SECONDS + option.start_seconds) * option.count for option in ideal)
+        if gain_seconds > max(WORTH * bound_seconds, takes_seconds / len(problem.cluster.devices)):
+            found += mine
+    return tuple(found)
 
 
 def _device_seconds(option: Option | None) -> float:
@@ -49,8 +59,16 @@ def _device_seconds(option: Option | None) -> float:
     return option.count * option.step_seconds[0] if option is not None else math.inf
 
 
-def _ideal(option: Option, count: int) -> Option:
-    share = option.count / count
+def _ideal(option: Option, trial: Trial) -> Option:
+    """The best that a trial could show."""
+    (seconds,) = option.step_seconds
+    share = option.count / trial.count
+    gang = fuse.TRIED if trial.technique == "fuse" else 1
     return dataclasses.replace(
-        option, count=count, step_seconds=tuple(seconds * share for seconds in option.step_seconds), cores=0
+        option,
+        families=option.families * gang,
+        technique=trial.technique,
+        count=trial.count,
+        step_seconds=(seconds * share,) * gang,
+        cores=0,
     )

@@ -22,7 +22,7 @@ def ranked(*, factor):
         seconds = factor / count
         return Profile(family=family, kind=kind, count=count, step_seconds=seconds, peak_bytes=0, technique=technique)
 
-    return dataclasses.replace(world(), ranked=show)
+    return dataclasses.replace(world(), otherwise=show)
 
 
 def run(found):

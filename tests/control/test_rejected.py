@@ -38,7 +38,15 @@ def refused(family, kind, count):
 
 def carried_out(tasks, *, spill, store=None, devices=1):
     cluster = Cluster.uniform(SMALL, devices_per_node=devices, cores=8)
-    world = World(fingerprint=lambda task: Fingerprint(family=task.program.function), profile=resident, spilled=spill)
+
+    def otherwise(technique, family, kind, count):
+        if technique == "spill":
+            return spill(family, kind, count)
+        return Rejection(families=(family,), technique=technique, kind=kind, count=count, reason="it is not for that.")
+
+    world = World(
+        fingerprint=lambda task: Fingerprint(family=task.program.function), profile=resident, otherwise=otherwise
+    )
     controller = Controller(
         workload(*tasks),
         cluster=cluster,

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from dovetail.plan import Problem, Trial, worthwhile
 from dovetail.plan.listing import plan
+from dovetail.plan.worth import TRIAL_SECONDS
 from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
 
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -45,4 +46,18 @@ def test_what_is_not_worth_a_trial_could_not_have_helped_much(steps: list[int]) 
         perfect = dataclasses.replace(ONE, count=2, step_seconds=(0.5,), cores=2)
         best = plan(problem(*steps, options=(ONE, perfect))).schedule
         assert best is not None
-        assert best.makespan_seconds >= made.makespan_seconds / 1.05 - 1e-9
+        gain_seconds = made.makespan_seconds - best.makespan_seconds
+        assert gain_seconds <= max(0.05 * best.makespan_seconds, TRIAL_SECONDS) + 1e-9
+
+
+FUSE = Trial(family="f", technique="fuse", kind="cpu", count=1)
+
+
+def test_a_gang_is_worth_a_trial_where_there_are_tasks_for_it_and_time_to_save() -> None:
+    assert worthwhile([FUSE], problem(*[100] * 8), makespan_seconds=400.0) == (FUSE,)
+    assert worthwhile([FUSE], problem(*[1] * 2), makespan_seconds=1.0) == ()
+
+
+def test_each_technique_is_judged_by_itself() -> None:
+    # Twenty equal tasks gain nothing from two devices each.
+    assert worthwhile([MORE, FUSE], problem(*[100] * 20), makespan_seconds=1000.0) == (FUSE,)
