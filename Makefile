@@ -18,6 +18,11 @@ test: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/overhead.py --check
 	$(BIN)/python bench/simulation.py --check
+	$(BIN)/python bench/joint.py --check
+	$(BIN)/python bench/sweep.py --check
+	$(BIN)/python bench/partition.py --check
+	$(BIN)/python bench/share.py --check
+	$(BIN)/python bench/spot.py --check
 
 # Pins live in constraints.txt; pyproject.toml carries ranges.
 $(READY): pyproject.toml constraints.txt

@@ -4,6 +4,7 @@ torch's DistributedDataParallel, which averages gradients over the ranks while b
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,12 @@ class Replicate(RankedTechnique):
 
 REPLICATE = Replicate()
 
+# Buffers that would differ are refused, so none need be sent round. torch 2.11 has another name for that.
+_PARAMETERS = inspect.signature(DistributedDataParallel).parameters
+_KEEP_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers": False
+}
+
 
 class ReplicateSession(RowwiseSession):
     """A whole copy, kept equal to the others by equal gradients. Evaluating and saving are rank 0's alone."""
@@ -67,8 +74,8 @@ class ReplicateSession(RowwiseSession):
             # Rows may take different ways through a model. What none of them reached keeps no gradient, as on one
             # device; looking for it takes microseconds a layer.
             find_unused_parameters=True,
-            forward_sync_buffers=False,  # those that would differ are refused
             gradient_as_bucket_view=True,
+            **_KEEP_BUFFERS,
         )
 
     def state(self, member: int = 0) -> TrainingState:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dovetail.testing import programs
-from dovetail.train import REPLICATE, RESIDENT, SHARD, checkpoint
+from dovetail.train import FUSE, REPLICATE, RESIDENT, SHARD, checkpoint
 
 pytestmark = pytest.mark.process
 
@@ -13,14 +13,19 @@ STEPS = 5
 
 
 def opened(technique, program, followers):
+    """A session whose first member is the task; fused, it has company."""
     if technique.ranked:
         return followers.open(technique, program)
-    return technique.open([programs.fresh(program)], device=CPU, threads=1)
+    members = [programs.fresh(program, seed=seed) for seed in range(2 if technique is FUSE else 1)]
+    return technique.open(members, device=CPU, threads=1)
 
 
 @pytest.mark.parametrize("program", ["accumulate", "dropout", "frozen", "generator", "momentum", "recompute", "tied"])
-def test_resident_replicate_shard_resident(program, followers, tmp_path):
-    way = [RESIDENT, REPLICATE, SHARD, RESIDENT]
+def test_moved_from_technique_to_technique(program, followers, tmp_path):
+    way = [RESIDENT, REPLICATE, SHARD, FUSE, RESIDENT]
+    if FUSE.refuse([programs.fresh(program, seed=seed) for seed in range(2)]):
+        way.remove(FUSE)
+        assert program == "recompute"  # which fuse says it cannot do
     home = RESIDENT.open([programs.fresh(program)], device=CPU, threads=1)
     expected = [float(home.advance()[0].loss) for _ in range(STEPS * len(way))]
     losses, path = [], None
@@ -28,7 +33,7 @@ def test_resident_replicate_shard_resident(program, followers, tmp_path):
         session = opened(technique, program, followers)
         if path is not None:
             session.load(checkpoint.read(path))
-        losses += [float(session.advance()[0].loss) for _ in range(STEPS)]
+        losses += [float(session.advance([0])[0].loss) for _ in range(STEPS)]
         path, _ = checkpoint.write(tmp_path, session.state(), task=program, attempt=number + 1)
         session.close()
     assert losses == pytest.approx(expected, rel=1e-5)
