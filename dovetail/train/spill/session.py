@@ -362,6 +362,7 @@ class SpillSession(LoopSession):
             groups=self._groups,
             round=self._round,
             last=last,
+            expected=self._keeping.placing.expect,
             finished=self._keeping.placing.updated,
         )
 
@@ -369,7 +370,6 @@ class SpillSession(LoopSession):
         self._has_changed = self._has_changed or job.last  # sums are forgotten where a step is given up
         if job.last:
             self._machinery.streamer.discard(job.segment)  # what is there will be out of date
-        self._keeping.placing.expect(job.segment, job.optimizer)
         self._machinery.updates.submit(job)
 
     def _update_held(self) -> None:

@@ -26,6 +26,9 @@ from dovetail.train.spill.segments import Entry, LiveSegment
 
 Groups = Sequence[Mapping[str, Any]]
 
+# So many jobs are told that they come next.
+_AHEAD = 2
+
 
 def part(optimizer: torch.optim.Optimizer, segment: LiveSegment) -> torch.optim.Optimizer:
     """An optimizer like this one for the parameters of one segment, with a state of its own."""
@@ -57,9 +60,12 @@ class Job:
     """Gradients are with the masters already."""
     scale: Callable[[], float] | None = None
     """What clipping multiplies gradients by."""
+    expected: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
+    """Called when it is among the next."""
     finished: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
     turn: int = 0
     left: int = 0
+    is_expected: bool = False
 
 
 _Landed = tuple[int, int, int, Job, deque[Callable[[], None]]]
@@ -188,6 +194,18 @@ class HostUpdates:
                     else:
                         self._done(job)
                     self.changed.notify_all()
+                self._expect_next()
+
+    def _expect_next(self) -> None:
+        """Tell the next jobs that they are, and no more of them: what is read ahead takes memory."""
+        with self.changed:
+            queues = (self._landed, self._landed_for_torch)
+            next_ones = [job for queue in queues for *_, job, _ in heapq.nsmallest(_AHEAD, queue)]
+            new = [job for job in next_ones if not job.is_expected]
+            for job in new:
+                job.is_expected = True
+        for job in new:
+            job.expected(job.segment, job.optimizer)
 
     def _work(self, landed: "list[_Landed]", core: int | None) -> None:
         if core is not None:
@@ -214,6 +232,7 @@ class HostUpdates:
                     job.finished(job.segment, job.optimizer)
                     with self.changed:
                         self._done(job)
+                    self._expect_next()
 
     def _done(self, job: Job) -> None:
         job.segment.done += 1
