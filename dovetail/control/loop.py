@@ -195,10 +195,12 @@ class Controller:
         """What is to be placed now; with `moving`, what runs could be placed anew as well."""
         now = self.now()
         placed = [each for each in self._running.values() if each.placement]
+        # Of a gang that was stopped some may be back before the others; their devices are not free until all are.
+        busy = set().union(*map(_tasks, placed))
         waiting = [
             self._waiting(task, self._steps(task))
             for task in self.tasks
-            if (one := self._ledger[task]).status == "pending" and one.fingerprint
+            if task not in busy and (one := self._ledger[task]).status == "pending" and one.fingerprint
         ]
         if moving:
             waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
@@ -439,8 +441,6 @@ class Controller:
                 self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
             elif event.kind in ("waiting", "failed", "finished"):
                 self._after_end(event)
-            elif event.kind == "stopped" and event.task in self._moving:
-                self._stale = self._stale or f"a task moves: {event.data['reason']}"
             elif event.kind == "released":
                 self._after_release(event)
 
@@ -514,7 +514,11 @@ class Controller:
         self._queues.release(running.order.devices, running.option)
         if running.placement is None:
             return
-        self._moving -= set(running.placement.tasks)
+        if self._moving & _tasks(running):
+            self._stale = self._stale or "what ran is placed anew"
+            self._moving = set()
+        elif any(self._ledger[task].status == "pending" for task in _tasks(running)):
+            self._stale = self._stale or "a placement ended before its tasks"
         self._idles = True
         predicted, taken = running.placement.duration_seconds, event.data["duration_seconds"]
         off = abs(taken - predicted)

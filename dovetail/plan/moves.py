@@ -10,6 +10,8 @@ from dovetail.vocabulary import Family, Option, Placement, Plan
 
 # Only what ends last holds the others up, so few are worth asking about; each costs a plan.
 _ASKED = 4
+# What stopping takes beside what was measured of the task: its devices may need a new process.
+WORKER_SECONDS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def best_move(problem: Problem, *, planner: Callable[[Problem], Plan]) -> Move |
     >>> family = Family(name="f", members=(Member(task="a", steps=100),))
     >>> problem = Problem(cluster=cluster, families=(family,), options=(one, two), running=(runs,))
     >>> best_move(problem, planner=PLANNERS["list"]).after_seconds
-    210.0
+    214.0
     """
     able = list(_with_others(problem))
     if not able:
@@ -105,4 +107,5 @@ def _only(problem: Problem, *, moved: Placement | None) -> Problem:
 
 
 def _dearer(option: Option, family: str, old: Option) -> Option:
-    return dataclasses.replace(option, families=(family,), start_seconds=option.start_seconds + old.start_seconds)
+    start_seconds = option.start_seconds + old.start_seconds + WORKER_SECONDS
+    return dataclasses.replace(option, families=(family,), start_seconds=start_seconds)

@@ -12,7 +12,19 @@ from dovetail.engines import SimulatedEngine, World
 from dovetail.plan import PLANNERS, best_move, check
 from dovetail.plan.problem import Problem
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, Device, Family, Fingerprint, Kind, Member, Node, Option, Placement, Profile
+from dovetail.vocabulary import (
+    Cluster,
+    Device,
+    Family,
+    Fingerprint,
+    Kind,
+    Member,
+    Node,
+    Option,
+    Placement,
+    Profile,
+    Rejection,
+)
 from tests.control.simulations import Faults, RiggedEngine, happened, task, workload
 
 FAST, SLOW = (Kind(name=name, processor="cuda", memory_bytes=80 << 30) for name in ("fast", "slow"))
@@ -111,7 +123,60 @@ def test_what_waits_is_counted():
     problem = Problem(cluster=cluster, families=families, options=options, running=(runs,))
     move = best_move(problem, planner=PLANNERS["joint"])
     assert move is not None
-    assert (move.before_seconds, move.after_seconds) == (200.0, 120.0)
+    assert (move.before_seconds, move.after_seconds) == (200.0, 124.0)
+
+
+def test_a_gang_moves_as_one_and_nobody_of_it_is_placed_before_all_are_back():
+    # Two tasks fused on one device; when the other device falls free they part.
+    cluster = Cluster.uniform(FAST, devices_per_node=2, cores=8, memory_bytes=1 << 40)
+
+    def profile(family, kind, count):
+        return Profile(family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=1 << 30, build_seconds=1.0)
+
+    def otherwise(technique, family, kind, count):
+        if technique == "fuse" and family == "g":
+            return Profile(
+                family=family,
+                kind=kind,
+                count=count,
+                step_seconds=1.9,
+                peak_bytes=1 << 30,
+                build_seconds=1.0,
+                technique="fuse",
+                knobs={"members": 2},
+            )
+        return Rejection(families=(family,), technique=technique, kind=kind, count=count, reason="it is not for that.")
+
+    class OneByOne(SimulatedEngine):
+        """Of what ends at once the first is told first, as sockets do."""
+
+        def wait(self):
+            self.later = getattr(self, "later", []) or super().wait()
+            first, self.later = self.later[:1], self.later[1:]
+            return first
+
+    controller = Controller(
+        workload(task("a", steps=300, family="g"), task("b", steps=300, family="g"), task("c", steps=400)),
+        cluster=cluster,
+        store=Store(None, write=True),
+        engine=OneByOne(
+            World(
+                fingerprint=lambda task: Fingerprint(family=task.program.function), profile=profile, otherwise=otherwise
+            ),
+            kind_of=lambda device: "fast",
+        ),
+        planner=PLANNERS["at once"],
+    )
+    controller.reconcile()
+    controller.measure()
+    controller.run()
+    assert {one.status for one in controller.progress.values()} == {"finished"}
+    techniques = [
+        event.data["option"]["technique"] for _, event in controller.store.events() if event.kind == "started"
+    ]
+    assert techniques.count("fuse") == 2
+    stopped = [event for _, event in controller.store.events() if event.kind == "stopped"]
+    assert len(stopped) == 2
 
 
 def test_without_anything_running_nothing_moves():
