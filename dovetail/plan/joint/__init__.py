@@ -1,6 +1,6 @@
 """Technique, devices and order of every task in one optimisation, with a proven gap.
 
-Three stages, each from what the one before found: a relaxation (`relaxation`; `rents` and `ranks` for objectives that
+Three stages, each from what the one before found: a relaxation (`relaxation`; `rents`, `earliest` for objectives that
 read when tasks end), which proves a bound and says which modes to prefer; list schedules and small changes (`fitting`,
 `search`), good at thousands of tasks; packing (`exact`, `goals`), which improves schedules of dozens of tasks and
 proves that there are no better ones. Gangs are modes like any other (`modes`).

@@ -10,13 +10,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from dovetail.plan.joint.earliest import earliest
 from dovetail.plan.joint.exact import PRECISION, narrow
 from dovetail.plan.joint.fitting import Fitting
 from dovetail.plan.joint.goals import settle
 from dovetail.plan.joint.judging import Judge
 from dovetail.plan.joint.modes import Table
 from dovetail.plan.joint.packing import Begun, InTurn, as_room_is
-from dovetail.plan.joint.ranks import rank_bound
 from dovetail.plan.joint.relaxation import relax, relax_money
 from dovetail.plan.joint.search import from_amounts, heuristic, improve, list_schedule, makespan
 from dovetail.vocabulary import NoFeasiblePlan, Objective
@@ -150,7 +150,7 @@ def _rank_bound(judge: Judge, rank: int) -> float:
             fastest[group] = min(fastest[group], end)
     alone = [end for end, need in zip(fastest, table.needs, strict=True) for _ in range(need)]
     ends = sorted([*judge.running_ends, *alone])
-    return max(ends[rank - 1], rank_bound(table, rank - len(judge.running_ends)))
+    return max(ends[rank - 1], earliest(table, rank - len(judge.running_ends)))
 
 
 def _spending(judge: Judge, work: float) -> Aimed:

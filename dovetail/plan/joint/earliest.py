@@ -9,7 +9,7 @@ _HALVINGS = 8
 _ROUNDING = 1e-9
 
 
-def rank_bound(table: Table, results: int) -> float:
+def earliest(table: Table, results: int) -> float:
     """Seconds before which no schedule has ended so many of the tasks.
 
     Any prices of the kinds' devices prove one: each task costs at least its part of the cheapest mode it is in, so
@@ -23,7 +23,7 @@ def rank_bound(table: Table, results: int) -> float:
     >>> tasks = Family(name="f", members=tuple(Member(task=name, steps=10) for name in "abc"))
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> table = tabulate(Problem(cluster=cluster, families=(tasks,), options=(one,)))
-    >>> [round(rank_bound(table, results), 3) for results in (0, 1, 3)]
+    >>> [round(earliest(table, results), 3) for results in (0, 1, 3)]
     [0.0, 10.0, 15.0]
     """
     if results <= 0:
