@@ -83,7 +83,7 @@ def _run(sweep: Path, home: Path, *, nemesis: "Nemesis | None" = None) -> None:
             cluster=cluster(),
             store=store,
             engine=engine,
-            settings=Settings(save_every_steps=7, retries=10_000),
+            settings=Settings(save_every_steps=7, retries=10_000, exact=True),
             observe=nemesis.strike(engine) if nemesis else lambda controller: None,
         )
         controller.reconcile()
@@ -162,7 +162,7 @@ def test_workers_killed_at_random_moments_change_nothing(sweep: Path, undisturbe
 def test_controllers_killed_at_random_moments_change_nothing(sweep: Path, undisturbed: Path) -> None:
     chance, kills = random.Random(2), 0
     for home in rounds(sweep, "controllers"):
-        command = [sys.executable, "-m", "dovetail", "run", str(sweep), "--store", str(home)]
+        command = [sys.executable, "-m", "dovetail", "run", str(sweep), "--exact", "--store", str(home)]
         command += ["--save-steps", "7", "--retries", "10000", "--json"]
         while _survives(command, chance.uniform(0.2, 5.0) if kills < KILLS else None) is False:
             kills += 1

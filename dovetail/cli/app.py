@@ -43,6 +43,9 @@ def run(
     keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
     keep_bytes: Annotated[str | None, typer.Option(help="Bytes of checkpoints to keep of each task: '10 GiB'.")] = None,
     retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
+    ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
@@ -60,6 +63,7 @@ def run(
             keep_count=keep,
             keep_bytes=_bytes(keep_bytes) if keep_bytes else None,
             retries=retries,
+            exact=exact,
         )
         console = Console(stderr=True, quiet=quiet)
         result = verbs.run(

@@ -26,6 +26,7 @@ from dovetail.metrics.progress import Progress
 from dovetail.plan import PLANNERS, Problem, Trial, best_move, check, worthwhile
 from dovetail.store import Store, raise_fence
 from dovetail.vocabulary import (
+    ROUNDED,
     Cluster,
     Event,
     NoFeasiblePlan,
@@ -206,7 +207,7 @@ class Controller:
             waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
         return snapshot(
             waiting,
-            profiles=self._ledger.profiles(),
+            profiles=[each for each in self._ledger.profiles() if self._may(each.technique)],
             cluster=self.cluster,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self._ledger.rejections().values(),
@@ -225,6 +226,9 @@ class Controller:
             left_seconds = wanted.deadline_seconds - (self.now() - self._began)
             return str(dataclasses.replace(wanted, deadline_seconds=left_seconds)) if left_seconds > 0 else "makespan"
         return str(wanted)
+
+    def _may(self, technique: str) -> bool:
+        return not (self.settings.exact and technique in ROUNDED)
 
     def _waiting(self, task: str, steps: int) -> Waiting:
         one = self._ledger[task]
@@ -386,7 +390,8 @@ class Controller:
     # Measuring
 
     def _wanted_trials(self, everything: bool) -> tuple[Trial, ...]:
-        missing = measuring.missing_trials(self.tasks, self._ledger, self.cluster)
+        wanted = measuring.missing_trials(self.tasks, self._ledger, self.cluster)
+        missing = tuple(trial for trial in wanted if self._may(trial.technique))
         if everything or not missing:
             return missing
         problem = self._problem()

@@ -9,7 +9,8 @@ from dovetail.vocabulary import InvalidWorkload
 class Settings:
     """How a run saves and how patient it is.
 
-    `retries` is how often a task may be lost in a row, with nothing newly saved in between.
+    `retries` is how often a task may be lost in a row, with nothing newly saved in between. `exact` leaves out the
+    techniques that equal training alone up to rounding, not to the bit: for those who compare bits.
 
     >>> Settings().retries
     3
@@ -20,6 +21,7 @@ class Settings:
     keep_count: int = 2
     keep_bytes: int | None = None
     retries: int = 3
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.save_every_seconds <= 0 or (self.save_every_steps is not None and self.save_every_steps < 1):

@@ -2,6 +2,7 @@
 
 from dovetail.vocabulary.decisions import (
     RANKED,
+    ROUNDED,
     Allocation,
     Entity,
     Family,
@@ -37,6 +38,7 @@ __all__ = [
     "EVENTS",
     "OBJECTIVES",
     "RANKED",
+    "ROUNDED",
     "Allocation",
     "CheckpointError",
     "Cluster",

@@ -14,6 +14,8 @@ from dovetail.vocabulary.work import Workload
 RANKED = frozenset({"replicate", "shard"})
 """The techniques that take one process for each device; the others take one for all. Here, because engines ask it
 without torch; what the techniques say of themselves is tested to be the same."""
+ROUNDED = RANKED | {"fuse"}
+"""The techniques that equal training alone up to the order of floating-point sums, not to the bit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

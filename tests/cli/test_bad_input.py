@@ -277,7 +277,7 @@ def tamper(path):
 def damaged(tmp_path_factory):
     """A workload run to its end, its checkpoints damaged, and run again for more steps."""
     folder = write(tmp_path_factory.mktemp("damaged"), programs=PROGRAMS, sweep=STEADY)
-    arguments = ("run", "sweep.py", "--save-steps", "10", "--keep", "2")
+    arguments = ("run", "sweep.py", "--save-steps", "10", "--keep", "2", "--exact")
     assert dovetail(*arguments, cwd=folder).code == 0
     for name, damage, steps in (
         ("truncated", truncate, (40,)),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.control import Controller
+from dovetail.control import Controller, Settings
 from dovetail.engines import SimulatedEngine, World
 from dovetail.plan import PLANNERS, best_move, check
 from dovetail.plan.problem import Problem
@@ -177,6 +177,37 @@ def test_a_gang_moves_as_one_and_nobody_of_it_is_placed_before_all_are_back():
     assert techniques.count("fuse") == 2
     stopped = [event for _, event in controller.store.events() if event.kind == "stopped"]
     assert len(stopped) == 2
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_who_compares_bits_gets_no_technique_that_rounds(exact):
+    def otherwise(technique, family, kind, count):
+        fused = {"technique": technique, "knobs": {"members": 4}}
+        return Profile(family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=1 << 30, **fused)
+
+    cluster = Cluster.uniform(FAST, devices_per_node=1, cores=8, memory_bytes=1 << 40)
+    controller = Controller(
+        workload(*(task(name, steps=100) for name in "abcd")),
+        cluster=cluster,
+        store=Store(None, write=True),
+        engine=SimulatedEngine(
+            World(
+                fingerprint=lambda task: Fingerprint(family="f"),
+                profile=lambda family, kind, count: Profile(
+                    family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=1 << 30
+                ),
+                otherwise=otherwise,
+            ),
+            kind_of=lambda device: "fast",
+        ),
+        settings=Settings(exact=exact),
+        planner=PLANNERS["at once"],
+    )
+    controller.reconcile()
+    controller.measure()
+    controller.run()
+    used = {event.data["option"]["technique"] for _, event in controller.store.events() if event.kind == "started"}
+    assert used == ({"resident"} if exact else {"fuse"})
 
 
 def test_without_anything_running_nothing_moves():
