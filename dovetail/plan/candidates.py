@@ -22,6 +22,8 @@ _GANGS = (2, 4)
 _CLEARLY = 0.85
 # And so many where they are fused, of families of which one such gang was measured.
 _FUSED = (2, 4, 8, 16, 32, 64)
+# Steps on a CPU are tried fused only where they are shorter than this.
+_SHORT_SECONDS = 0.005
 # Pairs of different families are offered among so many: their number grows with the square.
 _PAIRED = 6
 
@@ -85,7 +87,7 @@ def trials(
     done = {*map(_trial, known), *failed}
     too_large = {(each.family, each.kind) for each in failed if each.technique == "resident"}
     too_large |= {(each.family, each.kind) for each in known if _is_too_large(each, cluster)}
-    able = {(each.family, each.kind) for each in known if each.technique == "resident" and each.count == 1}
+    able = {(each.family, each.kind) for each in known if _is_fusable(each, cluster)}
     gangs = {place for place in able - too_large if place[0] in set(fused)}
     wanted = (
         Trial(family=family, technique=technique, kind=kind.name, count=count)
@@ -99,6 +101,13 @@ def trials(
         or (technique in ("shard", "spill") and kind.processor == "cuda" and (family, kind.name) in too_large)
     )
     return tuple(trial for trial in wanted if trial not in done)
+
+
+def _is_fusable(profile: Profile, cluster: Cluster) -> bool:
+    """Whether fusing could pay: it saves the time between operations, which on a CPU is little of a long step."""
+    processors = {kind.name: kind.processor for kind in cluster.kinds}
+    is_short = processors.get(profile.kind) != "cpu" or profile.step_seconds < _SHORT_SECONDS
+    return profile.technique == "resident" and profile.count == 1 and is_short
 
 
 def _copies_pay(family: str, kind: Kind, count: int, known: Sequence[Profile], cluster: Cluster) -> bool:

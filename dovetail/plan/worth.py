@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from dovetail.plan.bound import lower_bound
@@ -42,10 +43,11 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, makespan_seconds: 
             first[trial.family, trial.technique, trial.kind] = trial
     if first or not missing:
         return tuple(trial for trial in missing if trial in first.values())
+    tasks = Counter({family.name.partition("@")[0]: len(family.members) for family in problem.families})
     found: list[Trial] = []
     for technique in dict.fromkeys(trial.technique for trial in missing):
         mine = [trial for trial in missing if trial.technique == technique]
-        ideal = tuple(_ideal(known[trial.family, trial.kind], trial) for trial in mine)
+        ideal = tuple(_ideal(known[trial.family, trial.kind], trial, tasks[trial.family]) for trial in mine)
         bound_seconds = lower_bound(dataclasses.replace(problem, options=(*problem.options, *ideal)))
         gain_seconds = makespan_seconds - bound_seconds
         takes_seconds = sum((TRIAL_SECONDS + option.start_seconds) * option.count for option in ideal)
@@ -59,11 +61,11 @@ def _device_seconds(option: Option | None) -> float:
     return option.count * option.step_seconds[0] if option is not None else math.inf
 
 
-def _ideal(option: Option, trial: Trial) -> Option:
-    """The best that a trial could show."""
+def _ideal(option: Option, trial: Trial, tasks: int) -> Option:
+    """The best that a trial could show for a family of so many tasks."""
     (seconds,) = option.step_seconds
     share = option.count / trial.count
-    gang = fuse.TRIED if trial.technique == "fuse" else 1
+    gang = max(1, min(fuse.TRIED, tasks)) if trial.technique == "fuse" else 1
     return dataclasses.replace(
         option,
         families=option.families * gang,

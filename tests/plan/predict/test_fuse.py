@@ -57,3 +57,12 @@ def test_one_gang_of_a_family_is_tried_once_one_task_was_measured() -> None:
     assert trials(["f"], [ALONE], CLUSTER) == ()
     assert trials(["f"], [ALONE, GANG], CLUSTER, fused=["f"]) == ()
     assert trials(["f"], [ALONE], CLUSTER, fused=["f"], failed=[trial]) == ()
+
+
+def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
+    cpu = Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    short, long = (
+        Profile(family="f", kind="cpu", count=1, step_seconds=seconds, peak_bytes=1 << 20) for seconds in (1e-3, 1.0)
+    )
+    assert [trial.technique for trial in trials(["f"], [short], cpu, fused=["f"])] == ["fuse"]
+    assert trials(["f"], [long], cpu, fused=["f"]) == ()
