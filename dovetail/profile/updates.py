@@ -4,7 +4,8 @@ Measured with the very code that spilling uses: its own kernel on all cores wher
 update where there is none. Knows a host; knows nothing of models.
 """
 
-import concurrent.futures
+import contextlib
+import functools
 import time
 
 import torch
@@ -24,30 +25,33 @@ def measure_updates(*, threads: int) -> float:
     """
     master, gradient = torch.zeros(_PARAMETERS), torch.ones(_PARAMETERS, dtype=torch.bfloat16)
     travel = torch.zeros_like(gradient)
-    update = _with_kernel if kernel.load() is not None else _with_torch
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    with contextlib.ExitStack() as stack:
+        update = _with_torch
+        if kernel.load() is not None:
+            crew = kernel.Crew(threads)
+            stack.callback(crew.dismiss)
+            update = functools.partial(_with_kernel, crew)
         slots: dict[str, torch.Tensor] = {}
-        update(master, slots, gradient, travel, pool)  # touches all memory once
+        update(master, slots, gradient, travel)  # touches all memory once
         began, count = time.perf_counter(), 0
         while time.perf_counter() - began < _BUDGET_SECONDS:
-            update(master, slots, gradient, travel, pool)
+            update(master, slots, gradient, travel)
             count += 1
         return count * _PARAMETERS / (time.perf_counter() - began)
 
 
 _OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 _Slots = dict[str, torch.Tensor]
-_Pool = concurrent.futures.ThreadPoolExecutor
 
 
 def _with_kernel(
-    master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor, pool: _Pool
+    crew: kernel.Crew, master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor
 ) -> None:
-    chunks = kernel.chunks(master, slots, gradient=gradient, travel=travel, options=_OPTIONS, decoupled=True, scale=1.0)
-    concurrent.futures.wait([pool.submit(chunk) for chunk in chunks])
+    one = kernel.stretch(master, slots, gradient=gradient, travel=travel, options=_OPTIONS, decoupled=True, scale=1.0)
+    crew.update([one])
 
 
-def _with_torch(master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor, _: _Pool) -> None:
+def _with_torch(master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor) -> None:
     if not slots:
         slots |= {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
     parameter = torch.nn.Parameter(master)

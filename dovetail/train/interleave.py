@@ -208,7 +208,7 @@ class InterleaveSession(Session):
 
     def forget_rates(self) -> None:
         """Judge how fast updates are by those from here on."""
-        self._machinery.updates.forget_rate()
+        self._machinery.updates.forget_rates()
 
     def forecast(self) -> Forecast:
         """What the gang takes."""

@@ -1,9 +1,16 @@
-/* One pass of Adam or AdamW over a stretch of parameters: reads the gradient as it came from the device, writes the
+/* One pass of Adam or AdamW over stretches of parameters: reads the gradient as it came from the device, writes the
  * weights as they travel back. torch has no such kernel: its fused update wants float32 gradients and leaves the
- * conversion of weights to a second pass, which costs a third of the memory traffic again. Called from several
- * threads at once, each with a stretch of its own; no threads of its own, no allocation. */
+ * conversion of weights to a second pass, which costs a third of the memory traffic again.
+ *
+ * A crew of threads shares each call. Threads of Python did so before: fifteen of them that woke and asked for the
+ * interpreter's lock at every turn kept the one thread that launches kernels from it, and the device idled. */
+#define _GNU_SOURCE
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -55,13 +62,30 @@ static inline void store(uint16_t *travel, const uint16_t *halves, int64_t count
         if (travel) store(travel + start, halves, end - start);                                                \
     }
 
-/* step_size = rate / (1 - beta1^t); inverse_root = 1 / sqrt(1 - beta2^t); travel may be null where the weights travel
- * as they are. */
-void adamw(float *restrict weight, float *restrict mean, float *restrict square, const void *restrict gradients,
-           uint16_t *restrict travel, int64_t count, int32_t half_gradients, int32_t decoupled, float scale,
-           float rate, float beta1, float beta2, float epsilon, float decay, float step_size, float inverse_root) {
-    const uint16_t *half = gradients;
-    const float *full = gradients;
+/* The update of one parameter. step_size = rate / (1 - beta1^t); inverse_root = 1 / sqrt(1 - beta2^t); travel may be
+ * null where the weights travel as they are. */
+typedef struct {
+    float *weight, *mean, *square;
+    const void *gradients;
+    uint16_t *travel;
+    int64_t count;
+    int32_t half_gradients, decoupled;
+    float scale, rate, beta1, beta2, epsilon, decay, step_size, inverse_root;
+} stretch;
+
+enum { PIECE = 1 << 16 }; /* elements: short enough for all threads to end together, some 0.2 ms */
+
+static void update(const stretch *whole, int64_t start) {
+    int64_t count = whole->count - start < PIECE ? whole->count - start : PIECE;
+    float *restrict weight = whole->weight + start, *restrict mean = whole->mean + start;
+    float *restrict square = whole->square + start;
+    uint16_t *restrict travel = whole->travel ? whole->travel + start : NULL;
+    const uint16_t *half = (const uint16_t *)whole->gradients + start;
+    const float *full = (const float *)whole->gradients + start;
+    const int32_t half_gradients = whole->half_gradients, decoupled = whole->decoupled;
+    const float scale = whole->scale, rate = whole->rate, beta1 = whole->beta1, beta2 = whole->beta2;
+    const float epsilon = whole->epsilon, decay = whole->decay, step_size = whole->step_size;
+    const float inverse_root = whole->inverse_root;
     _Alignas(64) uint16_t halves[STRIP];
     if (half_gradients && travel) { BODY(widen(half[i]), halves[i - start] = narrow(value)) }
     else if (half_gradients) { BODY(widen(half[i]), (void)0) }
@@ -70,4 +94,97 @@ void adamw(float *restrict weight, float *restrict mean, float *restrict square,
 #ifdef __SSE2__
     _mm_sfence(); /* whoever copies the weights next must find them in memory */
 #endif
+}
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t begin, end;
+    pthread_t *members;
+    const stretch *work;
+    int64_t stretches, turn; /* turn counts the calls */
+    atomic_llong next;       /* the piece that nobody has taken */
+    int threads, busy, closing;
+} crew;
+
+static void take_pieces(crew *all) {
+    for (;;) {
+        int64_t piece = atomic_fetch_add(&all->next, 1), which = 0;
+        for (; which < all->stretches; which++) {
+            int64_t pieces = (all->work[which].count + PIECE - 1) / PIECE;
+            if (piece < pieces) break;
+            piece -= pieces;
+        }
+        if (which == all->stretches) return;
+        update(&all->work[which], piece * PIECE);
+    }
+}
+
+static void *member(void *argument) {
+    crew *all = argument;
+    int64_t seen = 0;
+    pthread_mutex_lock(&all->lock);
+    for (;;) {
+        while (all->turn == seen && !all->closing) pthread_cond_wait(&all->begin, &all->lock);
+        if (all->closing) break;
+        seen = all->turn;
+        pthread_mutex_unlock(&all->lock);
+        take_pieces(all);
+        pthread_mutex_lock(&all->lock);
+        if (--all->busy == 0) pthread_cond_signal(&all->end);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return NULL;
+}
+
+/* cores may be null; otherwise each thread is bound to one of them, where that is possible. Null where no thread can be
+ * had. */
+crew *crew_gather(int threads, const int *cores) {
+    crew *all = calloc(1, sizeof *all);
+    if (!all) return NULL;
+    all->members = calloc((size_t)threads, sizeof *all->members);
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->begin, NULL);
+    pthread_cond_init(&all->end, NULL);
+    while (all->members && all->threads < threads &&
+           pthread_create(&all->members[all->threads], NULL, member, all) == 0) {
+#ifdef __linux__
+        if (cores) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(cores[all->threads], &one);
+            pthread_setaffinity_np(all->members[all->threads], sizeof one, &one);
+        }
+#endif
+        all->threads++;
+    }
+    if (all->threads) return all;
+    free(all->members);
+    free(all);
+    return NULL;
+}
+
+/* Returns when all of it is done. One caller at a time. */
+void crew_update(crew *all, const stretch *work, int64_t stretches) {
+    pthread_mutex_lock(&all->lock);
+    all->work = work;
+    all->stretches = stretches;
+    atomic_store(&all->next, 0);
+    all->busy = all->threads;
+    all->turn++;
+    pthread_cond_broadcast(&all->begin);
+    while (all->busy) pthread_cond_wait(&all->end, &all->lock);
+    pthread_mutex_unlock(&all->lock);
+}
+
+void crew_dismiss(crew *all) {
+    pthread_mutex_lock(&all->lock);
+    all->closing = 1;
+    pthread_cond_broadcast(&all->begin);
+    pthread_mutex_unlock(&all->lock);
+    for (int i = 0; i < all->threads; i++) pthread_join(all->members[i], NULL);
+    pthread_cond_destroy(&all->begin);
+    pthread_cond_destroy(&all->end);
+    pthread_mutex_destroy(&all->lock);
+    free(all->members);
+    free(all);
 }

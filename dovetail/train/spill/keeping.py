@@ -64,6 +64,11 @@ class Keeping:
         """The segments as planning knows them."""
         return [segment.record(self._slot_bytes, sums=self._sums) for segment in self.segments]
 
+    def disk_bytes(self, segment: LiveSegment) -> int:
+        """What an update of a segment reads from disk, and writes."""
+        on_disk = segment.name in self.layout.on_disk
+        return segment.record(self._slot_bytes, sums=self._sums).state_bytes if on_disk else 0
+
     def begin(self, memory: HostMemory, *, settled: bool) -> None:
         """Put each segment in its place; unless `settled`, keep only what must be kept."""
         self.placing = Placing(self._device, memory, disk_directory=self._knobs.disk_directory)

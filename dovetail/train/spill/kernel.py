@@ -5,22 +5,22 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dovetail.vocabulary import DovetailError
+
 _SOURCE = Path(__file__).with_name("adamw.c")
 # What vectors need of -ffast-math, and not the whole: linked into a library, that makes the process take small numbers
 # for zero from then on, in everything it computes. Infinities and NaN are kept.
 _FLAGS = (
-    *("-O3", "-march=native", "-shared", "-fPIC"),
+    *("-O3", "-march=native", "-shared", "-fPIC", "-pthread"),
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
     *("-fassociative-math", "-freciprocal-math", "-ffp-contract=fast"),
 )
-CHUNK = 1 << 21
-"""Elements of one call: long enough for Python's part to vanish, short enough for sixteen threads to end together."""
 
 
 def suits(optimizer: torch.optim.Optimizer) -> bool:
@@ -38,27 +38,43 @@ def suits(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @functools.cache
-def load() -> Callable[..., None] | None:
+def load() -> ctypes.CDLL | None:
     """The compiled kernel, or None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory() as folder:  # a loaded library outlives its file
-        library = Path(folder) / "adamw.so"
-        command = [compiler, *_FLAGS, "-o", str(library), str(_SOURCE), "-lm"]
+        path = Path(folder) / "adamw.so"
+        command = [compiler, *_FLAGS, "-o", str(path), str(_SOURCE), "-lm"]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=60)
-            function = ctypes.CDLL(str(library)).adamw
+            library = ctypes.CDLL(str(path))
         except (OSError, subprocess.SubprocessError):
             return None
-    function.restype = None
-    pointers, numbers = [ctypes.c_void_p] * 5, [ctypes.c_float] * 8
-    function.argtypes = [*pointers, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, *numbers]
-    found: Callable[..., None] = function
-    return found
+    library.crew_gather.restype = ctypes.c_void_p
+    library.crew_gather.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.crew_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    library.crew_dismiss.argtypes = [ctypes.c_void_p]
+    library.crew_update.restype = library.crew_dismiss.restype = None
+    return library
 
 
-def chunks(
+class Stretch(ctypes.Structure):
+    """The update of one parameter, as the kernel takes it. Holds on to the tensors that it points into."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "mean", "square", "gradients", "travel")),
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("half_gradients", "decoupled")),
+        *(
+            (name, ctypes.c_float)
+            for name in ("scale", "rate", "beta1", "beta2", "epsilon", "decay", "step_size", "inverse_root")
+        ),
+    )
+    tensors: tuple[torch.Tensor | None, ...]
+
+
+def stretch(
     master: torch.Tensor,
     slots: dict[str, Any],
     *,
@@ -67,26 +83,42 @@ def chunks(
     options: Mapping[str, Any],
     decoupled: bool,
     scale: float,
-) -> list[Callable[[], None]]:
-    """One update of one parameter as calls that may run on any threads at once; `slots` is torch's state of it."""
-    kernel = load()
-    assert kernel is not None, "ask load() before"
+    zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like,
+) -> Stretch:
+    """One update of one parameter, to be carried out by a crew; `slots` is torch's state of it, made of `zeros` where
+    there is none yet, and counts this step already."""
     if not slots:
-        slots |= {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(master),
-            "exp_avg_sq": torch.zeros_like(master),
-        }
+        slots |= {"step": torch.tensor(0.0), "exp_avg": zeros(master), "exp_avg_sq": zeros(master)}
     slots["step"] += 1
     step, (beta1, beta2) = float(slots["step"]), options["betas"]
     rate, decay = float(options["lr"]), float(options["weight_decay"])
     numbers = (scale, rate, beta1, beta2, options["eps"], decay, rate / (1 - beta1**step), (1 - beta2**step) ** -0.5)
     tensors = (master, slots["exp_avg"], slots["exp_avg_sq"], gradient, travel)
+    places = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     half = int(gradient.dtype == torch.bfloat16)
+    made = Stretch(*places, master.numel(), half, int(decoupled), *numbers)
+    made.tensors = tensors
+    return made
 
-    def run(start: int) -> None:
-        count = min(CHUNK, master.numel() - start)
-        places = [None if t is None else t.data_ptr() + start * t.element_size() for t in tensors]
-        kernel(*places, count, half, int(decoupled), *numbers)
 
-    return [functools.partial(run, start) for start in range(0, master.numel(), CHUNK)]
+class Crew:
+    """Threads that share each update, bound to `cores` where these are given. One caller at a time."""
+
+    def __init__(self, threads: int, cores: Sequence[int] | None = None) -> None:
+        library = load()
+        assert library is not None, "ask load() before"
+        self._library = library
+        self._crew = library.crew_gather(threads, (ctypes.c_int * threads)(*cores) if cores else None)
+        if not self._crew:
+            raise DovetailError(f"the host's updates must have threads of their own; {threads} could not be started.")
+
+    def update(self, stretches: Sequence[Stretch]) -> None:
+        """Carry these out; others may use the interpreter meanwhile."""
+        assert self._crew, "a crew that was dismissed does nothing more"
+        self._library.crew_update(self._crew, (Stretch * len(stretches))(*stretches), len(stretches))
+
+    def dismiss(self) -> None:
+        """End the threads. May be called twice."""
+        crew, self._crew = self._crew, None
+        if crew:
+            self._library.crew_dismiss(crew)

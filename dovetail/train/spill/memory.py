@@ -102,15 +102,20 @@ class DiskMemory:
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same values, on disk."""
+        moved = self.zeros_like(tensor)
+        moved.copy_(tensor)
+        self.forget([moved])
+        return moved
+
+    def zeros_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As many zeros of the same type, on disk; they take no memory before they are used."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as file:
             os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # a full disk says so here, and not by a signal later
             mapped = _File(file.fileno(), tensor.nbytes)
-        moved = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
-        moved.copy_(tensor)
-        self._maps[moved.data_ptr()] = mapped
-        self.forget([moved])
-        return moved
+        made = torch.frombuffer(mapped, dtype=tensor.dtype).view(tensor.shape)
+        self._maps[made.data_ptr()] = mapped
+        return made
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies here."""

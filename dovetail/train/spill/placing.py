@@ -3,7 +3,7 @@
 Moving changes no value. Nothing of the segment may be under way while it moves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,10 @@ class Placing:
         """Its update comes soon."""
         if segment in self._on_disk:
             self._disk.expect(_tensors(segment, part))
+
+    def zeros(self, segment: LiveSegment) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes new state of a segment's parameters, where that belongs."""
+        return self._disk.zeros_like if segment in self._on_disk else torch.zeros_like
 
     def updated(self, segment: LiveSegment, part: torch.optim.Optimizer) -> None:
         """Its update is over."""

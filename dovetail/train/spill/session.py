@@ -189,8 +189,7 @@ class SpillSession(LoopSession):
         self.drain()
         streamed = [segment.travel for segment in self._segments if not segment.kept]
         found = link_rates(self._device, streamed[0] if streamed else None)
-        if rate := self._machinery.updates.parameters_per_second():
-            found["update_parameters_per_second"] = rate
+        found |= self._machinery.updates.rates()
         # Updates were seen with copies going on beside them; the device's own are in its segments' times.
         return Rates(**found, contended=1.0, device_update_parameters_per_second=_DEVICE_UPDATES)
 
@@ -200,7 +199,7 @@ class SpillSession(LoopSession):
 
     def forget_rates(self) -> None:
         """Judge how fast updates are by those from here on."""
-        self._machinery.updates.forget_rate()
+        self._machinery.updates.forget_rates()
 
     def state(self, member: int = 0) -> TrainingState:
         """The masters and their slots, wherever they are, under their canonical names."""
@@ -364,6 +363,8 @@ class SpillSession(LoopSession):
             last=last,
             expected=self._keeping.placing.expect,
             finished=self._keeping.placing.updated,
+            zeros=self._keeping.placing.zeros(segment),
+            disk_bytes=self._keeping.disk_bytes(segment) if last else 0,
         )
 
     def _submit(self, job: Job) -> None:

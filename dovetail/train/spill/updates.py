@@ -63,12 +63,23 @@ class Job:
     expected: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
     """Called when it is among the next."""
     finished: Callable[[LiveSegment, torch.optim.Optimizer], None] = lambda segment, optimizer: None
+    zeros: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like
+    """Makes the state of a parameter that has none. All jobs of the first step land before any is done: what belongs on
+    disk must be born there, or all of it is in memory at once."""
+    disk_bytes: int = 0
+    """What it reads from disk, and writes."""
     turn: int = 0
-    left: int = 0
     is_expected: bool = False
 
 
-_Landed = tuple[int, int, int, Job, deque[Callable[[], None]]]
+_Landed = tuple[int, int, int, Job, Callable[[], None]]
+
+
+def _crew(threads: int) -> kernel.Crew:
+    """Threads for updates beside the two that launch kernels, forward's and autograd's, which keep cores of their own
+    where there are any: without, computing four models took 1.1 s of a step instead of 0.7 (docs/log.md)."""
+    count, cores = max(1, threads - 2), sorted(os.sched_getaffinity(0), reverse=True)
+    return kernel.Crew(count, cores[:count] if len(cores) > count else None)
 
 
 @contextlib.contextmanager
@@ -84,7 +95,7 @@ def _blamed_on(job: Job) -> Iterator[None]:
 class HostUpdates:
     """Threads that carry out jobs. `submit`, `finish` and `drain` are called from the threads that train.
 
-    With the kernel, all threads share each job; what torch does, one more thread does.
+    The kernel has a crew of its own; what torch does, one more thread does.
     """
 
     def __init__(self, *, threads: int, use_kernel: bool) -> None:
@@ -92,23 +103,18 @@ class HostUpdates:
         self.changed = threading.Condition()
         """Notified when a segment's updates are done."""
         self._arriving: deque[Job] = deque()
-        # What the kernel does, and what torch does: threads that torch starts inherit the core of their parent, so
-        # torch's parts are for a thread that is bound to none.
+        # What the kernel does, and what torch does.
         self._landed: list[_Landed] = []
         self._landed_for_torch: list[_Landed] = []
         self._count = 0
         self._closed, self._error = False, None
         self._busy_seconds, self._updated = 0.0, 0
+        self._disk_seconds, self._disk_bytes = 0.0, 0
         self._working, self._since = 0, 0.0
-        count = max(1, threads - 1) if self._use_kernel else 0
-        cores = sorted(os.sched_getaffinity(0))
-        bind = self._use_kernel and len(cores) > count  # the thread that launches kernels keeps a core of its own
-        work = [
-            (self._landed_for_torch, None),
-            *((self._landed, cores[-1 - n] if bind else None) for n in range(count)),
-        ]
+        self._crew = _crew(threads) if self._use_kernel else None
         self._threads = [threading.Thread(target=self._land, daemon=True)]
-        self._threads += [threading.Thread(target=self._work, args=each, daemon=True) for each in work]
+        queues = [self._landed_for_torch, *([self._landed] if self._crew else [])]
+        self._threads += [threading.Thread(target=self._work, args=(queue,), daemon=True) for queue in queues]
         for thread in self._threads:
             thread.start()
         atexit.register(self.close)  # a thread that ends with the process, inside of torch, takes it down
@@ -145,15 +151,21 @@ class HostUpdates:
         for segment in segments:
             self.finish(segment)
 
-    def parameters_per_second(self) -> float:
-        """How fast updates were while any went on, since `forget_rate`; zero where there were none."""
+    def rates(self) -> dict[str, float]:
+        """How fast updates were while any went on, since `forget_rates`: parameters a second of those in memory, bytes
+        a second, read and written, of those on disk."""
         with self.changed:
-            return self._updated / self._busy_seconds if self._busy_seconds else 0.0
+            found = {
+                "update_parameters_per_second": (self._updated, self._busy_seconds),
+                "disk_bytes_per_second": (2 * self._disk_bytes, self._disk_seconds),
+            }
+        return {name: count / seconds for name, (count, seconds) in found.items() if count and seconds}
 
-    def forget_rate(self) -> None:
+    def forget_rates(self) -> None:
         """Count from here on."""
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
+            self._disk_seconds, self._disk_bytes = 0.0, 0
             self._since = time.perf_counter()
 
     def close(self) -> None:
@@ -164,6 +176,8 @@ class HostUpdates:
             self.changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if self._crew is not None:
+            self._crew.dismiss()
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -182,17 +196,11 @@ class HostUpdates:
                 with self.changed:  # an earlier job may still be adding up what this one is to use
                     self.changed.wait_for(lambda: job.segment.done == job.turn or self._closed or self._error)  # noqa: B023
                 by_kernel = self._use_kernel and job.last and kernel.suits(job.optimizer)
-                parts: deque[Callable[[], None]] = deque(
-                    self._kernel_parts(job) if by_kernel else [functools.partial(_with_torch, job)]
-                )
+                run = self._with_kernel(job) if by_kernel else functools.partial(_with_torch, job)
                 with self.changed:
-                    job.left = len(parts)
                     self._count += 1
-                    if parts:
-                        landed = self._landed if by_kernel else self._landed_for_torch
-                        heapq.heappush(landed, (job.round, job.segment.index, self._count, job, parts))
-                    else:
-                        self._done(job)
+                    landed = self._landed if by_kernel else self._landed_for_torch
+                    heapq.heappush(landed, (job.round, job.segment.index, self._count, job, run))
                     self.changed.notify_all()
                 self._expect_next()
 
@@ -207,36 +215,23 @@ class HostUpdates:
         for job in new:
             job.expected(job.segment, job.optimizer)
 
-    def _work(self, landed: "list[_Landed]", core: int | None) -> None:
-        if core is not None:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, {core})  # of this thread alone
+    def _work(self, landed: "list[_Landed]") -> None:
         with self._failing():
             while True:
                 with self.changed:
                     self.changed.wait_for(lambda: landed or self._closed)
                     if self._closed:
                         return
-                    *_, job, parts = landed[0]
-                    run = parts.popleft()
-                    if not parts:
-                        heapq.heappop(landed)
-                    self._begin()
-                with _blamed_on(job):
+                    *_, job, run = heapq.heappop(landed)
+                with _blamed_on(job), self._timed(job):
                     run()
-                with self.changed:
-                    self._end()
-                    job.left -= 1
-                    ended = not job.left
-                if ended:
                     job.finished(job.segment, job.optimizer)
-                    with self.changed:
-                        self._done(job)
-                    self._expect_next()
+                with self.changed:
+                    self._done(job)
+                self._expect_next()
 
     def _done(self, job: Job) -> None:
         job.segment.done += 1
-        self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
         self.changed.notify_all()
 
     @contextlib.contextmanager
@@ -248,19 +243,28 @@ class HostUpdates:
                 self._error = error
                 self.changed.notify_all()
 
-    def _begin(self) -> None:
-        if not self._working:
-            self._since = time.perf_counter()
-        self._working += 1
-
-    def _end(self) -> None:
-        self._working -= 1
-        if not self._working:
-            self._busy_seconds += time.perf_counter() - self._since
+    @contextlib.contextmanager
+    def _timed(self, job: Job) -> Iterator[None]:
+        """Within, a job is carried out. One on disk takes the disk's time, which says nothing of the host's."""
+        began, in_memory = time.perf_counter(), not job.disk_bytes
+        with self.changed:
+            if in_memory and not self._working:
+                self._since = began
+            self._working += in_memory
+        yield
+        with self.changed:
+            self._working -= in_memory
+            if job.disk_bytes:
+                self._disk_seconds += time.perf_counter() - began
+                self._disk_bytes += job.disk_bytes
+                return
+            if not self._working:
+                self._busy_seconds += time.perf_counter() - self._since
+            self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
 
     # What a job does
 
-    def _kernel_parts(self, job: Job) -> list[Callable[[], None]]:
+    def _with_kernel(self, job: Job) -> Callable[[], None]:
         segment, scale = job.segment, job.scale() if job.scale else 1.0
         assert segment.travel is not None
         options = {
@@ -269,11 +273,8 @@ class HostUpdates:
             for parameter in mine["params"]
         }
         adamw = isinstance(job.optimizer, torch.optim.AdamW)
-        return [
-            chunk
-            for entry, gradient in _gradients(job)
-            if entry.master in options  # what trains may be in nobody's optimizer
-            for chunk in kernel.chunks(
+        stretches = [
+            kernel.stretch(
                 entry.master.data,
                 job.optimizer.state[entry.master],
                 gradient=gradient,
@@ -281,8 +282,13 @@ class HostUpdates:
                 options=options[entry.master],
                 decoupled=adamw or bool(options[entry.master].get("decoupled_weight_decay")),
                 scale=scale,
+                zeros=job.zeros,
             )
+            for entry, gradient in _gradients(job)
+            if entry.master in options  # what trains may be in nobody's optimizer
         ]
+        assert self._crew is not None
+        return functools.partial(self._crew.update, stretches)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dovetail.plan.predict.resident import CUDA_HOST_BYTES
-from dovetail.plan.predict.spill import DoesNotFit
+from dovetail.plan.predict.spill import DoesNotFit, Rates
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training, checkpoint
 from dovetail.train.spill import SpillSession
@@ -85,6 +85,33 @@ def test_after_an_update_state_is_on_disk_as_planned_and_no_file_is_left(tmp_pat
     assert session._keeping.placing._disk.bytes == session.layout.disk_bytes > 0
     assert list(tmp_path.iterdir()) == []
     session.close()
+
+
+def test_new_state_that_belongs_on_disk_never_is_in_memory(tmp_path: Path) -> None:
+    """All jobs of the first step land before any is done."""
+    session = on_disk("adamw pure", tmp_path, kernel=True)
+    moved: list[torch.Tensor] = []
+    disk = session._keeping.placing._disk
+    move = disk.move
+    disk.move = lambda tensor: moved.append(tensor) or move(tensor)  # type: ignore[method-assign,func-returns-value]
+    session.advance()
+    session.drain()
+    assert moved == []
+    assert disk.bytes == session.layout.disk_bytes > 0
+    session.close()
+
+
+def test_how_fast_the_disk_is_is_seen_apart_from_updates_in_memory(tmp_path: Path) -> None:
+    session = on_disk("adamw pure", tmp_path)
+    session.forget_rates()
+    session.advance()
+    on_disk_too, only_in_memory = session.rates(), opened("adamw pure").rates()
+    session.close()
+    assert on_disk_too.disk_bytes_per_second != only_in_memory.disk_bytes_per_second == Rates().disk_bytes_per_second
+    updates = session._machinery.updates
+    assert updates._disk_bytes == session.layout.disk_bytes
+    streamed = [each for each in session.segments if not each.kept and each.name not in session.layout.on_disk]
+    assert updates._updated == sum(entry.master.numel() for each in streamed for entry in each.trainable)
 
 
 def test_disk_is_not_taken_again_by_loading(tmp_path: Path) -> None:

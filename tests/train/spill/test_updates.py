@@ -57,6 +57,35 @@ def test_the_kernel_is_torchs_update_up_to_rounding(optimizer: Any, options: Any
     spilled.close()
 
 
+def update(*stretches: kernel.Stretch) -> None:
+    crew = kernel.Crew(3)
+    crew.update(stretches)
+    crew.dismiss()
+
+
+@needs_compiler
+def test_a_crew_does_each_piece_once() -> None:
+    """Sizes around those of a piece, several parameters a call and many calls: nothing twice, nothing left out."""
+    sizes = [1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000]
+    options = {"lr": 0.5, "betas": (0.0, 0.0), "eps": 0.0, "weight_decay": 0.0}  # a step of 0.5 against the sign
+    masters, states = [torch.zeros(size) for size in sizes], [{} for _ in sizes]
+    crew = kernel.Crew(3)
+    for count in range(1, 21):
+        crew.update(
+            [
+                kernel.stretch(
+                    master, slots, gradient=torch.ones_like(master), travel=None,
+                    options=options, decoupled=True, scale=1.0,
+                )
+                for master, slots in zip(masters, states, strict=True)
+            ]
+        )  # fmt: skip
+        assert all(torch.equal(master, torch.full_like(master, -0.5 * count)) for master in masters)
+    crew.update([])
+    crew.dismiss()
+    crew.dismiss()
+
+
 @needs_compiler
 def test_the_kernel_reads_and_writes_bf16_as_torch_rounds_it() -> None:
     master, gradient = torch.randn(1000), torch.randn(1000).bfloat16()
@@ -65,10 +94,7 @@ def test_the_kernel_reads_and_writes_bf16_as_torch_rounds_it() -> None:
     torch.optim.AdamW([expected], lr=0.1).step()
     options = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
     slots: dict[str, Any] = {}
-    for chunk in kernel.chunks(
-        master, slots, gradient=gradient, travel=travel, options=options, decoupled=True, scale=1.0
-    ):
-        chunk()
+    update(kernel.stretch(master, slots, gradient=gradient, travel=travel, options=options, decoupled=True, scale=1.0))
     assert torch.allclose(master, expected.detach(), rtol=1e-6, atol=2e-6)
     assert torch.equal(travel, master.bfloat16())
     assert slots["step"] == 1
@@ -79,10 +105,7 @@ def test_the_kernel_keeps_what_is_not_a_number() -> None:
     master, gradient = torch.zeros(3), torch.tensor([float("nan"), float("inf"), 1.0])
     travel = torch.zeros(3, dtype=torch.bfloat16)
     options = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-    for chunk in kernel.chunks(
-        master, {}, gradient=gradient, travel=travel, options=options, decoupled=True, scale=1.0
-    ):
-        chunk()
+    update(kernel.stretch(master, {}, gradient=gradient, travel=travel, options=options, decoupled=True, scale=1.0))
     assert master.isnan().tolist() == [True, True, False]
     assert travel.isnan().tolist() == [True, True, False]
 
