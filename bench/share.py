@@ -8,8 +8,6 @@ of 360 s, saving and loading free). Ours runs by the same rules, and once more w
 
 import argparse
 import dataclasses
-import itertools
-import random
 import statistics
 import sys
 import time
@@ -17,17 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from predicted_pairs import predicted_pairs
 from reporting import Bar, finish
+from shapes import KINDS, apart, limited, merged, unlike
 from streams import Outcome, cluster_of, simulate
 
 from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
 from dovetail.plan import levels
-from dovetail.plan.policies import POLICIES
+from dovetail.plan.policies import COARSE, POLICIES, Policy
 from dovetail.plan.problem import Problem
-from dovetail.vocabulary import Family, Member, Option
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-KINDS = ("v100", "p100", "k80")
 DEVICES = dict(zip(KINDS, (8, 16, 24), strict=True))
 # What a task loses each time it starts on devices that it was not on before, where that is charged.
 MOVE_SECONDS = 30.0
@@ -53,8 +51,12 @@ def main() -> None:
             "bench/share.py must find ../shared/data beside the repository; it is not there. Nothing was measured."
         )
     rows, bars = allocation_times(quick=chosen.quick)
-    for part in (traces, streams):
-        more, further = part(quick=chosen.quick)
+    for more, further in (
+        grid_times(quick=chosen.quick),
+        traces(quick=chosen.quick),
+        predicted_pairs(DATA, quick=chosen.quick),
+        streams(quick=chosen.quick),
+    ):
         rows += more
         bars += further
     sys.exit(finish("share", rows, bars, check=chosen.check, quick=chosen.quick))
@@ -74,6 +76,7 @@ def allocation_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
         "512 tasks, packed": merged(packed, 512),
         f"{many:,} tasks, packed": merged(packed, many),
         f"{distinct:,} unlike tasks": unlike(alone, distinct),
+        f"{distinct:,} unlike tasks and half the money": limited(unlike(alone, distinct)),
     }
     rows, bars = [], []
     for name, problem in cases.items():
@@ -88,6 +91,7 @@ def allocation_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
         Bar("100,000 tasks of 83 types packed, CPU seconds", rows[2]["cpu_seconds"], most=1.0),
         Bar("16,384 unlike tasks, CPU seconds", rows[3]["cpu_seconds"], most=2.5),
         Bar("16,384 unlike tasks, gap", rows[3]["gap"], most=1e-5),
+        Bar("16,384 unlike tasks and half the money, CPU seconds", rows[4]["cpu_seconds"], most=2.5),
     ]
     for name, options, tasks in (("2,048 tasks", alone, 2_048), ("96 tasks, packed", packed, 96)):
         off = merging_error(merged(options, 200 if quick and tasks > 200 else tasks))
@@ -95,15 +99,34 @@ def allocation_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     return rows, bars
 
 
-def timed(problem: Problem, *, runs: int) -> tuple[float, float, float]:
-    """The median CPU seconds of max-min fairness, the objective and its gap."""
-    POLICIES["max_min_fairness"](problem)
+def timed(problem: Problem, *, runs: int, policy: Policy = POLICIES["max_min_fairness"]) -> tuple[float, float, float]:
+    """The median CPU seconds of a policy, the objective and its gap."""
+    policy(problem)
     found = []
     for _ in range(runs):
         began = time.process_time()
-        allocation = POLICIES["max_min_fairness"](problem)
+        allocation = policy(problem)
         found.append(time.process_time() - began)
     return statistics.median(found), allocation.value, allocation.gap
+
+
+def grid_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Water filling of tasks whose rates differ by up to a hundredth from their like: exact, and on a grid."""
+    alone = read_rates(DATA / "gavel" / "simulation_throughputs.json").options(KINDS)
+    tasks = 300 if quick else 4_096
+    problem = unlike(alone, tasks, spread=0.01)
+    exact = timed(problem, runs=1, policy=POLICIES["water_filling"])
+    near = timed(problem, runs=3, policy=COARSE["water_filling"])
+    what = f"water filling, {tasks:,} nearly equal tasks"
+    rows = [
+        {"what": f"{what}, exact", "cpu_seconds": exact[0], "objective": exact[1], "gap": exact[2]},
+        {"what": f"{what}, on a grid", "cpu_seconds": near[0], "objective": near[1], "gap": near[2]},
+    ]
+    rows[1]["ratio"] = exact[0] / near[0]
+    return rows, [
+        Bar("nearly equal tasks on a grid, times less CPU", exact[0] / near[0], least=5.0),
+        Bar("nearly equal tasks on a grid, stated gap", near[2], most=0.05 + 1e-6),
+    ]
 
 
 def merging_error(problem: Problem) -> float:
@@ -115,42 +138,6 @@ def merging_error(problem: Problem) -> float:
     finally:
         levels.MANY_GROUPS = least
     return abs(value / reference - 1)
-
-
-def merged(options: tuple[Option, ...], tasks: int, *, seed: int = 0) -> Problem:
-    """Tasks of families drawn at random, a sixth as many devices of each kind."""
-    dice = random.Random(seed)
-    names = sorted({option.families[0] for option in options if len(option.families) == 1})
-    members: dict[str, list[Member]] = {name: [] for name in names}
-    for number in range(tasks):
-        members[dice.choice(names)].append(Member(task=f"t{number}", steps=1000))
-    families = tuple(Family(name=name, members=tuple(found)) for name, found in members.items() if found)
-    return Problem(cluster=cluster_of(dict.fromkeys(KINDS, tasks // 6)), families=families, options=options)
-
-
-def unlike(options: tuple[Option, ...], tasks: int, *, seed: int = 0) -> Problem:
-    """Every task a family of its own, its rates half to one and a half times those of one drawn at random."""
-    dice = random.Random(seed)
-    drawn = apart(merged(options, tasks, seed=seed))
-    varied = tuple(
-        dataclasses.replace(option, step_seconds=(option.step_seconds[0] / dice.uniform(0.5, 1.5),))
-        for option in drawn.options
-    )
-    return dataclasses.replace(drawn, options=varied)
-
-
-def apart(problem: Problem) -> Problem:
-    """The same problem with every task in a family of its own."""
-    members = {family.name: family.members for family in problem.families}
-    options = []
-    for option in problem.options:
-        if all(name in members for name in option.families):
-            for gang in itertools.product(*(members[name] for name in option.families)):
-                names = tuple(member.task for member in gang)
-                if len(set(names)) == len(names) and (len(set(option.families)) > 1 or names == tuple(sorted(names))):
-                    options.append(dataclasses.replace(option, families=names))
-    families = tuple(Family(name=m.task, members=(m,)) for found in members.values() for m in found)
-    return dataclasses.replace(problem, families=families, options=tuple(options))
 
 
 # What comes of it

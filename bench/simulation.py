@@ -83,7 +83,7 @@ def simulate(tasks: int, nodes: int, each: int, *, noise: float) -> tuple[float,
         assert all(one.status == "finished" for one in controller.progress.values())
         check(happened(store, began), cluster)
         bound = controller.plans[0][1].bound_seconds
-        return wall, cpu, engine.now() - began, bound, len(controller.plans)
+        return wall, cpu, engine.now() - began, bound, len(store.plans())
 
 
 def happened(store: Store, began: float) -> Schedule:

@@ -3,7 +3,8 @@
 Prices: the daily history of p2.xlarge (K80) and p3.2xlarge (V100) in all zones, on the days on which both were offered;
 speeds from Gavel's table. g5 and p4d: on the days they share, with speeds stated below. Every move takes MOVING_SECONDS
 that are paid for and do nothing (saving, a new instance, loading), and loses LOST_SECONDS of work. Static is the market
-that was cheapest on the first day. `python bench/spot.py [--check] [--quick]`
+that was cheapest on the first day, which is what somebody knows who chooses once; in hindsight, the one that was
+cheapest over all days. `python bench/spot.py [--check] [--quick]`
 """
 
 import argparse
@@ -62,10 +63,20 @@ def prices(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
             min(row["kept"] for row in rows),
             least=GAIN_KEPT,
         ),
+        Bar(
+            "worst share kept of the gain over the best static in hindsight",
+            min(row["kept_of_hindsight"] for row in rows),
+            least=GAIN_KEPT,
+        ),
     ]
     new = shared_days(read_prices(path, instances=STATED), STATED)
-    rows.append(compare("g5 and p4d, stated speeds", new[:60] if quick else new, STATED))
-    return rows, bars
+    rows.append(compare(_stated(), new[:60] if quick else new, STATED))
+    kept = min(rows[-1]["kept"], rows[-1]["kept_of_hindsight"])
+    return rows, [*bars, Bar("g5 and p4d, worst share of the free-move gain kept", kept, least=GAIN_KEPT)]
+
+
+def _stated() -> str:
+    return " and ".join(f"{name} at {speed:g}" for name, speed in STATED.items()) + " V100 (stated)"
 
 
 def shared_days(days: tuple[Day, ...], instances: dict[str, Any]) -> list[Day]:
@@ -80,6 +91,7 @@ def compare(name: str, days: list[Day], speeds: dict[str, float]) -> dict[str, A
     choose = cheapest_with_moves(period_seconds=DAY, moving_seconds=MOVING_SECONDS + LOST_SECONDS)
     ours = spend(days, speeds, choose, moving_seconds=MOVING_SECONDS, lost_seconds=LOST_SECONDS)
     naive = spend(days, speeds, cheapest_now, moving_seconds=MOVING_SECONDS, lost_seconds=LOST_SECONDS)
+    hindsight = _best_static(days, speeds)
     on_demand = min(
         price / 3600 / speeds[market[0]]
         for day in days
@@ -93,10 +105,19 @@ def compare(name: str, days: list[Day], speeds: dict[str, float]) -> dict[str, A
         "free_over_on_demand": on_demand / free[0],
         "charged_over_static": static[0] / ours[0],
         "kept": _kept(static[0], ours[0], free[0]),
+        "free_over_hindsight": hindsight / free[0],
+        "kept_of_hindsight": _kept(hindsight, ours[0], free[0]),
         "kept_by_cheapest_now": _kept(static[0], naive[0], free[0]),
         "moves": ours[1],
         "moves_cheapest_now": naive[1],
     }
+
+
+def _best_static(days: list[Day], speeds: dict[str, float]) -> float:
+    """What a step costs on average in the market that is cheapest over all days, of those offered on all."""
+    always = set.intersection(*(set(day.spot) for day in days))
+    means = [sum(day.spot[m] for day in days) / len(days) / 3600 / speeds[m[0]] for m in always if speeds[m[0]] > 0]
+    return min(means, default=float("nan"))
 
 
 def _kept(static: float, charged: float, free: float) -> float:
@@ -130,22 +151,34 @@ def spend(
 
 
 def deadlines(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Tasks on the availability traces of single devices, begun at several moments, with deadlines tight and loose."""
-    found = sorted((DATA / "spot" / "availability_traces").glob("*/1-node/*/*.json"))
-    traces = [read_availability(path) for path in found[: 4 if quick else None]]
+    """Tasks on the availability traces, begun at several moments, with deadlines tight and loose. Where a trace is of
+    several instances, a task takes all of them or none."""
+    found = sorted((DATA / "spot" / "availability_traces").glob("*/*-node/*/*.json"))
+    traces = [whole_gangs(read_availability(path), path) for path in found[: 4 if quick else None]]
     rows, late, dearest = [], 0, 0.0
     for slack in (1.1, 1.25, 1.5, 2.0):
         runs = [outcome for trace in traces for outcome in starts(trace, slack)]
         kept = sum(kept for kept, _ in runs)
         late += len(runs) - kept
-        mean = sum(price for _, price in runs) / len(runs)
+        money = [price for _, price in runs]
+        mean = sum(money) / len(money)
         dearest = max(dearest, mean)
         rows.append({"what": f"deadline {slack} × the work", "runs": len(runs), "kept_deadlines": kept / len(runs)})
         rows[-1]["money_against_on_demand"] = mean
+        rows[-1]["dearest_run"] = max(money)
+        rows[-1]["runs_dearer_than_on_demand"] = sum(price > 1 for price in money) / len(money)
     return rows, [
         Bar("deadlines missed", float(late), most=0.0),
         Bar("largest mean money against on demand only", dearest, most=1.0),
     ]
+
+
+def whole_gangs(trace: Availability, path: Path) -> Availability:
+    """How many gangs of all instances of a trace there are at each tick; the folder says how many instances that is."""
+    nodes = int(path.parents[1].name.partition("-")[0])
+    return Availability(
+        tick_seconds=trace.tick_seconds, instances=tuple(instances // nodes for instances in trace.instances)
+    )
 
 
 def starts(trace: Availability, slack: float) -> list[tuple[bool, float]]:

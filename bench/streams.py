@@ -94,14 +94,18 @@ class Stream:
         move_seconds: float = 0.0,
         equal_split: bool = False,
         blind: bool = False,
+        predicted: Sequence[tuple[Option, Option]] = (),
         checked: bool = False,
     ) -> None:
         self._coming = sorted(arrivals, key=lambda arrival: -arrival.at_seconds)
         self._cluster, self._policy = cluster, policy
         # What is planned with, and by it what is true: the same, unless planning is blind to kinds.
         told = equal_rates(options) if blind else [(option, option) for option in options]
-        self._true = {id(lie): option for lie, option in told}
+        # Gangs that are only predicted, each with the truth, which is known once the gang has run.
+        told += predicted
+        self._true = {id(each): option for lie, option in told for each in (lie, option)}
         self._told = [lie for lie, _ in told]
+        self._learns = bool(predicted)
         self._alone: dict[str, list[Option]] = defaultdict(list)
         for option in self._told:
             if len(option.families) == 1:
@@ -213,11 +217,17 @@ class Stream:
         if self._checked:
             check(made.schedule(self._problem), self._cluster)
         self._rounds += 1
+        self._learn(made)
         rounds = 1 if stale else self._skippable(made)
         self._received = after(self._received, made, seconds=rounds * self._round_seconds)
         ended = self._advance(made, rounds * self._round_seconds)
         self._now += rounds * self._round_seconds
         return ended
+
+    def _learn(self, made: Round) -> None:
+        if self._learns:
+            ran = {id(gang.option) for gang in made.gangs}
+            self._gang_options = [self._true[id(each)] if id(each) in ran else each for each in self._gang_options]
 
     def _skippable(self, made: Round) -> int:
         """How many rounds will be like this one: until the next end or arrival, if nobody waits or alternates."""

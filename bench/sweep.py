@@ -1,7 +1,7 @@
 """End to end on this machine: a sweep by `dovetail run`, trials and planning counted in, beside the same tasks one
 after another on all cores in one bare process, and beside two at a time in arrival order.
 
-`python bench/sweep.py [mlps|mix ...] [--rounds N] [--quick] [--check]`. All are whole commands, imports and all,
+`python bench/sweep.py [mlps|mix|readers ...] [--rounds N] [--quick] [--check]`. All are whole commands, imports and all,
 interleaved; medians are compared. The machine's ceiling is what two processes of one thread at once do against one
 after another with all threads: nothing but fusing can be faster than that.
 """
@@ -24,7 +24,7 @@ from reporting import Bar, finish
 from dovetail.control import open_result
 
 HERE = Path(__file__).parent
-SWEEPS = {"mlps": 1.8, "mix": 1.15}
+SWEEPS = {"mlps": 1.8, "mix": 1.15, "readers": 1.5}
 """Each sweep, with how many times faster than one after another it must be."""
 
 

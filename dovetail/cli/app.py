@@ -1,21 +1,18 @@
 """`dovetail`: each command reads its arguments, calls one verb, and shows what came of it.
 
-Exit codes: 0 all is well; 1 some task failed; 2 the input cannot be; 3 another controller holds the store;
-130 stopped before the end, run again to go on. Only imported when the command runs; torch is not.
+Only imported when the command runs; torch is not. `answering` has the exit codes.
 """
 
-import contextlib
-import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.vocabulary import DovetailError, StoreBusy
+from dovetail.cli import simulate, tasks
+from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering
+from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes
 
 app = typer.Typer(
@@ -26,12 +23,11 @@ app = typer.Typer(
 )
 
 WorkloadFile = Annotated[str, typer.Argument(help="A Python file with a workload: sweep.py, or sweep.py:name.")]
-StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for a Ray cluster.")]
+AddressOption = Annotated[
+    str, typer.Option(help="Of the Ray cluster: host:port, auto for this machine's, local to start one here.")
+]
 NameOption = Annotated[str | None, typer.Option("--workload", help="Only this workload's tasks.")]
-HOME = Path(".dovetail")
-
-FAILED, INVALID, BUSY, STOPPED = 1, 2, 3, 130
 
 
 @app.command()
@@ -46,12 +42,14 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
     ] = False,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure, plan and train a workload; stop it and run it again to go on."""
-    with _answering():
+    with answering():
         from dovetail.cli import show, verbs
         from dovetail.control import Settings
         from dovetail.describe import load_workload
@@ -70,6 +68,8 @@ def run(
             load_workload(workload),
             store=store,
             settings=settings,
+            engine=engine,
+            address=address,
             progress=not quiet,
             before=lambda found: _print_lines(console, found.lines()),
         )
@@ -101,10 +101,12 @@ def plan(
     weight: Annotated[list[str] | None, typer.Option(help="Of a task, by name: large=3. May be repeated.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
     store: StoreOption = HOME,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
-    with _answering():
+    with answering():
         from dovetail.cli import planning, show, verbs
         from dovetail.describe import load_workload
 
@@ -118,6 +120,8 @@ def plan(
             prices=_figures(price or [], "--price", "a100=2.50"),
             weights=_figures(weight or [], "--weight", "large=3"),
             store=store,
+            engine=engine,
+            address=address,
             before=lambda changes: _print_lines(console, changes.lines()),
         )
         show.plan(found, as_json=as_json)
@@ -130,14 +134,16 @@ def profile(
     workload: WorkloadFile,
     store: StoreOption = HOME,
     layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure each family of a workload on this machine and show what was found."""
-    with _answering():
+    """Measure each family of a workload and show what was found."""
+    with answering():
         from dovetail.cli import show, verbs
         from dovetail.describe import load_workload
 
-        found, failures = verbs.profile(load_workload(workload), store=store)
+        found, failures = verbs.profile(load_workload(workload), store=store, engine=engine, address=address)
         show.profiles(found, layers=layers, as_json=as_json)
         for failure in failures:
             typer.echo(f"not measured: {failure}", err=True)
@@ -148,7 +154,7 @@ def profile(
 @app.command("show")
 def show_(store: StoreOption = HOME, workload: NameOption = None, as_json: JsonOption = False) -> None:
     """Show where every task stands, whether or not something runs."""
-    with _answering():
+    with answering():
         from dovetail.cli import show
         from dovetail.control import open_result
 
@@ -163,7 +169,7 @@ def report(
     tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard event files here instead.")] = None,
 ) -> None:
     """Write one self-contained HTML page: charts, curves, tables. No network is needed to view it."""
-    with _answering():
+    with answering():
         from dovetail.store import Store
         from dovetail.web.report import write_report
 
@@ -186,7 +192,7 @@ def export(
     workload: NameOption = None,
 ) -> None:
     """Write a trained model: safetensors, or save_pretrained for a transformers model."""
-    with _answering():
+    with answering():
         from dovetail.control import open_result
 
         if (task is None) == (best is None):
@@ -208,24 +214,14 @@ def cluster(
     as_json: JsonOption = False,
 ) -> None:
     """Show the devices of this machine."""
-    with _answering():
+    with answering():
         from dovetail.cli import show, verbs
 
         show.cluster(verbs.cluster(measure=measure, store=store), as_json=as_json)
 
 
-@app.command()
-def stop(store: StoreOption = HOME) -> None:
-    """Ask the controller that runs on this store to save everything and stop."""
-    with _answering():
-        _ask(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"})
-
-
-@app.command()
-def cancel(task: Annotated[str, typer.Argument(help="The task's name.")], store: StoreOption = HOME) -> None:
-    """Ask the running controller to save one task and run it no more."""
-    with _answering():
-        _ask(store, {"do": "cancel", "task": task})
+app.add_typer(tasks.app)
+app.add_typer(simulate.app)
 
 
 def _print_lines(console: Console, lines: list[str]) -> None:
@@ -253,15 +249,6 @@ def _figures(given: list[str], option: str, example: str) -> dict[str, float]:
     return found
 
 
-def _ask(store: Path, request: dict[str, Any]) -> None:
-    from dovetail.control import ask
-
-    answer = ask(store, request)
-    if "error" in answer:
-        raise DovetailError(answer["error"])
-    typer.echo(json.dumps(answer))
-
-
 def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> None:
     from dovetail.store import Store
     from dovetail.web.tensorboard import write_tensorboard
@@ -269,18 +256,3 @@ def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> No
     with Store(store) as opened:
         count = write_tensorboard(opened, directory, workload=workload)
     typer.echo(f"{count} scalars in {directory}", err=True)
-
-
-@contextlib.contextmanager
-def _answering() -> Iterator[None]:
-    """What Dovetail refuses becomes one line on the error stream and an exit code."""
-    try:
-        yield
-    except DovetailError as error:
-        typer.echo(f"dovetail: {error}", err=True)
-        raise typer.Exit(BUSY if isinstance(error, StoreBusy) else INVALID) from None
-    except KeyboardInterrupt:
-        typer.echo("dovetail: ended at once; what was saved is safe.", err=True)
-        raise typer.Exit(STOPPED) from None
-    except BrokenPipeError:
-        sys.exit(0)

@@ -17,7 +17,7 @@ REDRAW_SECONDS = 0.25
 ROWS = 24
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "cancelled": "yellow"}
 # What people look for first comes first when there are more tasks than rows.
-_ORDER = ("running", "failed", "resting", "pending", "finished", "halved", "cancelled")
+_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
 
 
 class Live:

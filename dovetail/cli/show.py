@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.gantt import gantt
-from dovetail.control import Result, table
+from dovetail.control import Result, clock, table
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
@@ -37,6 +37,20 @@ def result(found: Result, *, as_json: bool = False) -> None:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
         )
+
+
+def standing(rows: Iterable[Mapping[str, Any]], *, now: float, as_json: bool = False) -> None:
+    """Every task of a controller: where it stands, when it should start and end, and why it waits."""
+    if as_json:
+        _print_json(rows)
+        return
+    found = _table("task", "status", "step", "priority", "start", "end", "why")
+    for row in rows:
+        steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
+        moments = ["" if row[each] is None else clock(row[each], now=now) for each in ("start_seconds", "end_seconds")]
+        status = Text(row["status"], style=_COLOURS.get(row["status"], ""))
+        found.add_row(Text(row["task"]), status, steps, f"{row['priority']:g}", *moments, Text(row["why"]))
+    Console().print(found)
 
 
 def plan(found: Plan, *, as_json: bool = False) -> None:

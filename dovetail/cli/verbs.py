@@ -1,8 +1,8 @@
 """`dt.plan` and `dt.run`: the same two verbs for Python and for the command line."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from dovetail.cli.places import Make, place
 from dovetail.cli.planning import Remembering, Wish, imagined, is_elsewhere, solved
-from dovetail.control import CommandServer, Controller, Reconciliation, Result, Settings, open_result
+from dovetail.control import (
+    CommandServer,
+    Controller,
+    Decider,
+    Reconciliation,
+    Result,
+    Settings,
+    answer,
+    open_result,
+    remove_socket,
+)
 from dovetail.engines import LocalEngine, detect
-from dovetail.metrics.progress import ENDED
 from dovetail.plan import PLANNERS, Problem
 from dovetail.plan.kinds import parse_cluster
 from dovetail.store import ControllerLock, Store
@@ -24,7 +34,7 @@ Observer = Callable[[Controller], None]
 
 @contextlib.contextmanager
 def controlling(
-    workload: Workload,
+    workload: Workload | Callable[[Store], Workload],
     *,
     cluster: Cluster,
     home: Path,
@@ -32,30 +42,37 @@ def controlling(
     observe: Observer = lambda controller: None,
     silence_seconds: float = 30.0,
     planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+    decider: Decider | None = None,
+    make: Make = LocalEngine,
+    port: int | None = None,
+    listening: Callable[[str], None] = lambda where: None,
 ) -> Iterator[Controller]:
-    """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards."""
+    """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards. With `port`
+    it takes commands there, on loopback; `listening` is told where, once it does."""
     _made(home)
-    current: dict[str, Controller] = {}
+    current: concurrent.futures.Future[Controller] = concurrent.futures.Future()
     with contextlib.ExitStack() as stack:
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
         with _writing(home):
-            engine = LocalEngine(cluster, home=home, silence_seconds=silence_seconds)
-        server = CommandServer(lambda request: _answer(current, request))
+            engine = make(cluster, home=home, silence_seconds=silence_seconds)
+        server = CommandServer(lambda request: answer(current.result(), request), port=port)
         stack.callback(server.close)
-        stack.enter_context(_lock(home, server.path))
+        remove_socket(stack.enter_context(_lock(home, server.note)).left_behind)
         store = stack.enter_context(Store(home, write=True))
         stack.callback(engine.close)
         controller = Controller(
-            workload,
+            workload(store) if callable(workload) else workload,
             cluster=cluster,
             store=store,
             engine=engine,
             settings=settings,
             planner=planner,
+            decider=decider,
             observe=observe,
         )
-        current[""] = controller
+        current.set_result(controller)
         stack.enter_context(_interruptible(controller))
+        listening(server.where)
         yield controller
 
 
@@ -69,13 +86,16 @@ def plan(
     prices: Mapping[str, float] = MappingProxyType({}),
     weights: Mapping[str, float] = MappingProxyType({}),
     store: str | Path = ".dovetail",
+    engine: str = "local",
+    address: str = "auto",
     before: Callable[[Reconciliation], None] = lambda found: None,
 ) -> Plan:
     """Measure what has not been measured yet, and plan. Nothing is trained beyond the trials.
 
     `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
     are not here are predicted from what was measured here, and options on them are marked so. `objective` is the
-    workload's own unless told otherwise; `explain` adds what one more device of each kind would buy.
+    workload's own unless told otherwise; `explain` adds what one more device of each kind would buy. `engine` and
+    `address` say where it is measured, as in `dt.run`.
 
     `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
     the same one. A store that cannot be written is refused before anything starts:
@@ -95,12 +115,17 @@ def plan(
         prices=prices,
         weights=weights,
     )
-    here = cluster if isinstance(cluster, Cluster) else detect()
-    asked = wish.check_cluster(parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here, names)
-    if isinstance(cluster, str) and is_elsewhere(asked, here):
-        here = _rated(here, store=store)
-    planner = Remembering()
-    with controlling(workload, cluster=here, home=Path(store), settings=Settings(), planner=planner) as controller:
+    planner, home = Remembering(), _made(Path(store))
+    with contextlib.ExitStack() as stack:
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home))
+        here = cluster if isinstance(cluster, Cluster) else here
+        imagine = parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here
+        asked = wish.check_cluster(imagine, names)
+        if isinstance(cluster, str) and is_elsewhere(asked, here):
+            here = _rated(here, store=store)
+        controller = stack.enter_context(
+            controlling(workload, cluster=here, make=make, home=home, settings=Settings(), planner=planner)
+        )
         before(controller.reconcile())
         controller.measure()
         _check_not_stopped(controller)
@@ -120,11 +145,16 @@ def plan(
     return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=asked)
 
 
-def profile(workload: Workload, *, store: str | Path = ".dovetail") -> tuple[list[tuple[str, Profile]], list[str]]:
+def profile(
+    workload: Workload, *, store: str | Path = ".dovetail", engine: str = "local", address: str = "auto"
+) -> tuple[list[tuple[str, Profile]], list[str]]:
     """Measure what has not been measured yet; gives each profile with the names of the tasks it stands for, and
     what could not be measured with the reason."""
-    workload = _named(workload)
-    with controlling(workload, cluster=detect(), home=Path(store), settings=Settings()) as controller:
+    workload, home = _named(workload), _made(Path(store))
+    with (
+        place(engine, address=address, workload=workload, home=home) as (here, make),
+        controlling(workload, cluster=here, make=make, home=home, settings=Settings()) as controller,
+    ):
         controller.reconcile()
         controller.measure(everything=True)
         _check_not_stopped(controller)
@@ -159,6 +189,8 @@ def run(
     cluster: Cluster | None = None,
     store: str | Path = ".dovetail",
     settings: Settings | None = None,
+    engine: str = "local",
+    address: str = "auto",
     progress: bool = True,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
@@ -166,7 +198,9 @@ def run(
     """Run a plan, or measure, plan and run a workload. Stop it and run it again to go on.
 
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows
-    where every task stands. A second Ctrl-C ends at once what the first asks to save and stop.
+    where every task stands. A second Ctrl-C ends at once what the first asks to save and stop. `engine` is `local`, or
+    `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine belongs to, `local` for
+    one that is started for this run.
 
     >>> run(Plan())
     Traceback (most recent call last):
@@ -176,13 +210,14 @@ def run(
     if workload is None:
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
     workload = _named(workload)
-    cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or detect()
-    if isinstance(what, Plan) and is_elsewhere(cluster, detect()):
-        kinds = ", ".join(kind.name for kind in cluster.kinds)
-        raise DovetailError(
-            f"a plan to run must be for devices that are here; this one is for {kinds}. Plan again there."
-        )
     with contextlib.ExitStack() as stack:
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=_made(Path(store))))
+        cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or here
+        if isinstance(what, Plan) and is_elsewhere(cluster, here):
+            kinds = ", ".join(kind.name for kind in cluster.kinds)
+            raise DovetailError(
+                f"a plan to run must be for devices that are here; this one is for {kinds}. Plan again there."
+            )
         if observe is None and progress:
             from dovetail.cli.live import Live
 
@@ -191,6 +226,7 @@ def run(
             controlling(
                 workload,
                 cluster=cluster,
+                make=make,
                 home=Path(store),
                 settings=settings or Settings(),
                 observe=observe or (lambda controller: None),
@@ -270,34 +306,9 @@ def _measured(found: Cluster) -> Cluster:
     return dataclasses.replace(found, kinds=tuple(kinds), links=tuple(links), nodes=(node,))
 
 
-def _lock(home: Path, path: str) -> ControllerLock:
+def _lock(home: Path, note: dict[str, Any]) -> ControllerLock:
     with _writing(home):
-        return ControllerLock(home, note={"socket": path})
-
-
-def _answer(current: dict[str, Controller], request: dict[str, Any]) -> dict[str, Any]:
-    controller = current.get("")
-    if controller is None:
-        return {"error": "the controller is still starting"}
-    if request.get("do") in ("stop", "cancel"):
-        names = {task.name for task in controller.tasks.values()}
-        if request["do"] == "cancel" and request.get("task") not in names:
-            return {"error": f"the task must be one of {sorted(names)}, got {request.get('task')!r}"}
-        controller.post(request.pop("do"), **request)
-        return {"done": True}
-    if request.get("do") == "status":
-        progress = controller.progress
-        return {
-            "process": os.getpid(),
-            "phase": controller.phase,
-            "tasks": [
-                {"task": task.name, "status": progress[i].status, "step": progress[i].step}
-                for i, task in controller.tasks.items()
-                if i in progress
-            ],
-            "left": sum(one.status not in ENDED for one in progress.values()),
-        }
-    return {"error": f"a command must be one of status, stop, cancel; got {request.get('do')!r}"}
+        return ControllerLock(home, note=note)
 
 
 @contextlib.contextmanager

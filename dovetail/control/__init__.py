@@ -1,7 +1,10 @@
 """The loop that measures, plans, runs and recovers; the socket that reaches it; what came of it."""
 
-from dovetail.control.commands import CommandServer, ask
+from dovetail.control.commands import CommandServer, ask, remove_socket
+from dovetail.control.daemon import answer, standing
+from dovetail.control.deciding import Decider
 from dovetail.control.loop import Controller
+from dovetail.control.outlook import clock
 from dovetail.control.reconcile import Reconciliation
 from dovetail.control.result import Result, TaskResult, open_result, table
 from dovetail.control.settings import Settings
@@ -9,11 +12,16 @@ from dovetail.control.settings import Settings
 __all__ = [
     "CommandServer",
     "Controller",
+    "Decider",
     "Reconciliation",
     "Result",
     "Settings",
     "TaskResult",
+    "answer",
     "ask",
+    "clock",
     "open_result",
+    "remove_socket",
+    "standing",
     "table",
 ]

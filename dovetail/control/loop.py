@@ -1,65 +1,59 @@
-"""The loop: snapshot → plan → check → start → wait, until every task has ended.
+"""The loop: decide → check → start → wait, until every task has ended.
 
 The controller is the only writer of its store. What an engine reports is put on disk before anything follows
 from it, and what it is asked to do is put on disk before it is asked, so that a controller killed at any moment
-is replaced by the next one reading the same file. Knows engines by their contract and planners as functions.
+is replaced by the next one reading the same file. Knows engines and ways of deciding by their contracts.
 """
 
 import dataclasses
-import itertools
 import math
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-from dovetail.control import halving, measuring
-from dovetail.control.ledger import RUN_BEGAN, Ledger
-from dovetail.control.queues import Queues
+from dovetail.control import measuring
+from dovetail.control.deciding import Decider
+from dovetail.control.judging import judge
+from dovetail.control.ledger import RUN_BEGAN
+from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, events_of, reconcile
+from dovetail.control.room import in_the_way
+from dovetail.control.scheduling import Scheduling
 from dovetail.control.settings import Settings
-from dovetail.control.snapshot import Waiting, snapshot, unplaceable, without
+from dovetail.control.snapshot import Offers, unplaceable, without
+from dovetail.control.state import Running, State
+from dovetail.control.tending import Tending
 from dovetail.describe import deposit
-from dovetail.engines import Engine, MemberOrder, Order
+from dovetail.engines import Engine, Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import PLANNERS, Problem, Trial, best_move, check, worthwhile
-from dovetail.store import Store, raise_fence
+from dovetail.plan import PLANNERS, Problem, Trial, worthwhile
+from dovetail.store import Store
 from dovetail.vocabulary import (
-    ROUNDED,
     Cluster,
     Event,
+    InvalidWorkload,
     NoFeasiblePlan,
-    Objective,
     Option,
     Placement,
     Plan,
     StoreError,
     Task,
     Workload,
-    to_json,
 )
-from dovetail.vocabulary.units import show_seconds
 
-# A placement that took this much more or less than predicted makes the plan worth making again.
-DRIFT = 0.10
-DRIFT_SECONDS = 1.0
 # How long an order that was told to stop may take over its current step and its save.
 GRACE_SECONDS = 120.0
+# Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
+ROOM_SECONDS = 30.0
 
 Command = tuple[str, dict[str, Any]]
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Running:
-    order: Order
-    option: Option | None
-    placement: Placement | None
-    started_at: float
-
-
 class Controller:
-    """Carries one workload to its end on one engine.
+    """Carries one workload to its end on one engine, deciding by a schedule of `planner`, or as `decider` says.
+
+    The options that tasks have are those of what was measured, unless they are given as `offers`.
 
     `observe(controller)` is called after everything that happened, from the controller's own thread; commands
     from elsewhere come in through `post`, which any thread or signal handler may call.
@@ -74,30 +68,71 @@ class Controller:
         engine: Engine,
         settings: Settings | None = None,
         planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+        decider: Decider | None = None,
+        offers: Offers | None = None,
         observe: Callable[["Controller"], None] = lambda controller: None,
     ) -> None:
-        self.workload, self.cluster, self.store = workload, cluster, store
-        self.settings = settings or Settings()
-        self.tasks: dict[str, Task] = {task.identity: task for task in workload.tasks}
+        self.store = store
         self.phase = "reading"
-        self.plans: list[tuple[float, Plan]] = []
         self.trials_left = 0
-        self._engine, self._planner, self._observe = engine, planner, observe
-        self._ledger = Ledger(store, now=engine.now)
-        self._running: dict[str, _Running] = {}
-        self._queues = Queues(cluster)
-        self._numbers = itertools.count(1)
+        self._engine, self._observe = engine, observe
+        self._state = State(
+            workload, cluster=cluster, store=store, settings=settings or Settings(), now=engine.now, offers=offers
+        )
+        self._ledger, self._running, self._queues = self._state.ledger, self._state.running, self._state.queues
+        self._scheduling = Scheduling(self._state, planner=planner)
+        self._deciding = decider(self._state) if decider is not None else self._scheduling
+        self._orders = Orders(self._state, store=store)
         self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._stopping, self._stopped_at, self._began = "", 0.0, engine.now()
+        self._stopping, self._stopped_at = "", 0.0
         self._cancelled: set[str] = set()
-        self._moving: set[str] = set()
-        self._idles, self._asked_until = False, 0.0
+        self._unmeasured = False  # whether something came that may have to be measured
+        self._made_room_at = -math.inf
+        self._tending = Tending(
+            self._state,
+            store=store,
+            stop=self._stop_task,
+            cancel=self._cancel,
+            note=self._note,
+            came=self._look_at_new,
+            outlook=self._deciding.outlook,
+        )
+
+    @property
+    def workload(self) -> Workload:
+        """What is carried to its end."""
+        return self._state.workload
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where."""
+        return self._state.cluster
+
+    @property
+    def settings(self) -> Settings:
+        """What the user has set."""
+        return self._state.settings
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks by identity."""
+        return self._state.tasks
+
+    @property
+    def plans(self) -> list[tuple[float, Plan]]:
+        """The first plan and the newest ones, and when each was made; the store has them all."""
+        return self._state.plans
 
     @property
     def progress(self) -> dict[str, Progress]:
         """Where each task of this workload stands."""
         return {identity: self._ledger[identity] for identity in self.tasks}
+
+    @property
+    def left(self) -> int:
+        """How many tasks have not ended."""
+        return self._state.left
 
     @property
     def stopping(self) -> str:
@@ -109,14 +144,21 @@ class Controller:
         return self._engine.now()
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Ask for `stop` (reason) or `cancel` (task, by name); carried out soon."""
+        """Ask for `stop` (reason), `cancel` (task, by name), or for what a `request` says (see `Tending`), whose answer
+        goes to `reply`; carried out soon."""
         self._commands.put((command, arguments))
 
     def reconcile(self) -> Reconciliation:
         """Bring the store up to date with the workload; gives what changed since it last ran."""
-        found = reconcile(self.workload, self.store, gone=self._ledger.gone())
+        # The tasks of an open workload are those of the store, each of the workload it was submitted with.
+        stays = self.workload.open
+        found = Reconciliation() if stays else reconcile(self.workload, self.store, gone=self._ledger.gone())
         events = events_of(found, at_seconds=self.now())
         for task, one in self.progress.items():
+            if stays and one.status != "running":
+                continue
+            if one.paused:  # whoever runs a workload wants all of it
+                events.append(self._ledger.event("resumed", task))
             if one.status == "failed" or (one.status == "halved" and self.workload.halving is None):
                 events.append(self._ledger.event("retried", task))
             elif one.status == "running":  # its controller was killed
@@ -126,8 +168,15 @@ class Controller:
                 deposit(self.store.home)
             except OSError as error:
                 raise StoreError(f"the store at {self.store.home} must be writable; found: {error}.") from error
+        if self.store.fell_back:
+            message = (
+                f"the store was damaged and set aside as damaged-store.sqlite: {self.store.fell_back}. Its last whole "
+                f"copy is used; tasks go on from their checkpoints."
+            )
+            events.append(Event(kind="warned", at_seconds=self.now(), data={"message": message}))
         self.store.add(hardware=[("cluster", self.cluster)])
-        self._ledger.record(events, tasks=[(self.workload.name, task) for task in self.tasks.values()])
+        tasks = [] if stays else [(self.workload.name, task) for task in self.tasks.values()]
+        self._ledger.record(events, tasks=tasks)
         for one in self.progress.values():
             one.losses = 0  # the retry budget is a run's own
         return found
@@ -147,242 +196,92 @@ class Controller:
 
     def plan(self) -> Plan:
         """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
-        problem = self._problem()
-        if nowhere := unplaceable(problem):
-            self._fail(nowhere)
-            problem = without(problem, nowhere)
-        try:
-            plan = self._planner(problem)
-        except NoFeasiblePlan as error:
-            if Objective.parse(problem.objective).name != "spend":
-                raise
-            # The deadline cannot be kept any more: what is left is to be late by as little as can be.
-            plan = self._planner(dataclasses.replace(problem, objective="makespan"))
-            self._ledger.record([Event(kind="warned", at_seconds=self.now(), data={"message": str(error)})])
-        assert plan.schedule is not None
-        check(plan.schedule, self.cluster, running=problem.running)
-        return plan
+        return self._scheduling.plan()
 
     def run(self) -> None:
-        """Until every task has ended, or a stop was asked for and everything is saved."""
+        """Until every task has ended and none can come, or a stop was asked for and everything is saved."""
         self.phase = "running"
-        while not self._stopping and self._pending():
+        while not self._stopping and (self._pending() or self.workload.open):
             self._take_commands()
+            self._measure_new()
             if self._stopping:
                 break
-            self._judge()
+            if not self._pending():  # an open workload with nothing to do
+                self._step()
+                continue
+            if judge(self._state):
+                self._note("tasks were halved")
             self._finish_what_is_done()
-            if self._stale and self._pending():
-                self._replan()
-            self._start_ready()
-            self._move()
-            if not self._running and not self._stale:
-                assert not self._queues.empty() or not self._pending(), "tasks are pending and nothing can start"
+            self._start(self._decide())
+            for name, reason in self._deciding.unwanted():
+                self._engine.stop(name, reason=reason)
+            if not (self._running or self._stale or self._queues.empty()):
                 self._stale = "nothing was left to start"
                 continue
+            self._engine.wake(min(self._deciding.wake_seconds(), self._state.recovery.wake_seconds()))
             self._step()
+            if self._state.recovery.ripen():
+                self._note("a task that was lost is tried again")
         while self._running:
             self._end_what_does_not_stop()
             self._step()
+        self._take_commands()  # nobody is left without an answer
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
 
     # What is to be done
 
     def _pending(self) -> bool:
-        return not all(self._ledger.has_ended(task) for task in self.tasks)
+        return self._state.pending()
 
-    def _problem(self, *, moving: bool = False) -> Problem:
-        """What is to be placed now; with `moving`, what runs could be placed anew as well."""
-        now = self.now()
-        placed = [each for each in self._running.values() if each.placement]
-        # Of a gang that was stopped some may be back before the others; their devices are not free until all are.
-        busy = set().union(*map(_tasks, placed))
-        waiting = [
-            self._waiting(task, self._steps(task))
-            for task in self.tasks
-            if task not in busy and (one := self._ledger[task]).status == "pending" and one.fingerprint
-        ]
-        if moving:
-            waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
-        return snapshot(
-            waiting,
-            profiles=[each for each in self._ledger.profiles() if self._may(each.technique)],
-            cluster=self.cluster,
-            running=tuple(self._remaining(each, now) for each in placed),
-            rejected=self._ledger.rejections().values(),
-            objective=self._objective(),
-        )
+    def _note(self, because: str) -> None:
+        """Something changed that may make another decision better; the first such thing is the reason given."""
+        self._stale = self._stale or because
 
-    def _objective(self) -> str:
-        """The workload's objective, as of now."""
-        wanted = Objective.parse(self.workload.objective)
-        if wanted.name == "first":
-            have = sum(one.status == "finished" for one in self.progress.values())
-            # With the results that were asked for, what is left is only to be over soon.
-            left = wanted.results - have
-            return str(dataclasses.replace(wanted, results=left)) if left > 0 else "makespan"
-        if wanted.name == "spend":
-            left_seconds = wanted.deadline_seconds - (self.now() - self._began)
-            return str(dataclasses.replace(wanted, deadline_seconds=left_seconds)) if left_seconds > 0 else "makespan"
-        return str(wanted)
-
-    def _may(self, technique: str) -> bool:
-        return not (self.settings.exact and technique in ROUNDED)
-
-    def _waiting(self, task: str, steps: int) -> Waiting:
-        one = self._ledger[task]
-        assert one.fingerprint is not None
-        return Waiting(task=task, family=one.fingerprint["family"], steps=steps, count=self._kept(one))
-
-    def _kept(self, one: Progress) -> int:
-        """The device count that a task must keep: its rounding on a CPU depends on it. 0: any."""
-        if not one.spans or not (one.saved_step or one.status == "running"):
-            return 0
-        kinds = {device.name: device.kind for device in self.cluster.devices}
-        kind = kinds.get(one.spans[-1].devices[0])
-        return 0 if kind and self.cluster.kind(kind).processor != "cpu" else one.count
-
-    def _remaining(self, running: _Running, now: float) -> Placement:
-        """A running placement as planners see it: started before zero, ending as its progress says, or as predicted
-        where it has reported none, or soon if it is late."""
-        assert running.placement is not None
-        start, length = running.started_at - now, running.placement.duration_seconds
-        seen = [
-            (member.until_step - one.step) / one.steps_per_second
-            for member in running.order.members
-            if (one := self._ledger[member.task.identity]).status == "running" and one.steps_per_second
-        ]
-        # Late by an unknown amount: a tenth of its length more is as good a guess as any.
-        end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
-        return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
-
-    def _left(self, running: _Running, now: float) -> dict[str, int]:
-        """How many steps each task of a running placement has yet to take."""
-        placement = self._remaining(running, now)
-        share = placement.end_seconds / placement.duration_seconds
-        return {
-            task: max(1, min(steps, math.ceil(steps * share)))
-            for task, steps in zip(placement.tasks, placement.steps, strict=True)
-            if self._ledger[task].status == "running"
-        }
-
-    def _target(self, task: str) -> tuple[int, bool]:
-        one = self._ledger[task]
-        assert one.fingerprint is not None
-        last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
-        return halving.target(
-            self.workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
-        )
-
-    def _steps(self, task: str) -> int:
-        until, _ = self._target(task)
-        # A task already there has its end to report; that is a step's worth of work at most.
-        return max(1, until - self._ledger[task].saved_step)
+    def _decide(self) -> list[Placement]:
+        """What is to start now. Where no decision can be made, an open workload goes on with what it has until
+        something changes: whoever submits an impossible task must not end all others."""
+        state = self._state
+        try:
+            if self._stale and self._pending():
+                because, self._stale = self._stale, ""
+                self._deciding.renew(because)
+            found = self._deciding.ready()
+            state.trouble = ""
+            return found
+        except (NoFeasiblePlan, InvalidWorkload) as error:
+            if not self.workload.open:
+                raise
+            if state.trouble != str(error):
+                state.trouble = str(error)
+                message = {"message": f"no decision could be made: {error}"}
+                self._ledger.record([Event(kind="warned", at_seconds=self.now(), data=message)])
+            return []
 
     def _finish_what_is_done(self) -> None:
         """A task told to stop earlier than it has come is finished. One that is just there has its end to report."""
         if not self._stale:
             return
-        for task, one in self.progress.items():
-            if one.status == "pending" and one.fingerprint:
-                until, final = self._target(task)
+        for task, one in self._state.known():
+            if one.status == "pending" and one.saved_step:
+                until, final = self._state.target(task)
                 if final and one.saved_step > until:
                     reason = f"it was at step {one.saved_step} when it was told to stop after {until}"
                     self._ledger.record([self._ledger.event("finished", task, step=one.saved_step, reason=reason)])
 
-    def _replan(self) -> None:
-        because, self._stale = self._stale, ""
-        plan = self.plan()
-        assert plan.schedule is not None
-        self.plans.append((self.now(), plan))
-        self._ledger.record_plan(plan, workload=self.workload.name, because=because)
-        self._queues.load(plan.schedule)
-        self._idles = True
-
-    def _move(self) -> None:
-        """Where devices idle, stop what should run there instead; the plan that follows places it."""
-        idles, self._idles = self._idles and self._queues.idles(), False
-        if not idles or self._moving or not self._running or self.now() < self._asked_until:
-            return
-        problem = self._problem(moving=True)
-        longest = max((placement.end_seconds for placement in problem.running), default=0.0)
-        self._asked_until = self.now() + DRIFT * longest  # asking takes time too
-        move = best_move(problem, planner=PLANNERS["at once"])
-        if move is None:
-            return
-        (name,) = (n for n, each in self._running.items() if set(move.placement.tasks) & _tasks(each))
-        self._moving = _tasks(self._running[name])
-        reason = (
-            f"placing it anew ends everything in {show_seconds(move.after_seconds)} instead of "
-            f"{show_seconds(move.before_seconds)}, moving counted in"
-        )
-        self._engine.stop(name, reason=reason)
-
-    def _start_ready(self) -> None:
-        started = self._queues.ready()
-        orders = [self._order(placement) for placement in started]
-        self._ledger.record(
-            self._ledger.event(
-                "started",
-                member.task.identity,
-                attempt=member.attempt,
-                placement=order.name,
-                devices=order.devices,
-                step=self._ledger[member.task.identity].saved_step,
-                until=member.until_step,
-                predicted_seconds=placement.duration_seconds,
-                option=to_json(placement.option),
-            )
-            for placement, order in zip(started, orders, strict=True)
-            for member in order.members
-        )
-        for placement, order in zip(started, orders, strict=True):
+    def _start(self, placements: list[Placement]) -> None:
+        for placement in [each for each in placements if any(map(self._ledger.rests, each.tasks))]:
+            placements.remove(placement)  # decided before a user asked for something else
+            self._queues.release(placement.devices, placement.option)
+            self._note("a task is not to start after all")
+        orders = [self._orders.train(placement) for placement in placements]
+        pairs = list(zip(placements, orders, strict=True))
+        self._ledger.record(event for placement, order in pairs for event in self._orders.started(order, placement))
+        for placement, order in pairs:
             self._begin(order, option=placement.option, placement=placement)
 
-    def _order(self, placement: Placement) -> Order:
-        members = []
-        for task in placement.tasks:
-            until, final = self._target(task)
-            attempt = self._ledger[task].attempt + 1
-            members.append(
-                MemberOrder(
-                    task=self.tasks[task],
-                    attempt=attempt,
-                    until_step=until,
-                    final=final,
-                    directory=self._directory(task, attempt),
-                )
-            )
-        return self._new_order(
-            purpose="train",
-            members=tuple(members),
-            devices=placement.devices,
-            technique=placement.option.technique,
-            knobs=placement.option.knobs,
-            save_every_seconds=self.settings.save_every_seconds,
-            save_every_steps=self.settings.save_every_steps,
-            keep_count=self.settings.keep_count,
-            keep_bytes=self.settings.keep_bytes,
-            predicted_seconds=placement.duration_seconds,
-        )
-
-    def _directory(self, task: str, attempt: int) -> str:
-        if self.store.home is None:
-            return ""
-        directory = Path(self.store.home).resolve() / "checkpoints" / task
-        try:
-            raise_fence(directory, attempt)
-        except OSError as error:
-            # The worker meets the same trouble when it saves, and fails this one task with it.
-            self._ledger.record([self._ledger.event("warned", task, message=f"{directory} must be writable: {error}")])
-        return str(directory)
-
-    def _new_order(self, **fields: Any) -> Order:
-        return Order(name=f"{self.now():.3f}-{next(self._numbers)}", **fields)
-
     def _begin(self, order: Order, *, option: Option | None = None, placement: Placement | None = None) -> None:
-        self._running[order.name] = _Running(
+        self._running[order.name] = Running(
             order=order, option=option, placement=placement, started_at=self._engine.now()
         )
         self._engine.start(order)
@@ -391,20 +290,34 @@ class Controller:
 
     def _wanted_trials(self, everything: bool) -> tuple[Trial, ...]:
         wanted = measuring.missing_trials(self.tasks, self._ledger, self.cluster)
-        missing = tuple(trial for trial in wanted if self._may(trial.technique))
+        missing = tuple(trial for trial in wanted if self._state.may(trial.technique))
         if everything or not missing:
             return missing
-        problem = self._problem()
+        problem = self._state.problem()
         placeable = without(problem, unplaceable(problem))
         plan = PLANNERS["list"](placeable)  # quick, and as good as it need be for this
         assert plan.schedule is not None
         return worthwhile(missing, problem, makespan_seconds=plan.schedule.makespan_seconds)
 
+    def _measure_new(self) -> None:
+        """Measure what has come since the run began, next to what runs; where that has to make room, not too often."""
+        if self._unmeasured and (self._queues.idles() or self.now() >= self._made_room_at + ROOM_SECONDS):
+            self._unmeasured = False
+            self.measure()
+            self.phase = "running"
+
+    def _measures(self) -> bool:
+        return any(running.placement is None for running in self._running.values())
+
     def _run_all(self, wanted: Iterable[measuring.Fields]) -> None:
         """Run measuring orders, as many at once as devices allow: options are measured as they will run,
-        with neighbours, since neighbours share memory and caches."""
-        waiting = deque(self._new_order(**fields) for fields in wanted)
-        while (waiting or self._running) and not (self._stopping and not self._running):
+        with neighbours, since neighbours share memory and caches. Where training has all devices, some of it is saved
+        and makes room for one order at a time: what nothing is known of cannot be planned."""
+        waiting, asked = deque(self._orders.new(**fields) for fields in wanted), set[str]()
+        cluster = self.cluster
+        while waiting or self._measures():
+            if self.cluster is not cluster:
+                waiting.clear()  # devices have left: what is wanted on the others is asked for anew
             for _ in range(len(waiting)):
                 order = waiting.popleft()
                 kind = self.cluster.device(order.devices[0]).kind
@@ -417,6 +330,11 @@ class Controller:
                 order = dataclasses.replace(order, devices=node)
                 self._queues.occupy(order.devices, None)
                 self._begin(order)
+            if waiting and not self._measures():
+                for name in set(in_the_way(waiting[0], self._state)) - asked:
+                    asked.add(name)
+                    self._made_room_at = self.now()
+                    self._engine.stop(name, reason="it makes room to measure what has come")
             if self._running:
                 self._step()
 
@@ -437,7 +355,7 @@ class Controller:
         self._observe(self)
 
     def _handle(self, events: list[Event]) -> None:
-        accepted = [event for event in map(self._accept, events) if event is not None]
+        accepted = [each for event in events for each in self._accept(event)]
         self._ledger.record(accepted)
         for event in accepted:
             if event.kind == "lost":
@@ -446,96 +364,62 @@ class Controller:
                 self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
             elif event.kind in ("waiting", "failed", "finished"):
                 self._after_end(event)
+            elif event.kind == "fingerprinted":
+                self._note("a task has arrived")
             elif event.kind == "released":
                 self._after_release(event)
+            elif event.kind == "rejected" and event.attempt:
+                self._unmeasured = True  # what takes its option's place may have to be measured
+            elif event.kind == "departed":
+                self._state.leave(event.data["devices"], for_good="back_seconds" not in event.data)
+                self._note("devices left the cluster")
+            elif event.kind == "joined":
+                self._state.join(event.data["devices"])
+                self._note("devices are back in the cluster")
 
-    def _accept(self, event: Event) -> Event | None:
-        """None for what a stale attempt says."""
+    def _accept(self, event: Event) -> list[Event]:
+        """What an event is put on record as: nothing for what a stale attempt says."""
         if event.kind == "released":
             running = self._running.get(event.data["placement"])
             assert running is not None
             duration = event.at_seconds - running.started_at
-            return dataclasses.replace(event, data={**event.data, "duration_seconds": duration})
+            data = {**event.data, "duration_seconds": duration}
+            return [Event(kind=event.kind, at_seconds=event.at_seconds, data=data)]
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
-            return None
+            return []
         # What measuring says of a task that was cancelled meanwhile, or whose worker this loop itself ended.
         measured = not event.attempt and event.kind in ("failed", "lost", "rejected")
-        return None if measured and (self._stopping or self._ledger.has_ended(event.task)) else event
+        if measured and (self._stopping or self._ledger.has_ended(event.task)):
+            return []
+        if event.kind not in ("failed", "lost"):
+            return [event]  # most are of this kind, and whose order it was takes a look at all that runs
+        if event.kind not in ("failed", "lost"):
+            return [event]
+        return self._state.recovery.accept(event, self._order_of(event))
+
+    def _order_of(self, event: Event) -> Order | None:
+        """The order that an event of a task came of."""
+        orders = (running.order for running in self._running.values() if event.task in running.tasks)
+        return next((order for order in orders if (order.purpose == "train") == bool(event.attempt)), None)
 
     def _after_loss(self, event: Event) -> None:
         one = self._ledger[event.task]
-        self._stale = self._stale or "a worker was lost"
+        self._note("a worker was lost")
         if event.task in self._cancelled:
             self._ledger.record([self._ledger.event("cancelled", event.task, step=one.saved_step)])
             return
-        if one.losses > self.settings.retries:
-            reason = (
-                f"a task may be lost {self.settings.retries} times in a row without anything newly saved; "
-                f"this was loss {one.losses}: {event.data['reason']}"
-            )
-            self._ledger.record(
-                [self._ledger.event("failed", event.task, reason=reason, log=event.data.get("log", ""))]
-            )
+        self._ledger.record(self._state.recovery.after_loss(event, self._order_of(event)))
 
     def _after_end(self, event: Event) -> None:
+        self._note(self._deciding.ended(event.task))
         if event.kind == "failed" or event.data.get("reason"):
-            self._stale = self._stale or f"a task {event.kind} early"
-
-    def _judge(self) -> None:
-        """Halve at every rung that all who still run have reached."""
-        if self.workload.halving is None:
-            return
-        while (rung := halving.complete_rung(self.progress)) is not None:
-            self._halve(rung)
-
-    def _halve(self, rung: int) -> None:
-        rule = self.workload.halving
-        assert rule is not None
-        resting = {t: one for t, one in self.progress.items() if one.status == "resting" and one.step == rung}
-        missing = {t for t, one in resting.items() if rule.metric not in one.metrics}
-        scores = {t: one.metrics[rule.metric] for t, one in resting.items() if t not in missing}
-        onward = halving.survivors(rule, scores) if scores else set()
-        self._ledger.record(
-            self._ledger.event(
-                "failed", task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved"
-            )
-            for task in missing
-        )
-        self._ledger.record(
-            self._ledger.event(
-                "promoted" if task in onward else "halved",
-                task,
-                step=rung,
-                metric=rule.metric,
-                value=value,
-                reason="" if task in onward else f"{rule.metric} {value:.4g} at step {rung} was not among the best",
-            )
-            for task, value in scores.items()
-        )
-        self._stale = self._stale or "tasks were halved"
+            self._note(f"a task {event.kind} early")
 
     def _after_release(self, event: Event) -> None:
         running = self._running.pop(event.data["placement"])
         self._queues.release(running.order.devices, running.option)
-        if running.placement is None:
-            return
-        if self._moving & _tasks(running):
-            self._stale = self._stale or "what ran is placed anew"
-            self._moving = set()
-        elif any(self._ledger[task].status == "pending" for task in _tasks(running)):
-            self._stale = self._stale or "a placement ended before its tasks"
-        self._idles = True
-        predicted, taken = running.placement.duration_seconds, event.data["duration_seconds"]
-        off = abs(taken - predicted)
-        drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
-        if drifted and self._is_ripe(event.at_seconds) and self._queues.idle_and_behind():
-            self._stale = self._stale or f"a placement took {taken:.1f} s for {predicted:.1f} s"
-
-    def _is_ripe(self, now: float) -> bool:
-        # Planning takes time too: a plan is followed for a tenth of its length before drift alone ends it.
-        made_at, plan = self.plans[-1]
-        assert plan.schedule is not None
-        return now - made_at > DRIFT * plan.schedule.makespan_seconds
+        if running.placement is not None:
+            self._note(self._deciding.freed(running, taken_seconds=event.data["duration_seconds"]))
 
     # Commands
 
@@ -545,7 +429,9 @@ class Controller:
             if command == "stop":
                 self._stop_all(arguments.get("reason", "a stop was asked for"))
             elif command == "cancel":
-                self._cancel(arguments["task"])
+                self._tending.answer({"do": "cancel", **arguments})
+            elif command == "request":
+                arguments["reply"](self._tending.answer(arguments["request"]))
 
     def _end_what_does_not_stop(self) -> None:
         """A worker that hangs still beats, but never looks at the word to stop."""
@@ -559,25 +445,22 @@ class Controller:
         for name, running in list(self._running.items()):
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
 
-    def _cancel(self, name: str) -> None:
-        for task, record in self.tasks.items():
-            if record.name != name or self._ledger.has_ended(task):
-                continue
-            held = [
-                name
-                for name, running in self._running.items()
-                if running.placement and any(member.task.identity == task for member in running.order.members)
-            ]
-            self._cancelled.add(task)
-            self._stale = self._stale or "a task was cancelled"
-            for order in held:
-                self._engine.stop(order, reason="cancelled")
-            if not held:
-                self._ledger.record([self._ledger.event("cancelled", task, step=self._ledger[task].saved_step)])
+    def _cancel(self, task: str) -> None:
+        self._cancelled.add(task)
+        self._note("a task was cancelled")
+        if not self._stop_task(task, "cancelled"):
+            self._ledger.record([self._ledger.event("cancelled", task, step=self._ledger[task].saved_step)])
+
+    def _stop_task(self, task: str, reason: str) -> bool:
+        """Ask the placement of a task to save and end; whether it has one."""
+        held = [name for name, running in self._running.items() if running.placement and task in running.tasks]
+        for name in held:
+            self._engine.stop(name, reason=reason)
+        return bool(held)
+
+    def _look_at_new(self, tasks: Iterable[str]) -> None:
+        self._unmeasured = True
+        self._cancelled.difference_update(tasks)
 
     def _fail(self, reasons: dict[str, str]) -> None:
-        self._ledger.record(self._ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
-
-
-def _tasks(running: _Running) -> set[str]:
-    return {member.task.identity for member in running.order.members}
+        self._state.fail(reasons)

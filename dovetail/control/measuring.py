@@ -26,7 +26,7 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
     unknown = [
         task
         for task in tasks
-        if not ledger.has_ended(task)
+        if not ledger.rests(task)
         and ((known := ledger[task].fingerprint) is None or known.get("versions") not in ("", versions()))
     ]
     suspects = [task for task in unknown if ledger[task].losses]
@@ -67,7 +67,7 @@ def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
 
 def _known(task: str, ledger: Ledger) -> Mapping[str, Any] | None:
     """What is known of a task that has something to train."""
-    return None if ledger.has_ended(task) else ledger[task].fingerprint
+    return None if ledger.rests(task) else ledger[task].fingerprint
 
 
 def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:
@@ -79,7 +79,7 @@ def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:
     found = {}
     for task in workload.tasks:
         known = ledger[task.identity].fingerprint
-        if known and not ledger.has_ended(task.identity):
+        if known and not ledger.rests(task.identity):
             reason = _no_length(task, known) or _no_metric(task, workload, reported.get(known["family"], set()))
             if reason:
                 found[task.identity] = reason

@@ -27,6 +27,7 @@ class Queues:
             self._on_node.setdefault(device.node, []).append(device.name)
         self._touched: set[str] = set()
         self._free = {device.name for device in cluster.devices}
+        self._gone: set[str] = set()
         self._host_bytes: Counter[str] = Counter()
         self._cores: Counter[str] = Counter()
 
@@ -53,6 +54,19 @@ class Queues:
         self._touched.clear()
         return started
 
+    def leave(self, devices: Iterable[str]) -> None:
+        """These devices are gone; what was planned for them waits for another plan."""
+        self._gone.update(devices)
+        self._free -= self._gone
+        self.load(Schedule(placements=()))
+
+    def join(self, devices: Iterable[str]) -> None:
+        """These devices, which were gone, are back, and free."""
+        devices = [device for device in devices if device in self._gone]
+        self._gone.difference_update(devices)
+        self._free.update(devices)
+        self._touched.update(devices)
+
     def occupy(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are busy, with an option or, for a trial, without one."""
         self._free.difference_update(devices)
@@ -61,10 +75,23 @@ class Queues:
     def release(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are free again."""
         devices = tuple(devices)
-        self._free.update(devices)
+        self._free.update(device for device in devices if device not in self._gone)
         self._account(devices, option, -1)
         # Room on the node may let the head of any queue of that node start.
         self._touched.update(self._on_node[self._cluster.device(devices[0]).node])
+
+    def fits(self, devices: Iterable[str], option: Option) -> bool:
+        """Whether these devices are free and their node has room for an option."""
+        first = ""
+        for device in devices:
+            if device not in self._free:
+                return False
+            first = first or device
+        if not (option.host_bytes or option.cores):
+            return True
+        node = self._cluster.node(self._cluster.device(first).node)
+        fits = self._host_bytes[node.name] + option.host_bytes <= node.memory_bytes
+        return fits and self._cores[node.name] + option.cores <= node.cores
 
     def free(self, kind: str) -> list[str]:
         """The free devices of a kind."""
@@ -84,11 +111,9 @@ class Queues:
         return not any(self._queues.values())
 
     def _may_start(self, placement: Placement) -> bool:
-        if any(d not in self._free or self._queues[d][0] is not placement for d in placement.devices):
+        if any(self._queues[device][0] is not placement for device in placement.devices):
             return False
-        node = self._cluster.node(self._cluster.device(placement.devices[0]).node)
-        fits = self._host_bytes[node.name] + placement.option.host_bytes <= node.memory_bytes
-        return fits and self._cores[node.name] + placement.option.cores <= node.cores
+        return self.fits(placement.devices, placement.option)
 
     def _account(self, devices: Iterable[str], option: Option | None, sign: int) -> None:
         if option is not None:

@@ -10,12 +10,14 @@ from dovetail.vocabulary import Cluster, Family, Member, Option, Placement, Prof
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A task to be placed: its family, the steps it still needs, and the device count it must keep (0: any)."""
+    """A task to be placed: its family, the steps it still needs, the device count it must keep (0: any), and how much
+    it counts."""
 
     task: str
     family: str
     steps: int
     count: int = 0
+    weight: float = 1.0
 
 
 def snapshot(
@@ -32,35 +34,64 @@ def snapshot(
     A task that has begun on n CPU threads keeps n, because its rounding depends on them (law 1); such tasks are
     a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
     """
-    found, rejections = options(profiles, cluster, gangs=True)
-    by_family: dict[str, list[Option]] = {}
-    for option in found:
-        if len(option.families) == 1:
-            by_family.setdefault(option.families[0], []).append(option)
+    offers = Offers(*options(profiles, cluster, gangs=True))
     families: dict[tuple[str, int], list[Member]] = {}
     for one in waiting:
-        kept = one.count if any(o.count == one.count for o in by_family.get(one.family, ())) else 0
-        families.setdefault((one.family, kept), []).append(Member(task=one.task, steps=one.steps))
-    together = [option for option in found if len(option.families) > 1]
+        kept = offers.kept(one.family, one.count)
+        families.setdefault((one.family, kept), []).append(Member(task=one.task, steps=one.steps, weight=one.weight))
     present = {kind.name for kind, count in cluster.counts() if count}
-    return Problem(
-        cluster=cluster,
-        families=tuple(
-            Family(name=_name(family, count), members=tuple(members)) for (family, count), members in families.items()
-        ),
-        options=(
-            *(
-                dataclasses.replace(option, families=(_name(family, count),))
-                for family, count in families
-                for option in by_family.get(family, ())
-                if count in (0, option.count)
-            ),
-            *_gangs(together, families),
-        ),
-        rejections=(*rejections, *(each for each in rejected if each.kind in present)),
+    return dataclasses.replace(
+        offers.problem(families, cluster=cluster),
+        rejections=(*offers.rejections, *(each for each in rejected if each.kind in present)),
         running=running,
         objective=objective,
     )
+
+
+class Offers:
+    """The options there are, looked up by family once for the many problems that are made of them.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> two = dataclasses.replace(one, count=2)
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> problem = Offers([one, two]).problem({("f", 2): [Member(task="a", steps=9)]}, cluster=cluster)
+    >>> [(option.families, option.count) for option in problem.options]
+    [(('f@2',), 2)]
+    """
+
+    def __init__(self, options: Iterable[Option], rejections: Iterable[Rejection] = ()) -> None:
+        self.rejections = tuple(rejections)
+        self._alone: dict[str, list[Option]] = {}
+        self._together: list[Option] = []
+        for option in options:
+            if len(option.families) == 1:
+                self._alone.setdefault(option.families[0], []).append(option)
+            else:
+                self._together.append(option)
+        self._kept: dict[tuple[str, int], list[Option]] = {}
+
+    def kept(self, family: str, count: int) -> int:
+        """The count that a task must keep if it can, else 0."""
+        return count if count and any(o.count == count for o in self._alone.get(family, ())) else 0
+
+    def problem(self, families: Mapping[tuple[str, int], Iterable[Member]], *, cluster: Cluster) -> Problem:
+        """The problem of these members, by family and the count that they keep (0: any)."""
+        return Problem(
+            cluster=cluster,
+            families=tuple([Family(name=_name(*key), members=tuple(members)) for key, members in families.items()]),
+            options=(*itertools.chain.from_iterable(map(self._of, families)), *_gangs(self._together, families)),
+        )
+
+    def _of(self, key: tuple[str, int]) -> list[Option]:
+        family, count = key
+        if not count:
+            return self._alone.get(family, [])
+        if key not in self._kept:
+            named = (_name(family, count),)
+            found = [o for o in self._alone.get(family, ()) if o.count == count]
+            self._kept[key] = [dataclasses.replace(option, families=named) for option in found]
+        return self._kept[key]
 
 
 def _gangs(options: Iterable[Option], families: Iterable[tuple[str, int]]) -> Iterator[Option]:
@@ -69,8 +100,13 @@ def _gangs(options: Iterable[Option], families: Iterable[tuple[str, int]]) -> It
     for family, count in families:
         kept.setdefault(family, []).append(count)
     for option in options:
+        if not all(family in kept for family in option.families):
+            continue
         able = [[n for n in kept.get(family, ()) if n in (0, option.count)] for family in option.families]
         for counts in itertools.product(*able):
+            if not any(counts):
+                yield option  # the very same, which rounds can tell at a glance
+                continue
             names = tuple(_name(family, count) for family, count in zip(option.families, counts, strict=True))
             yield dataclasses.replace(option, families=names)
 

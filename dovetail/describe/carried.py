@@ -39,12 +39,7 @@ def deposit(home: Path) -> None:
         folder = home / "programs"
         home.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` alone would make it readable to others
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = folder / f".{name}-{os.getpid()}"
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(_sign(home, content) + content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, folder / f"{name}.pickle")
+        _write(folder / f"{name}.pickle", _sign(home, content) + content)
 
 
 def fetch(home: Path, name: str) -> Callable[..., Any]:
@@ -67,6 +62,16 @@ def fetch(home: Path, name: str) -> Callable[..., Any]:
     return function
 
 
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, and private. One process at a time, the store's controller, writes."""
+    beside = path.with_name(f".{path.name}.part")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(beside, path)
+
+
 def _sign(home: Path, content: bytes) -> bytes:
     return hmac.new(_key(home), content, hashlib.sha256).digest()
 
@@ -74,11 +79,8 @@ def _sign(home: Path, content: bytes) -> bytes:
 def _key(home: Path) -> bytes:
     path = home / "key"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-    except FileExistsError:
-        pass
+    if not path.exists():
+        _write(path, secrets.token_bytes(KEY_BYTES))
     if path.stat().st_mode & 0o077:
         raise ProgramError(f"{path} must be readable by its owner alone (mode 0600). Run: chmod 600 {path}")
     key = path.read_bytes()

@@ -85,6 +85,17 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     return arguments
 
 
+def arguments_of(program: Program) -> tuple[str, ...] | None:
+    """The names of the parameters that a program takes, read from its file and not run; None where that cannot be told.
+
+    >>> arguments_of(Program(reference="/nowhere.py:f"))
+    """
+    place, _, name = program.reference.rpartition(":")
+    if not place.endswith(".py") or not Path(place).is_file():
+        return None
+    return source.arguments(Path(place), name)
+
+
 def load_file(path: Path) -> types.ModuleType:
     """The module in a file, run once for each version of the file; its folder is importable from it."""
     if not path.is_file():

@@ -37,6 +37,25 @@ def digest(file: Path, function: str, *, root: Path | None = None) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def reached(file: Path, function: str, *, root: Path | None = None) -> set[Path]:
+    """The files that `function` in `file` reaches, itself and the packages around them included: what it takes to
+    import it elsewhere.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "b.py").write_text("def g():\\n    return 1\\n")
+    ...     _ = Path(folder, "a.py").write_text("from b import g\\ndef f():\\n    return g()\\n")
+    ...     sorted(path.name for path in reached(Path(folder, "a.py"), "f"))
+    ['a.py', 'b.py']
+    """
+    seen: set[tuple[Path, str]] = set()
+    top = (root or file.parent).resolve()
+    _collect(file.resolve(), function, top, seen, [])
+    files = {path for path, _ in seen}
+    packages = {folder / "__init__.py" for path in files for folder in path.parents if folder.is_relative_to(top)}
+    return files | {path for path in packages if path.is_file()}
+
+
 def digest_text(text: str) -> str:
     """A digest of a piece of source that stands alone, formatting aside.
 
@@ -44,6 +63,24 @@ def digest_text(text: str) -> str:
     True
     """
     return hashlib.sha256(ast.dump(_bare(ast.parse(text))).encode()).hexdigest()[:16]
+
+
+def arguments(file: Path, function: str) -> tuple[str, ...] | None:
+    """The names of the arguments that `function` in `file` takes, read and not run; None where that cannot be told: it
+    takes any, is decorated, or stands elsewhere.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "a.py")
+    ...     _ = file.write_text("def f(width, *, rate=0.1):\\n    pass\\ndef g(**more):\\n    pass\\n")
+    ...     arguments(file, "f"), arguments(file, "g"), arguments(file, "h")
+    (('width', 'rate'), None, None)
+    """
+    found = _definitions(file, file.stat().st_mtime_ns, file.stat().st_size).get(function, [])
+    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef) or found[0].decorator_list or found[0].args.kwarg:
+        return None
+    taken = found[0].args
+    return tuple(each.arg for each in [*taken.posonlyargs, *taken.args, *taken.kwonlyargs])
 
 
 def _collect(file: Path, name: str, root: Path, seen: set[tuple[Path, str]], parts: list[str]) -> None:

@@ -49,7 +49,8 @@ class Engine(abc.ABC):
 
     Everything an order leads to comes back through `wait` as events. Whatever happens to an order, the last
     event it leads to is `released`, after which its devices are free; before it, every member that was to be
-    trained has ended with one of finished, waiting, stopped, failed or lost.
+    trained has ended with one of finished, waiting, stopped, failed or lost. Devices that are gone for the rest of the
+    run are `departed`, together with what their orders come to.
     """
 
     @abc.abstractmethod
@@ -67,6 +68,10 @@ class Engine(abc.ABC):
         Calling it again says that everything given before is in the store: orders may forget what they kept for
         the case that it was not.
         """
+
+    def wake(self, at_seconds: float) -> None:  # noqa: B027
+        """Let the next `wait` return when the clock shows this, though nothing has happened. An engine whose `wait`
+        returns within a second anyway need not do anything; one with a clock of its own must."""
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""One worker process of the engine `local`, as the engine sees it: its socket, its log, and how it ended."""
+"""One worker process on this machine, as whoever started it sees it: its socket, its log, and how it ended."""
 
 import contextlib
 import json
@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.workers import Worker, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
 
 
-class WorkerProcess:
+class WorkerProcess(Worker):
     """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch."""
 
     def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path) -> None:
@@ -26,9 +27,13 @@ class WorkerProcess:
         self.doomed = ""  # why it was ended, if it was
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
-        self.channel, theirs = socket.socketpair()
         cores = [str(cluster.device(device).index) for device in cores_of(devices, cluster)]
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output, theirs:
+        with contextlib.ExitStack() as stack:
+            output = stack.enter_context(open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"))
+            self.channel, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            undone = stack.enter_context(contextlib.ExitStack())
+            undone.callback(self.channel.close)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dovetail.engines.worker", str(theirs.fileno()), *cores],
                 pass_fds=[theirs.fileno()],
@@ -38,6 +43,7 @@ class WorkerProcess:
                 env=_environment(devices, cluster),
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
+            undone.pop_all()
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
         """Hand it an order."""
@@ -97,22 +103,6 @@ class WorkerProcess:
             file.seek(max(self._log_from, self.log.stat().st_size - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")
         return ""
-
-
-def cores_of(devices: tuple[str, ...], cluster: Cluster) -> list[str]:
-    """Those of the devices that are CPU cores."""
-    return [device for device in devices if cluster.kind(cluster.device(device).kind).processor == "cpu"]
-
-
-def threads_of(devices: tuple[str, ...], cluster: Cluster) -> int:
-    """How many threads a worker of these devices has.
-
-    >>> from dovetail.vocabulary import Kind
-    >>> threads_of(("n0:0", "n0:1"), Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2))
-    2
-    """
-    node = cluster.node(cluster.device(devices[0]).node)
-    return len(cores_of(devices, cluster)) or max(1, node.cores // max(1, len(cluster.devices)))
 
 
 def _environment(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]:

@@ -175,6 +175,8 @@ def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> 
         technique = _technique(order, around)
         session = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
         stack.enter_context(contextlib.closing(session))
+        if isinstance(session, LedSession):
+            session.doing = around.doing
         return [Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
     return []
 

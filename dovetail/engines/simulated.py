@@ -1,26 +1,87 @@
 """The engine `simulated`: a virtual clock instead of processes. The loop that drives it is the one that drives
-yours; what it measures and how long things take come from two functions."""
+yours; what it measures, how long things take and what happens by itself is said by a `World`.
+
+Event driven: `wait` jumps to the next instant at which something ends, arrives, breaks, or at which it was asked to
+wake.
+"""
 
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from dovetail.engines.base import Engine, MemberOrder, Order
 from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task, to_json
+
+# What is due within so many seconds is due now: instants are sums of floats.
+_INSTANT = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outage:
+    """Devices that break, with whatever runs on them, and when they are back.
+
+    >>> Outage(devices=("n0:0",), at_seconds=60.0, back_seconds=600.0).devices
+    ('n0:0',)
+    """
+
+    devices: tuple[str, ...]
+    at_seconds: float
+    back_seconds: float = math.inf
 
 
 @dataclasses.dataclass(kw_only=True)
 class World:
     """What is true in a simulation: each task's family, what measuring it resident on so many devices of a kind shows,
     or with another technique (named first; None: no other is possible), and by what factor a placement really takes
-    longer than predicted (1: predictions hold)."""
+    longer than predicted (1: predictions hold).
+
+    Where `paces` is given it says instead how many seconds a step of each member of an order really takes, and members
+    of a gang end on their own. Orders take `load_seconds` before their first step and `save_seconds` to stop;
+    `happenings` are events that come by themselves (tasks that arrive), `outages` devices that break: what was not
+    saved by then (orders save every `save_every_seconds`) is lost. With `reports`, whoever runs says where it is
+    whenever the loop wakes; without, predictions have to do.
+    """
 
     fingerprint: Callable[[Task], Fingerprint]
     profile: Callable[[str, str, int], Profile | Rejection]
     otherwise: Callable[[str, str, str, int], Profile | Rejection] | None = None
     slowness: Callable[[Order], float] = lambda order: 1.0
     trial_seconds: float = 1.0
+    paces: Callable[[Order], Sequence[float]] | None = None
+    load_seconds: float = 0.0
+    save_seconds: float = 0.0
+    happenings: Iterable[Event] = ()
+    outages: Sequence[Outage] = ()
+    reports: bool = False
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class _Run:
+    """An order under way: when its first step begins, and of each member where it began, its seconds a step, when it
+    ends, and whether it has."""
+
+    order: Order
+    first: float
+    begun: list[float]
+    paces: list[float]
+    ends: list[float]
+    over: list[bool]
+    is_leaving: bool = False
+    farewell: tuple[Event, ...] = ()
+
+    def at(self, member: int, now: float) -> float:
+        """The step, and part of a step, at which a member is."""
+        if self.over[member] or now >= self.ends[member]:
+            return float(self.order.members[member].until_step)
+        return self.begun[member] + max(0.0, now - self.first) / self.paces[member]
+
+    def saved_at(self, member: int, now: float) -> float:
+        """The step of the last save that was due by now."""
+        every = self.order.save_every_seconds
+        return self.at(member, self.first + math.floor(max(0.0, now - self.first) / every) * every)
 
 
 class SimulatedEngine(Engine):
@@ -33,64 +94,166 @@ class SimulatedEngine(Engine):
 
     def __init__(self, world: World, *, kind_of: Callable[[str], str]) -> None:
         self._world, self._kind_of = world, kind_of
-        self._now = 0.0
+        self._now, self._wake = 0.0, math.inf
         self._number = itertools.count()
-        self._due: list[tuple[float, int, Order, tuple[Event, ...]]] = []
-        self._begun: dict[str, tuple[float, float, dict[str, int]]] = {}
-        self._steps: dict[str, int] = {}
+        self._due: list[tuple[float, int, _Run, int]] = []
+        self._runs: dict[str, _Run] = {}
+        self._steps: dict[str, float] = {}
+        self._happenings = deque(sorted(world.happenings, key=lambda event: event.at_seconds))
+        self._outages = deque(sorted(_breaks(world.outages), key=lambda change: change[0]))
+        self._broken: set[str] = set()
 
     def start(self, order: Order) -> None:
-        """Put the order's end on the calendar."""
-        seconds = self._seconds(order)
-        from_steps = {member.task.identity: self._steps.get(member.task.identity, 0) for member in order.members}
-        self._begun[order.name] = (self._now, seconds, from_steps)
-        at = self._now + seconds
-        events = tuple(event for member in order.members for event in self._outcome(order, member, at))
-        heapq.heappush(self._due, (at, next(self._number), order, events))
+        """Put the ends of the order on the calendar."""
+        run = self._run(order)
+        self._runs[order.name] = run
+        for member, at in enumerate(run.ends):
+            heapq.heappush(self._due, (at, next(self._number), run, member))
+        if not self._broken.isdisjoint(order.devices):
+            self._break(run, "its devices are gone")
 
     def stop(self, name: str, *, reason: str, save: bool = True) -> None:
-        """End the order now, at the step it would have reached; without saving, at the step it began."""
-        for number, (_, _, order, _) in enumerate(self._due):
-            if order.name != name:
-                continue
-            del self._due[number]
-            heapq.heapify(self._due)
-            start, seconds, steps = self._begun[name]
-            share = (self._now - start) / seconds if save and seconds > 0 else 0.0
-            events = tuple(e for m in order.members for e in self._interrupted(m, steps, share, reason, save))
-            heapq.heappush(self._due, (self._now, next(self._number), order, events))
+        """End the order at the step that it has reached; without saving, at the step that was last saved."""
+        run = self._runs.get(name)
+        if run is None or run.is_leaving:
             return
+        if save:
+            self._leave(run, self._farewell(run, reason), after=self._world.save_seconds)
+        else:
+            self._break(run, reason)
 
     def wait(self) -> list[Event]:
-        """Jump to the next instant at which something ends, and give all that ends then."""
+        """Jump to the next instant at which something happens, and give all that happens then."""
+        instant = min(self._next_end(), self._next_happening(), self._wake)
         events: list[Event] = []
-        if not self._due:
+        if instant == math.inf:
             return events
-        self._now = self._due[0][0]
-        while self._due and self._due[0][0] <= self._now:
-            _, _, order, outcome = heapq.heappop(self._due)
-            for event in outcome:
-                if "step" in event.data:
-                    self._steps[event.task] = event.data["step"]
-            self._begun.pop(order.name, None)
-            events += outcome
-            events.append(Event(kind="released", at_seconds=self._now, data={"placement": order.name}))
+        self._now = max(self._now, instant)
+        if self._now >= self._wake - _INSTANT:
+            self._wake = math.inf
+            if self._world.reports:
+                events += [event for run in self._runs.values() for event in self._progress(run)]
+        until = self._now + _INSTANT
+        while self._happenings and self._happenings[0].at_seconds <= until:
+            events.append(self._happenings.popleft())
+        while self._outages and self._outages[0][0] <= until:
+            events.append(self._change(*self._outages.popleft()[1:]))
+        while self._next_end() <= until:
+            _, _, run, member = heapq.heappop(self._due)
+            events += self._over(run, member)
         return events
+
+    def wake(self, at_seconds: float) -> None:
+        """Put this moment on the calendar, instead of the one before."""
+        self._wake = at_seconds
 
     def now(self) -> float:
         """Virtual seconds since the start."""
         return self._now
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on the calendar: of itself nothing will happen any more."""
+        return min(self._next_end(), self._next_happening(), self._wake) == math.inf
+
     def close(self) -> None:
         """Nothing to end."""
         self._due.clear()
 
-    def _seconds(self, order: Order) -> float:
-        if order.purpose == "train":
-            return order.predicted_seconds * self._world.slowness(order)
-        return self._world.trial_seconds if order.purpose == "measure" else 0.0
+    # The calendar
 
-    def _outcome(self, order: Order, member: MemberOrder, at: float) -> list[Event]:
+    def _next_end(self) -> float:
+        while self._due and (self._due[0][2].is_leaving != (self._due[0][3] < 0)):
+            heapq.heappop(self._due)  # it was stopped before that
+        return self._due[0][0] if self._due else math.inf
+
+    def _next_happening(self) -> float:
+        happening = self._happenings[0].at_seconds if self._happenings else math.inf
+        return min(happening, self._outages[0][0] if self._outages else math.inf)
+
+    def _run(self, order: Order) -> _Run:
+        begun = [self._steps.get(member.task.identity, 0.0) for member in order.members]
+        first = self._now
+        if order.purpose != "train":
+            seconds = self._world.trial_seconds if order.purpose == "measure" else 0.0
+            paces = [0.0] * len(begun)
+            ends = [first + seconds] * len(begun)
+        elif self._world.paces is not None:
+            first += self._world.load_seconds
+            paces = list(self._world.paces(order))
+            ends = [first + max(0.0, m.until_step - begun[n]) * paces[n] for n, m in enumerate(order.members)]
+        else:
+            first += self._world.load_seconds
+            seconds = order.predicted_seconds * self._world.slowness(order)
+            steps = [max(1.0, m.until_step - at) for m, at in zip(order.members, begun, strict=True)]
+            paces = [seconds / each for each in steps]
+            ends = [first + seconds] * len(begun)
+        return _Run(order=order, first=first, begun=begun, paces=paces, ends=ends, over=[False] * len(begun))
+
+    def _over(self, run: _Run, member: int) -> list[Event]:
+        """What is said when a member ends, or when an order that was stopped is gone."""
+        order = run.order
+        if member < 0:
+            events = list(run.farewell)
+        else:
+            run.over[member] = True
+            events = self._outcome(order, order.members[member])
+            if order.purpose == "train":
+                self._steps[order.members[member].task.identity] = float(order.members[member].until_step)
+        if member < 0 or all(run.over):
+            del self._runs[order.name]
+            events.append(Event(kind="released", at_seconds=self._now, data={"placement": order.name}))
+        return events
+
+    # Ends before the end
+
+    def _leave(self, run: _Run, farewell: tuple[Event, ...], *, after: float) -> None:
+        run.is_leaving, run.farewell = True, farewell
+        heapq.heappush(self._due, (self._now + after, next(self._number), run, -1))
+
+    def _farewell(self, run: _Run, reason: str) -> tuple[Event, ...]:
+        at = self._now + self._world.save_seconds
+        events: list[Event] = []
+        for number, member in enumerate(run.order.members):
+            if not run.over[number]:
+                position = self._steps[member.task.identity] = run.at(number, self._now)
+                step = int(position + _INSTANT)
+                events.append(self._saved(member, at, step))
+                events.append(self._event("stopped", member, at, {"step": step, "reason": reason}))
+        return tuple(events)
+
+    def _break(self, run: _Run, reason: str) -> None:
+        events: list[Event] = []
+        for number, member in enumerate(run.order.members):
+            if not run.over[number]:
+                if run.order.purpose == "train":
+                    step = math.floor(run.saved_at(number, self._now))
+                    self._steps[member.task.identity] = max(float(step), math.floor(run.begun[number]))
+                    if step > run.begun[number]:
+                        events.append(self._saved(member, self._now, step))
+                step = int(self._steps.get(member.task.identity, 0.0))
+                events.append(self._event("lost", member, self._now, {"reason": reason, "step": step}))
+        self._leave(run, tuple(events), after=0.0)
+
+    def _change(self, outage: Outage, breaks: bool) -> Event:
+        """Devices break or are back. An order that was told to stop has saved by then."""
+        if not breaks:
+            self._broken.difference_update(outage.devices)
+            return Event(kind="joined", at_seconds=self._now, data={"devices": outage.devices})
+        self._broken.update(outage.devices)
+        reason = f"{', '.join(outage.devices)} broke"
+        for run in self._runs.values():
+            if not run.is_leaving and not self._broken.isdisjoint(run.order.devices):
+                self._break(run, reason)
+        data: dict[str, object] = {"devices": outage.devices, "reason": reason}
+        if outage.back_seconds < math.inf:
+            data["back_seconds"] = outage.back_seconds
+        return Event(kind="departed", at_seconds=self._now, data=data)
+
+    # What is said
+
+    def _outcome(self, order: Order, member: MemberOrder) -> list[Event]:
+        at = self._now
         if order.purpose == "fingerprint":
             return [self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))]
         if order.purpose == "measure":
@@ -109,15 +272,19 @@ class SimulatedEngine(Engine):
         reason = f"in this world nothing can be trained by {order.technique}"
         return Rejection(families=(order.family,), technique=order.technique, kind=kind, count=count, reason=reason)
 
-    def _interrupted(
-        self, member: MemberOrder, steps: dict[str, int], share: float, reason: str, save: bool
-    ) -> list[Event]:
-        begun = steps[member.task.identity]
-        step = begun + int((member.until_step - begun) * share)
-        if not save:
-            return [self._event("lost", member, self._now, {"reason": reason, "step": step})]
-        stopped = self._event("stopped", member, self._now, {"step": step, "reason": reason})
-        return [self._saved(member, self._now, step), stopped]
+    def _progress(self, run: _Run) -> list[Event]:
+        if run.order.purpose != "train" or run.is_leaving:
+            return []
+        return [
+            self._event(
+                "progress",
+                member,
+                self._now,
+                {"step": int(run.at(n, self._now) + _INSTANT), "steps_per_second": 1 / run.paces[n], "points": []},
+            )
+            for n, member in enumerate(run.order.members)
+            if not run.over[n] and run.paces[n] > 0
+        ]
 
     def _saved(self, member: MemberOrder, at: float, step: int) -> Event:
         return self._event("saved", member, at, {"step": step, "path": "", "bytes": 0})
@@ -125,3 +292,9 @@ class SimulatedEngine(Engine):
     @staticmethod
     def _event(kind: str, member: MemberOrder, at: float, data: object) -> Event:
         return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=at, data=data)  # type: ignore[arg-type]
+
+
+def _breaks(outages: Sequence[Outage]) -> list[tuple[float, Outage, bool]]:
+    found = [(outage.at_seconds, outage, True) for outage in outages]
+    found += [(outage.back_seconds, outage, False) for outage in outages if outage.back_seconds < math.inf]
+    return found

@@ -13,6 +13,7 @@ from dovetail.engines.base import Order
 from dovetail.engines.surroundings import Surroundings, event_of, failing
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
+from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 
 FLUSH_SECONDS = 0.5
@@ -83,8 +84,21 @@ class Trainer:
             self._metrics = dict(state.values["progress"]["metrics"])
             # Points that may not have reached the store before the last attempt ended.
             self._points = [list(point) for point in state.values["progress"]["points"]]
+        elif self.member.task.begins_with:
+            self._begin_warm()
         self._saved_at = self._flushed_at = time.monotonic()
         self._flush()
+
+    def _begin_warm(self) -> None:
+        """Step 0 with the weights of the task that this one was cloned from."""
+        other = checkpoints.read_begin(Path(self.member.directory), digest=self.member.task.begins_with)
+        try:
+            self.session.load(with_weights(self.session.state(self.number), other), self.number)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"task {self.member.task.name!r} must build the model whose weights it begins with, those of step "
+                f"{other.step}: {error} Clone with --fresh where parameters change the model."
+            ) from error
 
     def _after(self, report: StepReport) -> None:
         self._step = report.step

@@ -10,6 +10,7 @@ died. Orders run on the main thread; a second thread reads the socket, a third s
 import contextlib
 import ctypes
 import gc
+import io
 import json
 import os
 import queue
@@ -17,12 +18,13 @@ import signal
 import socket
 import sys
 import threading
-import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.vocabulary import Event, dumps, from_json, to_json
 from dovetail.vocabulary.hardware import Kind
+from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -39,6 +41,7 @@ class Worker:
         self._acknowledged: dict[str, int] = {}
         self._current = ""
         self._doing = "starting"
+        self._noticed, self._beats = False, threading.Event()
 
     def main(self) -> None:
         """Until the engine says exit or goes away."""
@@ -63,6 +66,9 @@ class Worker:
         from dovetail.engines.base import Order
 
         order = from_json(Order, message["order"])
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, Masking):
+                stream.hide(member.task.parameters for member in order.members)
         kind = from_json(Kind, message["kind"])
         _calm(torch, threads=message["threads"])
         if kind.processor == "cuda":
@@ -101,8 +107,15 @@ class Worker:
 
     def _beat(self) -> None:
         while True:
-            self._send({"heartbeat": time.time(), "doing": self._doing})
-            time.sleep(HEARTBEAT_SECONDS)
+            self._send({"doing": self._doing, "notice": self._noticed})
+            self._beats.wait(HEARTBEAT_SECONDS)
+            self._beats.clear()
+
+    def notice(self, number: int, frame: Any) -> None:
+        """This process will be ended soon, as a machine on the spot market is. The engine is told, and asks for a save.
+        By the heartbeat's thread: a signal's handler that waits for a lock may wait for itself."""
+        self._noticed = True
+        self._beats.set()
 
     def _do(self, action: str) -> None:
         self._doing = action
@@ -117,6 +130,44 @@ class Worker:
                 self._channel.sendall(line)
         except OSError:
             os._exit(0)
+
+
+class Masking(io.TextIOBase):
+    """A stream into a log that shows no secrets: those of the environment, and of the tasks it was told of. A secret
+    that comes in pieces, or from a library below Python, is not recognised.
+
+    >>> stream = Masking(io.StringIO(), variables={"HF_TOKEN": "hf_12345"})
+    >>> stream.write("hello hf_12345") and stream.below.getvalue()
+    'hello ***'
+    """
+
+    def __init__(self, below: Any, *, variables: Mapping[str, str]) -> None:
+        self.below = below
+        self._secrets = secrets_of_environment(variables)
+        self._redact = hiding(self._secrets)
+
+    def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
+        """Show no secrets of these, either."""
+        self._secrets = self._secrets.union(*map(secrets_of, parameters))
+        self._redact = hiding(self._secrets)
+
+    def write(self, text: str) -> int:
+        """Write it masked."""
+        self.below.write(self._redact(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what is below."""
+        self.below.flush()
+
+    def fileno(self) -> int:
+        """The file below; what is written there directly is not masked."""
+        return int(self.below.fileno())
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream below."""
+        return str(self.below.encoding)
 
 
 def _calm(torch: Any, *, threads: int) -> None:
@@ -144,9 +195,12 @@ def main() -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     os.environ["DOVETAIL_WORKER"] = "1"
+    sys.stdout, sys.stderr = (Masking(stream, variables=os.environ) for stream in (sys.stdout, sys.stderr))
     if cores := [int(core) for core in sys.argv[2:]]:
         os.sched_setaffinity(0, cores)
-    Worker(socket.socket(fileno=int(sys.argv[1]))).main()
+    worker = Worker(socket.socket(fileno=int(sys.argv[1])))
+    signal.signal(signal.SIGTERM, worker.notice)
+    worker.main()
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ class Cursor:
         self.epoch = 0
         self.index = 0
 
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the first batches of this epoch."""
+        return tuple(self._digests)
+
     def take(self, count: int) -> list[Any]:
         """The next `count` batches, all of one epoch."""
         taken = self._take_up_to(count)

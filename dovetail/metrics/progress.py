@@ -1,6 +1,7 @@
 """Where every task stands, folded from events: the same answer for the controller, the terminal and the report."""
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ from dovetail.vocabulary import Event
 STATUSES = {
     "pending": "not running, to be placed",
     "running": "an attempt is under way",
+    "paused": "saved, and not to be placed until a user resumes it",
     "resting": "reached a rung of successive halving and waits for the others",
     "finished": "met its stopping rule",
     "halved": "left behind by successive halving",
@@ -49,6 +51,12 @@ class Progress:
     last_step: int = 0
     reason: str = ""
     vanished: bool = False
+    # Asked to be kept out of plans: its status says so once no attempt is under way.
+    paused: bool = False
+    # When it was given to a daemon, if ever; how much it counts to planners and policies; when it is to have ended.
+    submitted_seconds: float | None = None
+    priority: float = 1.0
+    deadline_seconds: float = math.inf
     fingerprint: dict[str, Any] | None = None
     # What is lost without progress in between counts against the retry budget.
     losses: int = 0
@@ -78,6 +86,11 @@ def fold(events: Iterable[Event], progress: dict[str, Progress] | None = None) -
 
 def _nothing(one: Progress, event: Event) -> None:
     """Most kinds of event do not change where a task stands."""
+
+
+def _submitted(one: Progress, event: Event) -> None:
+    one.submitted_seconds, one.priority = event.at_seconds, event.data["priority"]
+    one.deadline_seconds = event.data.get("deadline_seconds", math.inf)
 
 
 def _fingerprinted(one: Progress, event: Event) -> None:
@@ -118,7 +131,7 @@ def _saved(one: Progress, event: Event) -> None:
 
 def _ended(status: str) -> Any:
     def handle(one: Progress, event: Event) -> None:
-        one.status = status
+        one.status = _waiting(one) if status == "pending" else status
         one.reason = event.data.get("reason", "")
         one.step = event.data.get("step", one.step)
         one.metrics |= event.data.get("metrics", {})
@@ -129,6 +142,10 @@ def _ended(status: str) -> Any:
     return handle
 
 
+def _waiting(one: Progress) -> str:
+    return "paused" if one.paused else "pending"
+
+
 def _lost(one: Progress, event: Event) -> None:
     _ended("pending")(one, event)
     one.losses += 1
@@ -136,16 +153,26 @@ def _lost(one: Progress, event: Event) -> None:
 
 
 def _retried(one: Progress, event: Event) -> None:
-    one.status, one.losses, one.step, one.reason = "pending", 0, one.saved_step, ""
+    one.status, one.losses, one.step, one.reason = _waiting(one), 0, one.saved_step, ""
 
 
 def _promoted(one: Progress, event: Event) -> None:
-    one.status, one.promoted_step = "pending", event.data["step"]
+    one.status, one.promoted_step = _waiting(one), event.data["step"]
 
 
 def _extended(one: Progress, event: Event) -> None:
     if one.status in ("finished", "halved"):
-        one.status, one.reason = "pending", ""
+        one.status, one.reason = _waiting(one), ""
+
+
+def _paused(one: Progress, event: Event) -> None:
+    one.paused = event.kind == "paused"
+    if one.status in ("pending", "paused"):
+        one.status = _waiting(one)
+
+
+def _prioritized(one: Progress, event: Event) -> None:
+    one.priority = event.data["priority"]
 
 
 def _vanished(one: Progress, event: Event) -> None:
@@ -153,6 +180,7 @@ def _vanished(one: Progress, event: Event) -> None:
 
 
 _HANDLERS = {
+    "submitted": _submitted,
     "fingerprinted": _fingerprinted,
     "started": _started,
     "progress": _progressed,
@@ -166,6 +194,9 @@ _HANDLERS = {
     "lost": _lost,
     "retried": _retried,
     "promoted": _promoted,
+    "paused": _paused,
+    "resumed": _paused,
+    "prioritized": _prioritized,
     "extended": _extended,
     "vanished": _vanished,
     "changed": _vanished,

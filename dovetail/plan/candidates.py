@@ -10,7 +10,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dovetail.plan.predict import PREDICTORS, fuse, replicate, spill
+from dovetail.plan.partition import Fabric
+from dovetail.plan.predict import PREDICTORS, fuse, pipeline, replicate, spill, together
 from dovetail.vocabulary import RANKED, Cluster, Kind, Node, Option, Profile, Rejection
 from dovetail.vocabulary.units import show_bytes
 
@@ -20,6 +21,9 @@ _BUDGETS = (15 / 16, 1 / 2, 1 / 4)
 _GANGS = (2, 4)
 # Copies must be predicted to take at most this share of the time to be worth a trial: it costs seconds on all devices.
 _CLEARLY = 0.85
+# Reading batches once must save this share of the steps of those that share them, for at most so many different models.
+_SAVED, _MOST_TOGETHER = 0.05, 8
+_GANGED = ("fuse", "interleave", "together")
 # And so many where they are fused, of families of which one such gang was measured.
 _FUSED = (2, 4, 8, 16, 32, 64)
 # Steps on a CPU are tried fused only where they are shorter than this.
@@ -130,9 +134,10 @@ def options(
     """The options that fit this cluster, less the dominated ones; and why the others do not fit.
 
     Offered are what was measured, and what is predicted from a profile with layers: spilling on an accelerator whose
-    memory, or a part of it, does not hold the model. With `gangs`, also interleaving several models on one where that
-    beats one after another; without, there are none, because planner 'list' places one task at a time and a bound
-    should not count on what it cannot do.
+    memory, or a part of it, does not hold the model; and pipelines of steps with several microbatches, where they
+    should be clearly faster than what was measured on as many devices. With `gangs`, also interleaving several models
+    on one where that beats one after another, and those that read the same batches together; without, there are none,
+    because planner 'list' places one task at a time and a bound should not count on what it cannot do.
 
     Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
     have were measured elsewhere; they are neither options nor rejections here.
@@ -145,17 +150,17 @@ def options(
     ([('small',)], [('large',)])
     """
     present = {kind.name for kind, count in cluster.counts() if count}
-    known = [
-        each for each in profiles if each.kind in present and (gangs or each.technique not in ("fuse", "interleave"))
-    ]
+    known = [each for each in profiles if each.kind in present and (gangs or each.technique not in _GANGED)]
     latest = tuple({(_trial(each), each.knobs): each for each in known}.values())
     offered: list[Option | Rejection] = [_measured(profile, cluster) for profile in latest]
     offered += _spilled(latest, cluster)
+    offered += _pipelined(latest, cluster)
     judged = [each if isinstance(each, Rejection) else misfit(each, cluster) or each for each in offered]
     fitting = [each for each in judged if isinstance(each, Option)]
     if gangs:
         fitting += _interleaved(latest, cluster, fitting)
         fitting += _fused(latest, cluster, fitting)
+        fitting += _together(latest, cluster)
     return tuple(_undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
 
 
@@ -302,6 +307,37 @@ def _spilled(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[Option |
                 yield found
 
 
+def _pipelined(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[Option]:
+    """Pipelines of families whose layers are known: of one stage for each device, with the timetable that the program
+    asks for, and else with 1F1B, which is the mathematics of one device."""
+    for kind in cluster.kinds:
+        mine = [each for each in profiles if each.kind == kind.name]
+        for profile in _with_layers(each for each in mine if each.count == 1 and each.edges):
+            if profile.accumulate < 2 and not profile.timetable:
+                continue
+            for count in counts(cluster, kind, technique="pipeline"):
+                rivals = [each for each in mine if each.family == profile.family and each.count <= count]
+                is_threaded = kind.processor != "cpu" or any(each.count == count for each in rivals)
+                found = _pipeline(profile, kind, _neighbours(cluster, kind, count))
+                least_seconds = min(each.step_seconds for each in rivals)
+                if is_threaded and isinstance(found, Option) and found.step_seconds[0] < _CLEARLY * least_seconds:
+                    yield found
+
+
+@functools.lru_cache(maxsize=1024)
+def _pipeline(profile: Profile, kind: Kind, fabric: Fabric) -> Option | Rejection:
+    timetable, devices = profile.timetable or "1f1b", len(fabric.places)
+    made = pipeline.predict(profile, kind=kind, fabric=fabric, timetable=timetable, depth=devices, width=1)
+    return made.option if isinstance(made, pipeline.Prediction) else made
+
+
+def _neighbours(cluster: Cluster, kind: Kind, count: int) -> Fabric:
+    """So many devices of a kind on one node that has them."""
+    per_node = _devices_per_node(cluster, kind.name)
+    node = next(name for name, devices in per_node.items() if devices >= count)
+    return Fabric.of(cluster, devices=[d.name for d in cluster.of_kind(kind.name) if d.node == node][:count])
+
+
 def _interleaved(profiles: Sequence[Profile], cluster: Cluster, alone: Sequence[Option]) -> Iterator[Option]:
     """Gangs of which not every member fits its part of the device, where they beat their members one after another."""
     for kind, able in _accelerators(profiles, cluster):
@@ -330,6 +366,24 @@ def _fused(profiles: Sequence[Profile], cluster: Cluster, alone: Sequence[Option
             found = fuse.predict(profile, alone=one, kind=kind, members=members)
             is_measured = members == profile.knobs.get("members", fuse.TRIED)
             if not is_measured and found.step_seconds[0] < members * best and misfit(found, cluster) is None:
+                yield found
+
+
+def _together(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[Option]:
+    """Gangs that read the same batches, where reading them once saves a good part of their steps."""
+    groups: dict[tuple[str, int, str], list[Profile]] = {}
+    for profile in profiles:
+        if profile.shares and profile.technique == "resident":
+            groups.setdefault((profile.kind, profile.count, profile.shares), []).append(profile)
+    for (kind, _, _), group in groups.items():
+        equal = [(profile,) * members for profile in group for members in _GANGS]
+        whole = [tuple(group[:_MOST_TOGETHER])] if len(group) > 2 else []
+        for gang in (*equal, *itertools.combinations(group[:_PAIRED], 2), *whole):
+            total = sum(profile.step_seconds for profile in gang)
+            if len({profile.accumulate for profile in gang}) > 1 or together.saved_seconds(gang) < _SAVED * total:
+                continue
+            found = together.predict(gang, kind=cluster.kind(kind))
+            if misfit(found, cluster) is None:
                 yield found
 
 

@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from dovetail.plan.linear import Indices, Numbers, Program, maximise
+from dovetail.plan.solver.linear import Indices, Numbers, Program, maximise
 
 GAP = 1e-6
 _ROUNDS = 400
@@ -34,18 +34,29 @@ class Decomposed:
 
 
 def decompose(
-    *, groups: Indices, kinds: Indices, rates: Numbers, draws: Numbers, sizes: Numbers, capacity: Numbers
+    *,
+    groups: Indices,
+    kinds: Indices,
+    rates: Numbers,
+    draws: Numbers,
+    spends: Numbers,
+    sizes: Numbers,
+    capacity: Numbers,
 ) -> Decomposed:
-    """Maximise t with Σ rates·x ≥ sizes·t in each group, Σ x ≤ sizes in each group, Σ draws·x ≤ capacity for each kind.
+    """Maximise t with Σ rates·x ≥ sizes·t in each group, Σ x ≤ sizes in each group, Σ draws·x ≤ capacity for each kind,
+    and Σ spends·x ≤ the last of the capacity, which is money and may be infinite.
 
     Column i runs one task of `groups[i]` on `kinds[i]`.
 
     >>> two = decompose(groups=np.array([0, 1]), kinds=np.array([0, 0]), rates=np.array([1.0, 2.0]),
-    ...                 draws=np.ones(2), sizes=np.ones(2), capacity=np.ones(1))
+    ...                 draws=np.ones(2), spends=np.zeros(2), sizes=np.ones(2), capacity=np.array([1.0, np.inf]))
     >>> round(two.level, 5)
     0.66667
     """
-    market = _Market(groups=groups, kinds=kinds, rates=rates, draws=draws, sizes=sizes, capacity=capacity)
+    market = _Market(groups=groups, kinds=kinds, rates=rates, draws=draws, spends=spends, sizes=sizes)
+    if not np.isfinite(capacity[-1]):
+        # Money that nobody counts: as much as could be spent.
+        capacity = np.append(capacity[:-1], 1.0 + float(np.max(spends, initial=0.0)) * float(sizes.sum()))
     points = [_Point(x=np.zeros(groups.size), level=0.0, use=np.zeros(capacity.size))]
     # With prices of zero everybody has the best, at a level nothing exceeds.
     best_prices, bound = np.zeros(capacity.size), np.inf
@@ -72,22 +83,24 @@ class _Point:
 
 
 def _mix(points: list[_Point], capacity: Numbers) -> tuple[Numbers, float, Numbers]:
-    """The weights of the best mix of the points, its level, and the worth of a device of each kind in it."""
-    size, kinds = len(points), capacity.size
-    uses = np.array([point.use for point in points]) / capacity
-    row, column = np.meshgrid(np.arange(kinds + 1), np.arange(size), indexing="ij")
+    """The weights of the best mix of the points, its level, and what each pool is worth in it."""
+    size, pools = len(points), capacity.size
+    # Of what there is none, nothing may be used.
+    there = np.where(capacity > 0, capacity, 1.0)
+    uses = np.array([point.use for point in points]) / there
+    row, column = np.meshgrid(np.arange(pools + 1), np.arange(size), indexing="ij")
     found = maximise(
         Program(
             objective=np.array([point.level for point in points]),
             rows=row.ravel(),
             columns=column.ravel(),
             values=np.vstack([uses.T, np.ones(size)]).ravel(),
-            lower=np.append(np.full(kinds, -np.inf), 1.0),
-            upper=np.ones(kinds + 1),
+            lower=np.append(np.full(pools, -np.inf), 1.0),
+            upper=np.append(capacity / there, 1.0),
         )
     )
     assert found is not None, "doing nothing is always possible"
-    return found.x, found.value, np.maximum(found.duals[:kinds], 0.0) / capacity
+    return found.x, found.value, np.maximum(found.duals[:pools], 0.0) / there
 
 
 class _Market:
@@ -95,14 +108,13 @@ class _Market:
     the order of rates, so that all hulls are found at once."""
 
     def __init__(
-        self, *, groups: Indices, kinds: Indices, rates: Numbers, draws: Numbers, sizes: Numbers, capacity: Numbers
+        self, *, groups: Indices, kinds: Indices, rates: Numbers, draws: Numbers, spends: Numbers, sizes: Numbers
     ) -> None:
         order = np.lexsort((rates, groups))
         counts = np.bincount(groups, minlength=sizes.size)
         rank = np.arange(groups.size) - np.repeat(np.cumsum(counts) - counts, counts)
         self._place = (groups[order], rank + 1)
-        self._order, self._sizes, self._kinds, self._draws = order, sizes, kinds, draws
-        self._capacity = capacity
+        self._order, self._sizes, self._kinds, self._draws, self._spends = order, sizes, kinds, draws, spends
         shape = (sizes.size, int(counts.max()) + 1)
         # Rank 0 is to do nothing; ranks that a group does not have repeat its last, which the hull passes over.
         self._rates = np.zeros(shape)
@@ -115,11 +127,12 @@ class _Market:
         """What maximises level less what its use costs at these prices."""
         spend = np.full(self._rates.shape, np.inf)
         spend[:, 0] = 0.0
-        spend[self._place] = (self._draws * prices[self._kinds])[self._order]
+        spend[self._place] = (self._draws * prices[self._kinds] + self._spends * prices[-1])[self._order]
         on_hull = self._hull(spend)
         level = self._level(spend, on_hull)
         x = self._bought(level, spend, on_hull)
-        use = np.bincount(self._kinds, self._draws * x, minlength=self._capacity.size).astype(np.float64)
+        use = np.bincount(self._kinds, self._draws * x, minlength=prices.size).astype(np.float64)
+        use[-1] = float(self._spends @ x)
         return _Point(x=x, level=level, use=use)
 
     def _hull(self, spend: Numbers) -> list[tuple[Numbers, Numbers, Indices, Indices]]:

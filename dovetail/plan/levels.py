@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.plan.decompose import decompose
-from dovetail.plan.linear import Numbers, Program, maximise
 from dovetail.plan.shares import Columns
+from dovetail.plan.solver.linear import Numbers, Program, maximise
 
 # From so many groups on, when no gang ties them together, prices for the kinds decide faster than simplex.
 MANY_GROUPS = 1000
@@ -39,10 +39,13 @@ def raise_together(
     lifted: NDArray[np.bool_] | None = None,
     floors: Numbers | None = None,
     spread: bool = True,
+    then: Numbers | None = None,
 ) -> Raised | None:
     """Raise the lifted groups (all, if not given) together, or None where the floors cannot be kept.
 
-    With `spread`, what the worst off leave is given where it makes the most units of rate, which is Pareto optimal.
+    With `spread`, what the worst off leave is given where it makes the most units of rate, which is Pareto optimal, or
+    with `then` where `then·x` is largest. Very many groups that no gang ties together are raised by prices, which stops
+    at the level: what is left over is for the rounds to fill.
 
     >>> from dovetail.plan.problem import Problem
     >>> from dovetail.plan.shares import columns
@@ -57,12 +60,12 @@ def raise_together(
     groups = columns.sizes.size
     if groups == 0:
         return Raised(x=np.zeros(0), level=0.0, bound=0.0, holding=np.zeros(0))
-    if lifted is None and floors is None and _is_separable(columns):
+    if lifted is None and floors is None and then is None and _is_separable(columns):
         return _raised_by_prices(columns, units)
     lifted = np.ones(groups, bool) if lifted is None else lifted
     program = _program(columns, units, lifted, np.zeros(groups) if floors is None else floors)
-    worths = np.append(columns.worths(units), 0.0)
-    found = maximise(program, then=worths if spread else None)
+    worths = columns.worths(units) if then is None else then
+    found = maximise(program, then=np.append(worths, 0.0) if spread else None)
     if found is None:
         return None
     holding = np.where(lifted, np.abs(found.duals[-groups:]), 0.0)
@@ -92,8 +95,7 @@ def most_worth(columns: Columns, *, worths: Numbers, floors: Numbers) -> Numbers
 
 
 def _is_separable(columns: Columns) -> bool:
-    alone = columns.sizes.size >= MANY_GROUPS and bool(columns.single.all())
-    return alone and not np.isfinite(columns.capacity[-1])
+    return columns.sizes.size >= MANY_GROUPS and bool(columns.single.all())
 
 
 def _raised_by_prices(columns: Columns, units: Numbers) -> Raised:
@@ -102,8 +104,9 @@ def _raised_by_prices(columns: Columns, units: Numbers) -> Raised:
         kinds=columns.kinds,
         rates=columns.entry_rate / units[columns.entry_group],
         draws=columns.draws,
+        spends=columns.prices,
         sizes=columns.sizes,
-        capacity=columns.capacity[:-1],
+        capacity=columns.capacity,
     )
     return Raised(x=found.x, level=found.level, bound=found.bound, holding=np.zeros(units.size))
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.plan.linear import Indices, Numbers
 from dovetail.plan.problem import Problem
+from dovetail.plan.solver.linear import Indices, Numbers
 from dovetail.vocabulary import Allocation, InvalidWorkload, Member, NoFeasiblePlan, Option, Share
 
 _SHOWN = 5
@@ -127,6 +127,8 @@ def columns(problem: Problem, *, alike: Callable[[Member], Hashable] | None = No
     _refuse_bad_input(problem)
     by_family = {family.name: _split(family.members, alike) for family in problem.families if family.members}
     _refuse_without_options(problem, by_family)
+    if by_family and problem.spend_limit_per_hour <= 0:
+        refuse_too_little_money(problem)
     members = [group for groups in by_family.values() for group in groups]
     first = dict(zip(by_family, itertools.accumulate(map(len, by_family.values()), initial=0), strict=False))
     numbers = {name: range(first[name], first[name] + len(groups)) for name, groups in by_family.items()}
@@ -248,6 +250,25 @@ def _refuse_bad_input(problem: Problem) -> None:
     strange = sorted({option.kind for option in problem.options} - known)
     if strange:
         raise InvalidWorkload(f"options must be on kinds of the cluster, {sorted(known)}; found {_some(strange)} not.")
+
+
+def refuse_too_little_money(problem: Problem) -> None:
+    """Say what the cheapest option costs, where the limit does not pay for any that a policy could give.
+
+    >>> from dovetail.plan.policies import example
+    >>> refuse_too_little_money(example())
+    """
+    there = {family.name for family in problem.families if family.members}
+    prices = {kind.name: kind.price_per_hour for kind in problem.cluster.kinds}
+    mine = [option for option in problem.options if option.families[0] in there and len(option.families) == 1]
+    least = min(mine, key=lambda option: option.count * prices[option.kind])
+    needed = least.count * prices[least.kind]
+    if needed > problem.spend_limit_per_hour:
+        raise NoFeasiblePlan(
+            f"what may be spent must pay for some task, at least {needed:g} an hour ({least.families[0]!r} on "
+            f"{least.count} {least.kind!r}); the limit is {problem.spend_limit_per_hour:g}. Raise it, or choose a "
+            "policy that gives parts of the time."
+        )
 
 
 def _refuse_without_options(problem: Problem, by_family: dict[str, list[tuple[Member, ...]]]) -> None:

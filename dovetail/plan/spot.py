@@ -6,9 +6,9 @@ future price. Pure: no clock, no series, no money spent.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dovetail.vocabulary import InvalidWorkload
+from dovetail.vocabulary import Cluster, InvalidWorkload
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,26 @@ def by_deadline(
     if left_seconds - period_seconds < work_seconds + 2 * moving_seconds:
         return "on demand"
     return "spot" if spot_offered else "wait"
+
+
+def priced(cluster: Cluster, prices_per_hour: Mapping[str, float]) -> Cluster:
+    """The cluster at the prices of now, by kind: what share policies that count money read.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="v100", processor="cuda", price_per_hour=3.06))
+    >>> priced(cluster, {"v100": 0.92}).kind("v100").price_per_hour
+    0.92
+    """
+    for kind in cluster.kinds:
+        price = prices_per_hour.get(kind.name)
+        if price is None or not 0 <= price < float("inf"):
+            found = "there is none" if price is None else f"got {price}"
+            raise InvalidWorkload(
+                f"every kind must have a price of now, a number of at least 0; for {kind.name!r} {found}. Give its "
+                "price on demand where spot is not offered."
+            )
+    kinds = tuple(dataclasses.replace(kind, price_per_hour=prices_per_hour[kind.name]) for kind in cluster.kinds)
+    return dataclasses.replace(cluster, kinds=kinds)
 
 
 def _here(quotes: Iterable[Quote], standing: Standing) -> Quote | None:

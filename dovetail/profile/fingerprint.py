@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.feed import digest
 from dovetail.profile.batches import batch_bytes, structure
 from dovetail.profile.source import Sources, package_of, without_addresses
 from dovetail.train.base import Training
@@ -69,10 +70,22 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
         "batch": structure(batch),
         "optimizers": {name: _optimizer(each, training.model) for name, each in training.optimizers().items()},
         "schedule": type(training.schedule).__qualname__,
-        "step": [training.accumulate, training.clip_norm is not None, training.precision],
+        "step": [
+            training.accumulate,
+            training.clip_norm is not None,
+            training.precision,
+            *([training.timetable] if training.timetable else ()),
+        ],
+        # Of one family are tasks that can take each other's place in a gang: those that share must read the same.
+        **({"shares": shared(training, batch)} if training.shares else {}),
         "rhythm": [training.evaluate_every, training.steps_per_epoch()],
         "versions": versions(training),
     }
+
+
+def shared(training: Training, batch: Any) -> str:
+    """What names the batches that a training shares, its first one included; empty where it shares none."""
+    return f"{training.shares} {digest(batch)}" if training.shares else ""
 
 
 def _module(name: str, module: nn.Module) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 
 from dovetail.profile.batches import batch_bytes
 from dovetail.profile.clocks import synchronize
-from dovetail.profile.fingerprint import versions
+from dovetail.profile.fingerprint import shared, versions
 from dovetail.profile.layers import Edges, Layers, measure_layers
 from dovetail.profile.memory import PeakMemory
 from dovetail.train import checkpoint
@@ -29,6 +29,7 @@ from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
 
 MOST_STEPS = 200
 SAMPLE_BYTES = 1 << 30
+MOST_READ, READING_SECONDS = 20, 0.3
 
 
 def measure(
@@ -111,6 +112,9 @@ def measure(
         accumulate=training.accumulate,
         clips=training.clip_norm is not None,
         precision=training.precision,
+        timetable=training.timetable or "",
+        shares=shared(training, batch),
+        batch_seconds=_batch_seconds(training) if training.shares else 0.0,
     )
 
 
@@ -190,6 +194,20 @@ def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]
     found = action()
     synchronize(device)
     return time.perf_counter() - start, found
+
+
+def _batch_seconds(training: Training) -> float:
+    """The median seconds that reading one batch takes."""
+    timed: list[float] = []
+    batches, began = iter(training.batches), time.perf_counter()
+    while len(timed) < MOST_READ and time.perf_counter() - began < READING_SECONDS:
+        start = time.perf_counter()
+        try:
+            next(batches)
+        except StopIteration:
+            break
+        timed.append(time.perf_counter() - start)
+    return statistics.median(timed) if timed else 0.0
 
 
 def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:

@@ -7,17 +7,23 @@ NORMAL would lose the last ones. Writes come in batches, one transaction each.
 import dataclasses
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from dovetail.store import soundness
 from dovetail.store.schema import MIGRATIONS
 from dovetail.vocabulary import Event, Plan, Profile, StoreError, Task, dumps, loads
 from dovetail.vocabulary.records import plain
+from dovetail.vocabulary.units import show_bytes
 
 T = TypeVar("T")
+
+# How long to wait for another process that has the file locked: a backup, a user's own sqlite3.
+LOCKED_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,32 +55,63 @@ class Store:
 
     def __init__(self, home: Path | None, *, write: bool = False) -> None:
         self.home = home
+        self.fell_back = ""
+        """What was found wrong with the file where an earlier copy took its place."""
+        self._writes = write and home is not None
         try:
-            self._connection = self._connect(home, write)
-            self._migrate(write)
+            self._open(write)
         except (sqlite3.Error, OSError) as error:
+            room = f" ({show_bytes(_free_bytes(home))} are free)" if home else ""
             raise StoreError(
-                f"the store at {home} must be a directory that this user can "
-                f"{'write' if write else 'read'}; found: {error}. Check its permissions and its disk, or use --store."
+                f"the store at {home} must be a directory that this user can {'write' if write else 'read'}; "
+                f"found: {error}. Check its permissions and its disk{room}, or use --store."
             ) from error
 
-    @staticmethod
-    def _connect(home: Path | None, write: bool) -> sqlite3.Connection:
+    def _open(self, write: bool) -> None:
+        """Readers look at what they read; who writes looks at everything first, and falls back where it is damaged."""
+        if not self._writes:
+            self._connect(write)
+            self._migrate(write)
+            return
+        assert self.home is not None
+        if wrong := self._damage():
+            if not soundness.fall_back(self.home):
+                raise sqlite3.DatabaseError(wrong)
+            self.fell_back = wrong
+            self._connect(write)
+            self._migrate(write)
+        soundness.keep_copy(self._connection, self.home)
+
+    def _damage(self) -> str:
+        try:
+            self._connect(True)
+            self._migrate(True)
+            wrong = soundness.damage(self._connection)
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:  # locked, full, not permitted: not the file's fault
+                raise
+            wrong = str(error)
+        if wrong:
+            self._connection.close()
+        return wrong
+
+    def _connect(self, write: bool) -> None:
+        home = self.home
         if home is None:
-            return sqlite3.connect(":memory:", isolation_level=None)
-        path = home / "store.sqlite"
+            self._connection = sqlite3.connect(":memory:", isolation_level=None)
+            return
+        path = home / soundness.FILE
         if write:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         elif not path.exists():
             raise StoreError(f"there must be a store at {home}; found none. Run something first, or use --store.")
-        connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_SECONDS)
         if write:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
         else:
-            connection.execute("PRAGMA query_only=ON")
-        return connection
+            self._connection.execute("PRAGMA query_only=ON")
 
     def _migrate(self, write: bool) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -103,40 +140,36 @@ class Store:
         """Write all of this in one transaction; when it returns, it is on disk. `tasks` are (workload, task)."""
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO events (kind, task, attempt, at_seconds, data) VALUES (?, ?, ?, ?, ?)",
-                [(e.kind, e.task, e.attempt, e.at_seconds, dumps(e.data)) for e in events],
+                _insert("events"),
+                [self._sealed(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data)) for e in events],
             )
             connection.executemany(
-                "INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?)",
-                [(p.task, p.name, p.step, p.value, p.at_seconds) for p in points],
+                _insert("points"),
+                [self._sealed(p.task, p.name, p.step, _number(p.value), float(p.at_seconds)) for p in points],
             )
             connection.executemany(
-                "INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?)",
-                [(task.identity, workload, task.name, dumps(task)) for workload, task in tasks],
+                _insert("tasks"),
+                [self._sealed(task.identity, workload, task.name, dumps(task)) for workload, task in tasks],
             )
             connection.executemany(
-                "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?)",
-                [(p.family, p.technique, p.kind, p.count, dumps(p)) for p in profiles],
+                _insert("profiles"),
+                [self._sealed(p.family, p.technique, p.kind, p.count, dumps(p)) for p in profiles],
             )
             connection.executemany(
-                "INSERT OR REPLACE INTO hardware VALUES (?, ?)", [(name, dumps(record)) for name, record in hardware]
+                _insert("hardware"), [self._sealed(name, dumps(record)) for name, record in hardware]
             )
 
     def add_plan(self, plan: Plan, *, workload: str, at_seconds: float) -> int:
         """Keep a plan; gives its number."""
         with self._transaction() as connection:
-            cursor = connection.execute(
-                "INSERT INTO plans (workload, at_seconds, record) VALUES (?, ?, ?)", (workload, at_seconds, dumps(plan))
-            )
+            cursor = connection.execute(_insert("plans"), self._sealed(workload, float(at_seconds), dumps(plan)))
         return int(cursor.lastrowid or 0)
 
     def events(self, *, task: str | None = None, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, with their numbers: of one task or of all, those after a number."""
-        query = "SELECT number, kind, task, attempt, at_seconds, data FROM events WHERE number > ?"
-        rows = self._rows(
-            query + (" AND task = ?" if task is not None else ""), (after, *([] if task is None else [task]))
-        )
-        for number, kind, name, attempt, at, data in rows:
+        where = "WHERE number > ?" + (" AND task = ?" if task is not None else "")
+        rows = self._checked("events", where, (after, *([] if task is None else [task])), number=True)
+        for kind, name, attempt, at, data, number in rows:
             yield (
                 number,
                 Event(kind=kind, task=name, attempt=attempt, at_seconds=at, data=plain(json.loads(data))),
@@ -144,39 +177,41 @@ class Store:
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """A task's metrics, by name and step."""
-        query = "SELECT name, step, value, at_seconds FROM points WHERE task = ?" + (
-            " AND name = ?" if name is not None else ""
-        )
-        rows = self._rows(query + " ORDER BY name, step", (task, *([] if name is None else [name])))
+        where = "WHERE task = ?" + (" AND name = ?" if name is not None else "")
+        rows = self._checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
         # SQLite keeps NaN as NULL.
         return [
             Point(task=task, name=n, step=s, value=float("nan") if v is None else v, at_seconds=at)
-            for n, s, v, at in rows
+            for _, n, s, v, at in rows
         ]
 
     def tasks(self, *, workload: str | None = None) -> list[tuple[str, Task]]:
         """(workload, task) in the order in which they came."""
-        query = "SELECT workload, record FROM tasks" + (" WHERE workload = ?" if workload is not None else "")
-        rows = self._rows(query + " ORDER BY rowid", (workload,) if workload is not None else ())
-        return [(name, loads(Task, record)) for name, record in rows]
+        where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
+        rows = self._checked("tasks", f"{where} ORDER BY rowid", arguments)
+        return [(name, loads(Task, record)) for _, name, _, record in rows]
 
     def profiles(self) -> list[Profile]:
         """Everything measured of models."""
-        return [loads(Profile, record) for (record,) in self._rows("SELECT record FROM profiles", ())]
+        return [loads(Profile, row[-1]) for row in self._checked("profiles", "", ())]
 
     def plans(self, *, workload: str | None = None) -> list[tuple[int, float, Plan]]:
         """(number, when, plan), oldest first."""
-        query = "SELECT number, at_seconds, record FROM plans" + (" WHERE workload = ?" if workload is not None else "")
-        rows = self._rows(query + " ORDER BY number", (workload,) if workload is not None else ())
-        return [(number, at, loads(Plan, record)) for number, at, record in rows]
+        where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
+        rows = self._checked("plans", f"{where} ORDER BY number", arguments, number=True)
+        return [(number, at, loads(Plan, record)) for _, at, record, number in rows]
 
     def hardware(self, name: str, cls: type[T]) -> T | None:
         """What was measured of the machine under this name, if anything."""
-        rows = self._rows("SELECT record FROM hardware WHERE name = ?", (name,))
-        return loads(cls, rows[0][0]) if rows else None
+        rows = self._checked("hardware", "WHERE name = ?", (name,))
+        return loads(cls, rows[0][-1]) if rows else None
 
     def close(self) -> None:
         """Close the database. May be called twice."""
+        if self._writes:
+            assert self.home is not None
+            soundness.keep_copy(self._connection, self.home)
+            self._writes = False
         self._connection.close()
 
     def __enter__(self) -> "Store":
@@ -185,14 +220,46 @@ class Store:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _rows(self, query: str, arguments: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    def _checked(
+        self, table: str, where: str, arguments: tuple[Any, ...], *, number: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a table, each held against its checksum; with `number`, each with its number last."""
+        columns = soundness.COLUMNS[table]
+        query = f"SELECT checksum, {columns}{', number' if number else ''} FROM {table} {where}"
         try:
-            return self._connection.execute(query, arguments).fetchall()
-        except sqlite3.Error as error:
+            found = self._connection.execute(query, arguments).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
+        for seal, *values in found:
+            if seal is not None and soundness.checksum(*(values[:-1] if number else values)) != seal:
+                raise StoreError(
+                    f"the store at {self.home} must be as it was written; a row of its table {table} does not match "
+                    f"its checksum. 'dovetail run' falls back to the last copy that was whole."
+                )
+        return [row[1:] for row in found]
+
+    def _sealed(self, *values: Any) -> tuple[Any, ...]:
+        """A row with its checksum. What is kept in memory needs none."""
+        return (*values, soundness.checksum(*values) if self._writes else None)
 
     def _transaction(self) -> "_Transaction":
         return _Transaction(self._connection, self.home)
+
+
+def _insert(table: str) -> str:
+    columns = soundness.COLUMNS[table]
+    places = ", ".join("?" * (columns.count(",") + 2))
+    return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
+
+
+def _number(value: float) -> float | None:
+    """SQLite keeps NaN as NULL."""
+    return None if value != value else float(value)
+
+
+def _free_bytes(home: Path) -> int:
+    existing = next(each for each in (home, *home.absolute().parents) if each.exists())
+    return shutil.disk_usage(existing).free
 
 
 class _Transaction:
@@ -219,7 +286,8 @@ class _Transaction:
             raise self._refused(error) from error
 
     def _refused(self, problem: sqlite3.Error) -> StoreError:
+        room = f" ({show_bytes(_free_bytes(self._home))} are free)" if self._home else ""
         return StoreError(
-            f"the store at {self._home} must accept writes; found: {problem}. Free some disk space or check "
+            f"the store at {self._home} must accept writes; found: {problem}. Free some disk space{room} or check "
             f"its permissions, then run again: what was acknowledged before is safe."
         )

@@ -1,8 +1,9 @@
 """The fence: which attempt of a task may commit. A stale attempt that wakes up late finds it raised."""
 
-import os
+import hashlib
 from pathlib import Path
 
+from dovetail.store.whole import write_whole
 from dovetail.vocabulary import CheckpointError
 
 
@@ -15,12 +16,8 @@ def raise_fence(directory: Path, attempt: int) -> None:
     ...     check_fence(Path(folder), 2)
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = directory / f".attempt-{os.getpid()}"
-    with open(temporary, "w") as file:
-        file.write(str(attempt))
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, directory / "attempt")
+    text = str(attempt)
+    write_whole(directory / "attempt", f"{text} {_digest(text)}".encode())
 
 
 def check_fence(directory: Path, attempt: int) -> None:
@@ -28,12 +25,23 @@ def check_fence(directory: Path, attempt: int) -> None:
 
     >>> check_fence(Path("nowhere"), 1)
     """
+    path = directory / "attempt"
     try:
-        current = int((directory / "attempt").read_text())
+        text, _, digest = path.read_text(errors="replace").partition(" ")
     except FileNotFoundError:
         return
+    if digest != _digest(text):
+        raise CheckpointError(
+            f"{path} must match its checksum; its bytes were altered, so it cannot say which attempt may save. Nothing "
+            f"was written. The next attempt makes it anew: run again."
+        )
+    current = int(text)
     if attempt < current:
         raise CheckpointError(
             f"a task must be saved by its newest attempt, {current}; this is attempt {attempt}, which was given up. "
             f"Nothing was written."
         )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

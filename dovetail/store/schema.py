@@ -44,4 +44,13 @@ MIGRATIONS = (
         record TEXT NOT NULL
     );
     """,
+    # Of the row's other values; none for rows written before.
+    """
+    ALTER TABLE tasks ADD COLUMN checksum INTEGER;
+    ALTER TABLE events ADD COLUMN checksum INTEGER;
+    ALTER TABLE points ADD COLUMN checksum INTEGER;
+    ALTER TABLE profiles ADD COLUMN checksum INTEGER;
+    ALTER TABLE plans ADD COLUMN checksum INTEGER;
+    ALTER TABLE hardware ADD COLUMN checksum INTEGER;
+    """,
 )

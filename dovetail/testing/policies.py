@@ -13,13 +13,16 @@ import dataclasses
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dovetail.plan.check import check
 from dovetail.plan.levels import most_worth
 from dovetail.plan.policies.isolated import allocate as isolated
 from dovetail.plan.problem import Problem
+from dovetail.plan.rounds import Gang, Received, Rota, after
 from dovetail.plan.shares import columns
 from dovetail.vocabulary import Allocation, Cluster, Device, Family, Kind, Member, Node, Option
 
@@ -51,9 +54,10 @@ def draw(seed: int, *, widest: int = 2, packed: bool = True, alike: bool = False
 
 
 class Conformance:
-    """What is tested: a policy, and the largest device count of a task that it can serve."""
+    """What is tested: a policy, the largest device count of a task that it can serve, and whether it serves gangs."""
 
     widest: int = 2
+    packed: bool = True
 
     def allocate(self, problem: Problem) -> Allocation:
         """The policy under test."""
@@ -65,7 +69,7 @@ class PolicyConformance(Conformance):
 
     def test_shares_can_be_had(self) -> None:
         for seed in SEEDS:
-            problem = draw(seed, widest=self.widest)
+            problem = draw(seed, widest=self.widest, packed=self.packed)
             allocation = self.allocate(problem)
             used: dict[str, float] = defaultdict(float)
             busy = [0.0] * len(allocation.groups)
@@ -81,7 +85,7 @@ class PolicyConformance(Conformance):
 
     def test_every_task_is_in_one_group_of_its_family(self) -> None:
         for seed in SEEDS:
-            problem = draw(seed, widest=self.widest)
+            problem = draw(seed, widest=self.widest, packed=self.packed)
             allocation = self.allocate(problem)
             family = {member.task: each.name for each in problem.families for member in each.members}
             assert sorted(task for group in allocation.groups for task in group) == sorted(family)
@@ -91,19 +95,68 @@ class PolicyConformance(Conformance):
 
     def test_order_does_not_matter(self) -> None:
         for seed in SEEDS:
-            problem = draw(seed, widest=self.widest)
+            problem = draw(seed, widest=self.widest, packed=self.packed)
             dice = random.Random(seed)
+            families = [
+                dataclasses.replace(family, members=_shuffled(dice, family.members))
+                for family in _shuffled(dice, problem.families)
+            ]
+            cluster = dataclasses.replace(problem.cluster, kinds=_shuffled(dice, problem.cluster.kinds))
             shuffled = dataclasses.replace(
-                problem,
-                families=tuple(dice.sample(problem.families, len(problem.families))),
-                options=tuple(dice.sample(problem.options, len(problem.options))),
+                problem, cluster=cluster, families=tuple(families), options=_shuffled(dice, problem.options)
             )
             assert self.allocate(shuffled).value == pytest.approx(self.allocate(problem).value, rel=EQUAL)
+
+    def test_names_do_not_matter(self) -> None:
+        for seed in SEEDS:
+            problem = draw(seed, widest=self.widest, packed=self.packed)
+            renamed = dataclasses.replace(
+                problem,
+                families=tuple(
+                    dataclasses.replace(_each_member(family, _renamed), name=f"other {family.name[::-1]}")
+                    for family in problem.families
+                ),
+                options=tuple(
+                    dataclasses.replace(option, families=tuple(f"other {name[::-1]}" for name in option.families))
+                    for option in problem.options
+                ),
+            )
+            assert self.allocate(renamed).value == pytest.approx(self.allocate(problem).value, rel=EQUAL)
+
+    def test_the_currency_does_not_matter(self) -> None:
+        for seed in SEEDS:
+            problem = dataclasses.replace(
+                draw(seed, widest=self.widest, packed=self.packed), spend_limit_per_hour=float(1 + seed)
+            )
+            kinds = [
+                dataclasses.replace(kind, price_per_hour=7 * kind.price_per_hour) for kind in problem.cluster.kinds
+            ]
+            dear = dataclasses.replace(
+                problem,
+                cluster=dataclasses.replace(problem.cluster, kinds=tuple(kinds)),
+                spend_limit_per_hour=7 * problem.spend_limit_per_hour,
+            )
+            assert self.allocate(dear).value == pytest.approx(self.allocate(problem).value, rel=EQUAL)
+
+    def test_every_round_passes_the_check(self) -> None:
+        for seed in SEEDS:
+            problem = draw(seed, widest=self.widest, packed=self.packed)
+            rota, received = Rota(problem, self.allocate(problem)), Received()
+            gangs: tuple[Gang, ...] = ()
+            for _ in range(3):
+                made = rota.next(received=received, previous=gangs)
+                check(made.schedule(problem), problem.cluster)
+                received, gangs = after(received, made, seconds=made.seconds), made.gangs
+
+    def test_what_is_possible_does_not_exceed_the_bound(self) -> None:
+        for seed in SEEDS:
+            allocation = self.allocate(draw(seed, widest=self.widest, packed=self.packed))
+            assert allocation.bound >= allocation.value >= 0
 
     def test_the_length_of_a_step_does_not_matter(self) -> None:
         """Half as many steps that take twice as long are the same work."""
         for seed in SEEDS:
-            problem = draw(seed, widest=self.widest)
+            problem = draw(seed, widest=self.widest, packed=self.packed)
             name = problem.families[0].name
             longer = dataclasses.replace(
                 problem,
@@ -114,14 +167,14 @@ class PolicyConformance(Conformance):
 
     def test_no_more_is_spent_than_may_be(self) -> None:
         for seed in SEEDS:
-            problem = dataclasses.replace(draw(seed, widest=self.widest), spend_limit_per_hour=2.0)
+            problem = dataclasses.replace(draw(seed, widest=self.widest, packed=self.packed), spend_limit_per_hour=2.0)
             allocation = self.allocate(problem)
             spent = sum(s.share * s.option.count * _price(problem, s.option.kind) for s in allocation.shares)
             assert spent <= 2.0 * (1 + EQUAL)
             assert not allocation.fills
 
     def test_nothing_to_share(self) -> None:
-        problem = dataclasses.replace(draw(0, widest=self.widest), families=())
+        problem = dataclasses.replace(draw(0, widest=self.widest, packed=self.packed), families=())
         assert self.allocate(problem).shares == ()
 
 
@@ -130,7 +183,7 @@ class ParetoConformance(Conformance):
 
     def test_nobody_can_have_more_without_somebody_having_less(self) -> None:
         for seed in SEEDS:
-            problem = draw(seed, widest=self.widest)
+            problem = draw(seed, widest=self.widest, packed=self.packed)
             arrays = columns(problem, alike=lambda member: member.task)
             rates = by_task(self.allocate(problem))
             floors = np.array([rates[group[0].task] for group in arrays.members])
@@ -199,6 +252,14 @@ def _cluster(devices: dict[str, int]) -> Cluster:
 
 def _each_member(family: Family, change: Callable[[Member], Member]) -> Family:
     return dataclasses.replace(family, members=tuple(change(member) for member in family.members))
+
+
+def _shuffled(dice: random.Random, things: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dice.sample(things, len(things)))
+
+
+def _renamed(member: Member) -> Member:
+    return dataclasses.replace(member, task=f"other {member.task[::-1]}")
 
 
 def _half(member: Member) -> Member:

@@ -19,7 +19,7 @@ class TestMine(RankedConformance):
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -29,9 +29,10 @@ import torch
 
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
-from dovetail.train import RESIDENT, TECHNIQUES, Ranks, Session, SessionMember, Training
+from dovetail.train import RESIDENT, Ranks, Session, SessionMember, Training
 from dovetail.train.led import LedSession
 from dovetail.train.ranks import RankedTechnique
+from dovetail.vocabulary import FrozenDict
 
 BF16 = 2.0**-8
 PATIENCE_SECONDS = 30.0
@@ -42,7 +43,7 @@ Build = str | Callable[[], Training]
 class Followers:
     """Ranks 1 and on, each in a process of its own. One session at a time: opening another closes the one before."""
 
-    def __init__(self, *, size: int = 2) -> None:
+    def __init__(self, *, size: int = 2, patience_seconds: float = PATIENCE_SECONDS) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._folder = tempfile.TemporaryDirectory()
         meeting = f"file://{self._folder.name}/meeting"
@@ -51,12 +52,12 @@ class Followers:
         self._processes = []
         for rank in range(1, size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, size, meeting), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, rank, size, meeting, patience_seconds), daemon=True)
             process.start()
             theirs.close()
             self._ends.append(ours)
             self._processes.append(process)
-        self.ranks = Ranks(rank=0, size=size, rendezvous=meeting, patience_seconds=PATIENCE_SECONDS)
+        self.ranks = Ranks(rank=0, size=size, rendezvous=meeting, patience_seconds=patience_seconds)
         self.ranks.join(torch.device("cpu"))
         self._session: LedSession | None = None
 
@@ -66,16 +67,23 @@ class Followers:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def open(self, technique: RankedTechnique, build: Build) -> Session:
+    def open(self, technique: RankedTechnique, build: Build, *, knobs: Mapping[str, Any] = FrozenDict()) -> Session:
         """A session of all ranks, each with its own build of the program."""
-        return self.session(technique, programs.fresh(build), build)
+        return self.session(technique, programs.fresh(build), build, knobs=knobs)
 
-    def session(self, technique: RankedTechnique, member: SessionMember, build: Build) -> Session:
+    def session(
+        self,
+        technique: RankedTechnique,
+        member: SessionMember,
+        build: Build,
+        *,
+        knobs: Mapping[str, Any] = FrozenDict(),
+    ) -> Session:
         """The same, with what rank 0 has built already."""
         self._part()
         for end in self._ends:
-            end.send((technique.name, build))
-        session = technique.among(self.ranks).open([member], device=torch.device("cpu"), threads=1)
+            end.send((technique, build, dict(knobs)))
+        session = technique.among(self.ranks).open([member], device=torch.device("cpu"), threads=1, knobs=knobs)
         assert isinstance(session, LedSession)
         self._session = session
         return session
@@ -167,20 +175,19 @@ class RankedConformance(TechniqueConformance):
         return self._followers.session(self.technique, member, self._programs[id(member.training)])
 
 
-def _serve(end: "Connection[Any, Any]", rank: int, size: int, meeting: str) -> None:
+def _serve(end: "Connection[Any, Any]", rank: int, size: int, meeting: str, patience_seconds: float) -> None:
     torch.set_num_threads(1)
-    ranks = Ranks(rank=rank, size=size, rendezvous=meeting, patience_seconds=PATIENCE_SECONDS)
+    ranks = Ranks(rank=rank, size=size, rendezvous=meeting, patience_seconds=patience_seconds)
     ranks.join(torch.device("cpu"))
     while True:
         try:
-            name, build = end.recv()
+            technique, build, knobs = end.recv()
         except EOFError:
             break
-        technique = TECHNIQUES[name]
         assert isinstance(technique, RankedTechnique)
         try:
             members = [programs.fresh(build)]
-            session = technique.among(ranks).open(members, device=torch.device("cpu"), threads=1)
+            session = technique.among(ranks).open(members, device=torch.device("cpu"), threads=1, knobs=knobs)
             assert isinstance(session, LedSession)
             session.follow()
         except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.plan.timetables import ASYNCHRONOUS
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, ProgramError
 
@@ -26,6 +27,8 @@ class Training:
     - `loss(model, batch)` gives the scalar to minimise, or that and a dict of metrics to record.
     - `batches` is iterated once an epoch. Where it has `state_dict` and `load_state_dict` it resumes
       through them; otherwise it is iterated anew and skipped to its position.
+    - `shares` names the batches of all tasks that read the very same ones in the same order, whatever their models:
+      they may then be read once for all of these tasks (technique `together`).
     - A step takes `accumulate` batches and averages their gradients.
     - `schedule` steps once after each optimizer step.
     - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
@@ -33,6 +36,8 @@ class Training:
     - `clip_norm` clips the global norm of the gradients.
     - `precision="bf16"` computes under autocast; `"bf16-pure"` computes in bf16 throughout, floating inputs included,
       on bf16 copies of the weights that the optimizer keeps in fp32.
+    - `timetable` names a pipeline's timetable whose weights change under way ("stashing", "vertical_sync" or "2bw"):
+      planners may then train this program so, which is another mathematics. Without it they never do.
     - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
       adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
       `optimizer` may then be a dict of optimizers.
@@ -56,6 +61,8 @@ class Training:
     clip_norm: float | None = None
     precision: str = "fp32"
     log_every: int = 10
+    shares: str = ""
+    timetable: str | None = None
     step: Callable[["Training", Batch], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +81,8 @@ class Training:
                 "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
                 "would miss the fp32 weights. Use precision 'bf16'."
             )
+        if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
+            raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         for name in ("accumulate", "log_every", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

@@ -4,6 +4,7 @@
 <task>/step-000000500-attempt-0001/piece-00000.safetensors   tensors, or slices of them
                                    index.json                 what is where, checksums, everything else
 <task>/attempt                                                the attempt that may commit
+<task>/begin/                                                 the checkpoint whose weights the task begins with, if any
 ```
 A checkpoint is made under a temporary name, synced, and renamed: it exists whole or not at all. Each tensor
 is a list of slices, so any number of ranks can write their parts and any technique can read the whole.
@@ -101,6 +102,17 @@ def _read(path: Path) -> TrainingState:
     return TrainingState(step=index["step"], tensors=tensors, values=index["values"])
 
 
+def read_begin(root: Path, *, digest: str) -> TrainingState:
+    """The state whose weights a task begins with, kept under `root` since it was cloned; `digest` is what the task says
+    of it (`Task.begins_with`). Raises `CheckpointError`."""
+    path = root / "begin"
+    state = read(path)
+    found = json.loads((path / "index.json").read_text())["sha256"]
+    if not digest or not found.startswith(digest):
+        raise CheckpointError(f"{path} must be the checkpoint {digest} that the task begins with; it is {found[:16]}.")
+    return state
+
+
 def complete(root: Path) -> list[Path]:
     """The checkpoints under `root`, newest first: by step, then by attempt."""
     if not root.is_dir():
@@ -118,6 +130,8 @@ def recover(
     only reads leaves them. Raises `CheckpointError` for one that only a newer Dovetail can read.
     """
     damages: list[Damage] = []
+    if set_aside:
+        _sweep(root)
     for path in complete(root):
         if at_most is not None and step_of(path) > at_most:
             continue
@@ -148,6 +162,11 @@ def prune(root: Path, retention: Retention) -> None:
         over = number >= retention.count or (retention.bytes is not None and total > retention.bytes)
         if number > 0 and over:
             _remove(path)
+    _sweep(root)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what interrupted writers left."""
     for path in root.glob(".writing-*"):
         if not _is_alive(int(path.name.split("-")[1])):
             shutil.rmtree(path, ignore_errors=True)

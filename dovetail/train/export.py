@@ -1,8 +1,11 @@
 """The trained model out of a checkpoint."""
 
+import os
+import shutil
 import warnings
 from pathlib import Path
 
+import safetensors
 import safetensors.torch
 from torch import nn
 
@@ -23,16 +26,39 @@ def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.M
 def export(task: Task, directory: Path, path: Path, *, home: Path | None = None) -> Path:
     """Write the model to `path`: through its own `save_pretrained` where it has one, else one safetensors file."""
     model = load_model(task, directory, home=home)
-    save_pretrained = getattr(model, "save_pretrained", None)
-    if callable(save_pretrained):
-        save_pretrained(path)
-        return path
-    if path.suffix != ".safetensors":
+    whole = callable(getattr(model, "save_pretrained", None))
+    if not whole and path.suffix != ".safetensors":
         path = path / "model.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # save_model stores tied tensors once and remembers their other names.
-    safetensors.torch.save_model(model, str(path), metadata={"task": task.name})
+    # Made beside and moved into place, so that what is at `path` is never half a model. A killed export's remains are
+    # the next one's to remove.
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(mode=0o700)
+        if whole:
+            model.save_pretrained(beside)
+            _place(beside, path)
+        else:
+            # save_model stores tied tensors once and remembers their other names.
+            safetensors.torch.save_model(model, str(beside / path.name), metadata={"task": task.name})
+            os.replace(beside / path.name, path)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"the model of task {task.name!r} must be written to {path}; found: {error}. Nothing there was changed."
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return path
+
+
+def _place(beside: Path, path: Path) -> None:
+    """Move a folder into place: at once where there is none, else file by file."""
+    if not path.exists():
+        os.rename(beside, path)
+        return
+    for file in sorted(beside.iterdir()):
+        os.replace(file, path / file.name)
 
 
 def _newest(task: Task, directory: Path) -> TrainingState:

@@ -28,9 +28,12 @@ class LedSession(LoopSession):
         self._is_closed = False
         self.is_broken = False
         """Whether an error ended it."""
+        self.doing: Callable[[str], None] = lambda action: None
+        """Told what is under way, in a few words, by sessions that have more to say than their callers know."""
 
     def follow(self, *, doing: Callable[[str], None] = lambda action: None) -> None:
         """Do what rank 0 does, until it closes the session. `doing` is told what, in a few words."""
+        self.doing = doing
         commands: Mapping[str, Callable[[], Any]] = {
             "advance": self.advance,
             "evaluate": self.evaluate,

@@ -27,6 +27,8 @@ from torch import nn
 from dovetail.vocabulary import CheckpointError
 
 SCHEME = "keyed-1"
+#: Of a microbatch: for each module, the generator's seed on entry of its second call and on, to the call's number.
+Calls = dict[int, dict[int, int]]
 _DRAWING_WORDS = re.compile(r"drop|rand|bernoulli|multinomial|normal_|noise|exponential_|gumbel", re.IGNORECASE)
 
 
@@ -129,14 +131,23 @@ class KeyedRandomness:
         self._generator = _generator(device)
         self._on_cpu = device.type == "cpu"
         self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
-        self._microbatch = 0  # how many have begun, evaluations included
+        self._calls: Calls = {}
         self._carried = _Carried()
         self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
         self._base = mix(mix(self._steps, step), microbatch)
-        self._microbatch += 1
+        self._calls = {}
+        self._reseed_torch(self._base)
+
+    def mark(self) -> "tuple[int, Calls]":
+        """The microbatch that began last, for `again`."""
+        return self._base, self._calls
+
+    def again(self, mark: "tuple[int, Calls]") -> None:
+        """From here on draws belong to a microbatch that began earlier, whose backward comes after other forwards."""
+        self._base, self._calls = mark
         self._reseed_torch(self._base)
 
     def before_batch(self, epoch: int, index: int) -> None:
@@ -155,7 +166,7 @@ class KeyedRandomness:
         _Carried.take(self._carried)
         before = self._carried.stand()
         self._base = key(self._seed, "evaluate", step)
-        self._microbatch += 1
+        self._calls = {}
         _reseed(self._base)
         try:
             yield
@@ -210,19 +221,16 @@ class KeyedRandomness:
     def _enter(self, name: str) -> Callable[[], None]:
         number = key(name)
         generator = self._generator
-        microbatch, count = -1, 0
-        later: dict[int, int] = {}  # the generator's seed on entry of the second call and on, to the call's number
 
         def enter() -> None:
-            nonlocal microbatch, count
+            later = self._calls.get(number)
             call = 0
-            if microbatch != self._microbatch:
-                microbatch, count = self._microbatch, 1
-                later.clear()
+            if later is None:
+                self._calls[number] = {}
             elif torch._C._current_graph_task_id() != -1:  # run again inside backward
                 call = later.get(generator.initial_seed(), 0) if later else 0
             else:
-                call, count = count, count + 1
+                call = len(later) + 1
                 later[generator.initial_seed()] = call
             generator.manual_seed(mix(self._base ^ number, call))
 
@@ -246,6 +254,34 @@ def _on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None
         vars(module).pop(_ENTER, None)
 
     return release
+
+
+def count_call(module: nn.Module) -> None:
+    """As if this module had been called: for code that skips a call which another process makes.
+
+    >>> count_call(nn.Dropout(0.5))  # not keyed: nothing to count
+    """
+    enter = vars(module).get(_ENTER)
+    if enter is not None:
+        enter()
+
+
+@contextlib.contextmanager
+def uncounted(module: nn.Module | None) -> Iterator[None]:
+    """Within, calls of the module and of those inside it neither count nor seed anything.
+
+    >>> with uncounted(nn.Dropout(0.5)):
+    ...     pass
+    """
+    inside = [vars(each) for each in module.modules() if _ENTER in vars(each)] if module is not None else []
+    before = [names[_ENTER] for names in inside]
+    for names in inside:
+        names[_ENTER] = lambda: None
+    try:
+        yield
+    finally:
+        for names, enter in zip(inside, before, strict=True):
+            names[_ENTER] = enter
 
 
 _ENTER, _OWN = "_dovetail_enter", "_dovetail_own_class"

@@ -42,6 +42,8 @@ class Ranks:
         self.rank, self.size, self.rendezvous = rank, size, rendezvous
         self._patience = datetime.timedelta(seconds=patience_seconds)
         self._telling: Any = None
+        self._channels: dict[str, Any] = {}
+        self._sessions = 0
 
     @property
     def leads(self) -> bool:
@@ -62,8 +64,20 @@ class Ranks:
     def leave(self) -> None:
         """Part from the others, whether or not they are still there. May be called twice."""
         self._telling = None
+        self._channels = {}
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+    def channel(self, name: str) -> Any:
+        """A group of all ranks for messages from one to another, the same for the same name. Called by all."""
+        if name not in self._channels:
+            self._channels[name] = distributed.new_group(timeout=self._patience)
+        return self._channels[name]
+
+    def new_session(self) -> int:
+        """A number for a session's messages, so that none of an earlier one that broke is taken for its own."""
+        self._sessions += 1
+        return self._sessions
 
     def tell(self, value: Any = None) -> Any:
         """What rank 0 gives, as JSON, on every rank. Called by all; waits as long as rank 0 takes."""

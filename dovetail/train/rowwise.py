@@ -25,7 +25,7 @@ from dovetail.train.rows import DROPOUTS, Rows, RowwiseDropout, count_rows, in_t
 from dovetail.vocabulary import TechniqueRefused
 
 # How far the loss of a batch may be from the mean of its parts' losses, by precision.
-_ROUNDING = {"fp32": 1e-4, "bf16": 2e-2, "bf16-pure": 5e-2}
+ROUNDING = {"fp32": 1e-4, "bf16": 2e-2, "bf16-pure": 5e-2}
 
 Found = tuple[torch.Tensor, Mapping[str, Any]]
 _Seen = tuple[float, dict[str, float]]
@@ -191,7 +191,7 @@ class RowwiseSession(LedSession):
         mean = sum(part * share for part, _, share in parts)
         scale = sum(abs(part) * share for part, _, share in parts)
         # A loss that is no number passes: whoever reads losses has more to say of it.
-        is_other = math.isfinite(loss) and not abs(loss - mean) <= _ROUNDING[self._training.precision] * scale
+        is_other = math.isfinite(loss) and not abs(loss - mean) <= ROUNDING[self._training.precision] * scale
         is_other, loss, mean = self._ranks.tell([is_other, loss, mean])
         if is_other:
             raise TechniqueRefused(

@@ -67,6 +67,22 @@ def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
     return unpack(values["feed"], tensors), unpack(values["random"], tensors)
 
 
+def with_weights(own: TrainingState, other: TrainingState) -> TrainingState:
+    """`own` with the model of `other`: its parameters and buffers, and nothing else of it. Optimizer, schedule, data
+    position and random numbers stay as `own` has them, since parameters that differ show exactly there.
+
+    >>> own = TrainingState(step=0, tensors={"model/w": torch.zeros(1)}, values={"model": {}, "feed": 1})
+    >>> other = TrainingState(step=9, tensors={"model/w": torch.ones(1), "optimizer//m/w": torch.ones(1)},
+    ...                       values={"model": {}, "feed": 5})
+    >>> with_weights(own, other)
+    TrainingState(step=0, tensors={'model/w': tensor([1.])}, values={'model': {}, 'feed': 1})
+    """
+    kept = {name: tensor for name, tensor in own.tensors.items() if not name.startswith("model/")}
+    theirs = {name: tensor for name, tensor in other.tensors.items() if name.startswith("model/")}
+    values = {**own.values, "model": other.values["model"]}
+    return TrainingState(step=own.step, tensors={**kept, **theirs}, values=values)
+
+
 def parameter_names(model: nn.Module) -> dict[torch.Tensor, str]:
     """The first name of each parameter; tied ones have one entry."""
     return {parameter: name for name, parameter in model.named_parameters()}

@@ -11,10 +11,10 @@ from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.work import Workload
 
-RANKED = frozenset({"replicate", "shard"})
+RANKED = frozenset({"pipeline", "replicate", "shard"})
 """The techniques that take one process for each device; the others take one for all. Here, because engines ask it
 without torch; what the techniques say of themselves is tested to be the same."""
-ROUNDED = RANKED | {"fuse"}
+ROUNDED = frozenset({"fuse", "replicate", "shard"})
 """The techniques that equal training alone up to the order of floating-point sums, not to the bit."""
 
 

@@ -9,6 +9,8 @@ from dovetail.vocabulary.records import FrozenDict
 
 EVENTS = {
     "described": "a task entered the store; data: nothing, the task is in its own table",
+    "submitted": "a task was given to a daemon; data: priority, deadline_seconds (when it is to have ended, if ever), "
+    "of a clone also: of, step (of the weights that it begins with; 0: its program's own)",
     "changed": "a task's program or parameters were edited, a new identity took over; data: by",
     "vanished": "a task is no longer in its workload file; it is kept",
     "returned": "a vanished task is in its workload file again",
@@ -17,6 +19,7 @@ EVENTS = {
     "measured": "a trial ended; data: a Profile",
     "rejected": "a trial found that an option does not fit, or that its technique refuses; data: a Rejection",
     "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
+    "shared": "a policy shared the cluster anew; data: workload, because, tasks (how many), value, bound",
     "started": "an attempt began; data: placement, devices, step, until, predicted_seconds, option",
     "progress": "steps were done; data: step, steps_per_second, points [[name, step, value], ...]",
     "saved": "a checkpoint is complete; data: step, path, bytes",
@@ -27,9 +30,15 @@ EVENTS = {
     "promoted": "a task goes on past a rung; data: step, metric, value",
     "retried": "a failed task is to be tried again, since its workload was run again",
     "halved": "a task was left behind by successive halving; data: step, metric, value",
-    "lost": "a worker died or fell silent; data: reason, log",
+    "lost": "a worker died or fell silent; data: reason, log, again_in_seconds if it is not tried again at once",
     "failed": "a task cannot go on; data: reason, log",
+    "paused": "a user asked that a task be saved and kept out of plans; it may still run for a moment",
+    "resumed": "a paused task may be placed again",
+    "prioritized": "a user gave a task another priority; data: priority",
     "cancelled": "a user ended a task; data: step",
+    "departed": "devices left the cluster, for the rest of the run or, with back_seconds, until then; data: devices, "
+    "reason, back_seconds",
+    "joined": "devices that had left are in the cluster again; data: devices",
     "released": "a placement's devices are free again; data: placement, duration_seconds",
     "warned": "something the user should know; data: message",
 }

@@ -1,7 +1,7 @@
 """Devices, their kinds, their hosts, and the links between them."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dovetail.vocabulary.errors import InvalidRecord
@@ -121,6 +121,15 @@ class Cluster:
                 for d in range(devices_per_node)
             ),
         )
+
+    def without(self, devices: Iterable[str]) -> "Cluster":
+        """What is left of it without some devices.
+
+        >>> Cluster.uniform(Kind(name="v100", processor="cuda"), devices_per_node=8).without(["n0:3"]).count("v100")
+        7
+        """
+        gone = set(devices)
+        return dataclasses.replace(self, devices=tuple(each for each in self.devices if each.name not in gone))
 
     def count(self, kind: str) -> int:
         """How many devices there are of a kind."""

@@ -33,8 +33,9 @@ class Profile:
     layers, whose `edges` are pairs of layer names, data flowing from the first to the second.
 
     `knobs` are those of the option that was measured, `host_bytes` and `disk_bytes` what it took there (zero: not
-    known). `accumulate`, `clips` and `precision` are what the training says of its steps: a prediction for another
-    technique needs them.
+    known). `accumulate`, `clips`, `precision` and `timetable` are what the training says of its steps: a prediction
+    for another technique needs them. `shares` names the batches that it reads, if others read the same, and
+    `batch_seconds` is what reading one takes.
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -64,6 +65,9 @@ class Profile:
     accumulate: int = 1
     clips: bool = False
     precision: str = "fp32"
+    timetable: str = ""
+    shares: str = ""
+    batch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))

@@ -19,6 +19,7 @@ from dovetail.vocabulary.errors import InvalidRecord
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 # JSON has no spelling for these three; Python's default writes bare words other readers reject.
 _UNWRITABLE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -33,7 +34,8 @@ class FrozenDict(Mapping[str, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Mapping[str, Any] = types.MappingProxyType({})) -> None:
-        self._items = {str(key): freeze(value) for key, value in items.items()}
+        # Most values are plain, and events hold tens of thousands of them.
+        self._items = {str(key): value if value.__class__ in _PLAIN else freeze(value) for key, value in items.items()}
 
     def __getitem__(self, key: str) -> Any:
         return self._items[key]

@@ -102,7 +102,8 @@ class Task:
     """One model to train.
 
     Its `identity` says who it is across runs: its name, program, code and parameters, but not how long it trains,
-    so that a task given more steps goes on from where it was.
+    so that a task given more steps goes on from where it was. `begins_with` is a digest of the checkpoint whose weights
+    it begins with, where that is not what its program builds; it is part of the identity too.
 
     >>> task = Task(name="small", program=Program(reference="a.py:f"), parameters={"seed": 3}, stop=Stop(steps=9))
     >>> task.seed, len(task.identity)
@@ -113,6 +114,7 @@ class Task:
     program: Program
     parameters: Mapping[str, Any] = FrozenDict()
     stop: Stop
+    begins_with: str = ""
     identity: str = dataclasses.field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
@@ -124,7 +126,8 @@ class Task:
             raise InvalidWorkload(f"a task's parameter 'seed' must be a whole number, got {seed!r}.")
         place = self.program.reference.rpartition("/")[2]  # a project that moves stays who it was
         # Refuses parameters that are not plain data.
-        text = dumps([self.name, place, self.program.source, sorted(self.parameters.items())])
+        said = [self.name, place, self.program.source, sorted(self.parameters.items())]
+        text = dumps([*said, self.begins_with] if self.begins_with else said)
         object.__setattr__(self, "identity", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     @property
@@ -165,7 +168,8 @@ class Halving:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out.
+    """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out. To one
+    that is `open`, a daemon's, tasks come and go.
 
     >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
     >>> len(Workload(name="one", tasks=(task,)).tasks)
@@ -176,9 +180,10 @@ class Workload:
     tasks: tuple[Task, ...]
     objective: str = "makespan"
     halving: Halving | None = None
+    open: bool = False
 
     def __post_init__(self) -> None:
-        if not self.tasks:
+        if not (self.tasks or self.open):
             raise InvalidWorkload(f"workload {self.name!r} must have at least one task; it has none.")
         twice = sorted(name for name, count in Counter(task.name for task in self.tasks).items() if count > 1)
         if twice:

@@ -13,7 +13,7 @@ from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, show_target, time_to_target
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, Plan, Task
-from dovetail.web.redact import masked, redactor
+from dovetail.vocabulary.redact import masked, redactor
 
 MOST_CURVES = 200
 MOST_CURVE_POINTS = 400

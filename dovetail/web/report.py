@@ -7,7 +7,6 @@ digests, and forbids every load; should an escape ever be missed, a task's name 
 import base64
 import hashlib
 import json
-import os
 import platform
 import string
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.metrics.spans import busy_share
-from dovetail.store import Store
+from dovetail.store import Store, write_whole
 from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web import charts, tables
@@ -37,12 +36,10 @@ def write_report(store: Store, path: Path, *, workload: str | None = None) -> Pa
     'report.html'
     """
     page = render(read(store, workload=workload), written_seconds=time.time())
-    beside = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Logs may hold bytes that were no text; they become question marks.
-        beside.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(beside, path)
+        write_whole(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
         raise DovetailError(f"the report must be written to a file this user can write; found: {error}.") from error
     return path

@@ -24,6 +24,7 @@ SIGNS = {
     "pending": "○",
     "running": "◐",
     "resting": "◌",
+    "paused": "‖",
     "finished": "✓",
     "halved": "◒",
     "failed": "✕",

@@ -4,16 +4,16 @@ Writes TensorBoard's records directly: its own EventFileWriter starts a thread f
 clock, so that exporting twice would show every curve twice. Here a second export replaces the first.
 """
 
-import os
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.store import Point, Store
+from dovetail.store import Point, Store, write_whole
 from dovetail.vocabulary import DovetailError, Task
-from dovetail.web.redact import redactor
+from dovetail.vocabulary.redact import redactor
 
 _FILE = "events.out.tfevents.0.dovetail"
 _LONGEST_NAME = 100
@@ -87,14 +87,13 @@ class _Formats:
 def _write(folder: Path, records: Iterable[bytes]) -> None:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    beside = folder / f".{_FILE.replace('tfevents', 'part')}"
+    content = io.BytesIO()
+    writer = RecordWriter(content)
+    for record in records:
+        writer.write(record)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            writer = RecordWriter(file)
-            for record in records:
-                writer.write(record)
-        os.replace(beside, folder / _FILE)
+        write_whole(folder / _FILE, content.getvalue())
     except OSError as error:
         raise DovetailError(
             f"the export's directory must be one that this user can write; found: {error}. Choose another."

@@ -460,7 +460,11 @@ COMMANDS = [
     (("export",), 2, "export must be told which task: its name, or --best METRIC, one of the two."),
     (("export", "a", "--best", "accuracy"), 2, "one of the two."),
     (("export", "--best", "accuracy", "--goal", "most"), 2, "--goal must be max or min, got 'most'."),
-    (("stop",), 2, "a controller must be running on .dovetail to take commands; none is. Start one: dovetail run."),
+    (
+        ("stop",),
+        2,
+        "a controller must be running on .dovetail to take commands; none is. Start one: dovetail daemon",
+    ),
     (("cancel", "a"), 2, "a controller must be running on .dovetail to take commands; none is."),
     (("export", "b", "--store", "filled"), 2, "the task must be one of ['a'], got 'b'."),
     (("export", "a", "--store", "filled"), 2, "task 'a' must have a checkpoint to export; there is none in "),
@@ -469,7 +473,7 @@ COMMANDS = [
     (
         ("run", "sweep.py", "--store", "newer"),
         2,
-        "must be of version 1 or older; it is of version 99, written by a newer",
+        "must be of version 2 or older; it is of version 99, written by a newer",
     ),
     (("show", "--store", "newer"), 2, "Upgrade Dovetail, or use another store (--store)."),
     (
@@ -549,5 +553,5 @@ def test_a_disk_too_full_for_the_store_itself_is_said_in_one_line(tmp_path):
     write(tmp_path, sweep=ONE, programs="def good(width=1): ...")
     found = dovetail("run", "sweep.py", cwd=tmp_path, preexec_fn=tiny_disk)
     assert found.code == 2
-    assert "Check its permissions and its disk, or use --store." in found.err
+    assert re.search(r"Check its permissions and its disk \(.* are free\), or use --store\.", found.err)
     assert len(found.err.splitlines()) == 1

@@ -85,7 +85,21 @@ def test_help_imports_no_torch(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, check=False
     )
     assert found.returncode == 0, found.stderr
-    for verb in ("run", "plan", "profile", "show", "report", "export", "cluster", "stop", "cancel"):
+    for verb in (
+        "run",
+        "plan",
+        "profile",
+        "show",
+        "report",
+        "export",
+        "cluster",
+        "stop",
+        "cancel",
+        "daemon",
+        "submit",
+        "list",
+        "clone",
+    ):
         assert f" {verb} " in found.stdout
 
 
@@ -289,7 +303,7 @@ class TestAControllerThatRuns:
 
     def test_cancelling_a_task_that_it_does_not_have_is_refused(self, stopped):
         assert stopped["unknown"].code == 2
-        assert "the task must be one of ['one', 'three', 'two'], got 'four'" in stopped["unknown"].err
+        assert "the task must be one of ['one', 'two', 'three'], got 'four'" in stopped["unknown"].err
 
     def test_a_cancelled_task_is_saved_and_runs_no_more(self, stopped):
         assert stopped["cancel"].code == 0

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from dovetail.control import Controller, Settings
+from dovetail.control import Controller, Decider, Settings
 from dovetail.engines import Order, SimulatedEngine, World
 from dovetail.plan import PLANNERS
 from dovetail.store import Store
@@ -154,6 +154,7 @@ def controller(
     engine: RiggedEngine | None = None,
     observe: Callable[[Controller], None] = lambda controller: None,
     retries: int = 3,
+    decider: Decider | None = None,
 ) -> Controller:
     engine = engine or RiggedEngine(world())
     engine.go_on_after(store)
@@ -164,6 +165,7 @@ def controller(
         engine=engine,
         settings=Settings(retries=retries),
         planner=PLANNERS["at once"],  # hours of a simulation would be worth minutes of planning
+        decider=decider,
         observe=observe,
     )
 

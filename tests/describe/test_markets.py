@@ -1,11 +1,14 @@
-"""Readers of prices and availability, and what they refuse."""
+"""Readers of prices and availability, what they refuse, and generators that resemble what was read."""
 
 import gzip
+import itertools
+import math
+import statistics
 from pathlib import Path
 
 import pytest
 
-from dovetail.describe.markets import read_availability, read_prices
+from dovetail.describe.markets import generate_availability, generate_prices, read_availability, read_prices
 from dovetail.vocabulary import InvalidWorkload
 
 HEAD = "date_utc,unix_time,instance_type,region_zone,ondemand_usd_h,spot_usd_h,catalog\n"
@@ -36,3 +39,38 @@ def test_availability(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text('{"data": [0, 1]}')
     with pytest.raises(InvalidWorkload, match=r"must hold metadata.gap_seconds and data; 'metadata' is wrong"):
         read_availability(tmp_path / "trace.json")
+    (tmp_path / "trace.json").write_text("no JSON")
+    with pytest.raises(InvalidWorkload, match=r"must hold metadata.gap_seconds and data; Expecting value"):
+        read_availability(tmp_path / "trace.json")
+
+
+def test_a_history_of_another_form_or_without_what_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("day,price\n1,2\n")
+    with pytest.raises(InvalidWorkload, match=r"must have the columns date_utc, .*; 'date_utc' is not there"):
+        read_prices(tmp_path / "prices.csv", instances={"p2"})
+    (tmp_path / "prices.csv").write_text(HEAD + "2023-01-01,0,p2,a,0.9,0.3,v5\n2023-01-01,0,p3,a,3.0,,v5\n")
+    with pytest.raises(InvalidWorkload, match=r"must have a spot price in .*prices.csv; 'p3' has none"):
+        read_prices(tmp_path / "prices.csv", instances={"p2", "p3"})
+
+
+def test_generated_prices_revert_to_their_mean_and_jump_now_and_then() -> None:
+    days = generate_prices({"p2": 0.9, "p3": 3.0}, zones=["a", "b", "c"], days=4000, seed=1)
+    assert days == generate_prices({"p3": 3.0, "p2": 0.9}, zones=["c", "b", "a"], days=4000, seed=1)
+    assert days != generate_prices({"p2": 0.9, "p3": 3.0}, zones=["a", "b", "c"], days=4000, seed=2)
+    assert days[1].date == "2026-01-02"
+    for market in days[0].spot:
+        ratios = [day.spot[market] / day.on_demand[market] for day in days]
+        assert 0 < min(ratios) <= max(ratios) <= 1.0
+        assert 0.2 < statistics.median(ratios) < 0.6
+        moves = [abs(math.log(b / a)) for a, b in itertools.pairwise(ratios)]
+        assert 0.01 < statistics.median(moves) < 0.02
+        assert 0 < sum(move > 0.2 for move in moves) < 0.02 * len(moves)
+    with pytest.raises(InvalidWorkload, match=r"must be above 0, that of 'p2' is -0.9"):
+        generate_prices({"p2": -0.9}, zones=["a"], days=1)
+
+
+def test_generated_instances_come_and_go() -> None:
+    trace = generate_availability(ticks=20_000, instances=3, seed=1)
+    assert set(trace.instances) == {0, 1, 2, 3}
+    assert 0.5 < statistics.mean(trace.instances) / 3 < 0.75
+    assert trace == generate_availability(ticks=20_000, instances=3, seed=1)

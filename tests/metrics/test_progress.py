@@ -53,6 +53,26 @@ def test_stopping_is_pending_and_waiting_is_resting():
     assert one(started(), event("waiting", 9, step=30)).status == "resting"
 
 
+def test_a_task_is_paused_once_no_attempt_is_under_way():
+    assert one(event("paused")).status == "paused"
+    assert one(started(), event("paused")).status == "running"
+    assert one(started(), event("paused"), event("stopped", 9, step=30)).status == "paused"
+    assert one(started(), event("paused"), event("lost")).status == "paused"
+    assert one(started(), event("paused"), event("finished", step=100)).status == "finished"
+    assert one(event("cancelled", step=3), event("paused"), event("retried")).status == "paused"
+
+
+def test_resuming_is_pending_again():
+    assert one(event("paused"), event("resumed")).status == "pending"
+    assert one(started(), event("paused"), event("resumed"), event("stopped", 9, step=30)).status == "pending"
+
+
+def test_what_was_submitted_has_a_priority_that_can_be_changed():
+    task = one(event("submitted", 7, priority=2.0, deadline_seconds=90.0))
+    assert (task.submitted_seconds, task.priority, task.deadline_seconds) == (7, 2.0, 90.0)
+    assert one(event("submitted", 7, priority=2.0), event("prioritized", priority=3.0)).priority == 3.0
+
+
 def test_extending_reopens_what_was_finished_or_halved_only():
     extended = event("extended", before="100 steps", after="200 steps")
     assert one(event("finished", step=100), extended).status == "pending"

@@ -1,6 +1,7 @@
 """Which options are offered, which are refused and in what words."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -287,6 +288,28 @@ def test_a_measured_gang_is_offered_where_asked_for() -> None:
     assert techniques(options([measured], machine(24), gangs=True)[0]) == [("interleave", ("f", "f"))]
 
 
+def reading(name: str, *, seconds: float = 0.03, batch_seconds: float = 0.02, **fields: Any) -> Profile:
+    """A task that says which batches it reads."""
+    fields = {"kind": "cpu", "count": 1, "shares": "images", "peak_bytes": 1 << 20, **fields}
+    return Profile(family=name, step_seconds=seconds, batch_seconds=batch_seconds, **fields)
+
+
+def test_those_that_read_the_same_are_offered_together_where_that_saves_something() -> None:
+    cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2, memory_bytes=8 << 30)
+    same = [reading("f"), reading("g", seconds=0.04), reading("h", seconds=0.05)]
+    alone, _ = options(same, cluster)
+    offered, _ = options(same, cluster, gangs=True)
+    gangs = {each.families: each for each in offered[len(alone) :]}
+    assert {("f", "f"), ("f", "g"), ("f", "g", "h")} <= gangs.keys()
+    assert {each.technique for each in gangs.values()} == {"together"}
+    assert gangs["f", "g"].step_seconds == pytest.approx((0.05, 0.05))
+    assert gangs["f", "g", "h"].step_seconds[0] == pytest.approx(0.08)
+    others = [reading("f"), reading("g", shares="text")], [reading("f"), reading("g", accumulate=2)]
+    quick = [reading("f", batch_seconds=1e-4), reading("g", batch_seconds=1e-4)]
+    for profiles in (*others, quick):
+        assert ("f", "g") not in {each.families for each in options(profiles, cluster, gangs=True)[0]}
+
+
 def test_planners_and_bounds_live_with_gangs() -> None:
     profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
     offered, rejections = options(profiles, machine(48, memory_gib=999), gangs=True)
@@ -298,3 +321,35 @@ def test_planners_and_bounds_live_with_gangs() -> None:
     assert {each.option.technique for each in made.schedule.placements} == {"spill"}
     single = dataclasses.replace(problem, options=tuple(each for each in offered if len(each.families) == 1))
     assert 0 < lower_bound(problem) <= lower_bound(single) <= made.schedule.makespan_seconds
+
+
+def in_a_row(**fields: Any) -> Profile:
+    """Four equal layers in a row."""
+    layers = tuple(
+        LayerProfile(name=name, operation="Linear", forward_seconds=0.01, backward_seconds=0.02, parameter_bytes=8)
+        for name in "abcd"
+    )
+    edges = (("a", "b"), ("b", "c"), ("c", "d"))
+    fields = {"step_seconds": 0.96, "accumulate": 8, **fields}
+    return Profile(family="f", kind="cpu", count=1, peak_bytes=1 << 20, layers=layers, edges=edges, **fields)
+
+
+def pipelines(known: list[Profile]) -> list[Option]:
+    offered, _ = options(known, Cluster.uniform(CPU, devices_per_node=2, memory_bytes=8 << 30))
+    return [each for each in offered if each.technique == "pipeline"]
+
+
+def test_pipelines_are_offered_with_their_stages_where_they_should_be_clearly_faster() -> None:
+    (found,) = pipelines([in_a_row(), profile(2, seconds=0.9)])
+    assert (found.count, found.measured, found.cores) == (2, False, 2)
+    assert found.knobs["stages"] == (("a", "b"), ("c", "d"))
+    assert (found.knobs["timetable"], found.knobs["microbatches"]) == ("1f1b", 8)
+    assert pipelines([in_a_row(), profile(2, seconds=0.5)]) == []
+    assert pipelines([in_a_row()]) == []  # threads come first
+    assert pipelines([in_a_row(accumulate=1, step_seconds=0.12), profile(2, seconds=0.12)]) == []  # nothing to overlap
+
+
+def test_weights_change_under_way_only_where_the_program_asks_for_it() -> None:
+    (found,) = pipelines([in_a_row(timetable="2bw"), profile(2, seconds=0.9)])
+    assert found.knobs["timetable"] == "2bw"
+    assert found.step_seconds[0] == pytest.approx(0.48, rel=0.02)  # no bubble

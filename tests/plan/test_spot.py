@@ -1,9 +1,12 @@
 """Choosers of markets: where they go, when they stay, and that a deadline is kept whatever spot does."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.plan.policies import POLICIES, example
 from dovetail.plan.spot import (
     CHOOSERS,
     Market,
@@ -12,6 +15,7 @@ from dovetail.plan.spot import (
     by_deadline,
     cheapest_now,
     cheapest_with_moves,
+    priced,
     stay,
 )
 from dovetail.vocabulary import InvalidWorkload
@@ -92,3 +96,34 @@ def test_no_market_at_all_and_a_deadline_past() -> None:
         cheapest_now([], Standing())
     with pytest.raises(InvalidWorkload, match="must lie ahead; it is 5 s past"):
         by_deadline(work_seconds=1.0, left_seconds=-5.0, spot_offered=True, moving_seconds=1.0, period_seconds=1.0)
+
+
+@pytest.mark.parametrize("name", ["fair_spend", "spend"])
+def test_shares_follow_the_prices_of_now(name: str) -> None:
+    problem = example()
+
+    def fast(price: float) -> float:
+        now = dataclasses.replace(problem, cluster=priced(problem.cluster, {"fast": price, "slow": 0.5}))
+        return sum(share.share for share in POLICIES[name](now).shares if share.option.kind == "fast")
+
+    assert fast(30.0) <= fast(0.3) + 1e-6
+
+
+def test_fair_shares_are_had_for_less() -> None:
+    problem = example()
+
+    def spent(name: str) -> float:
+        kinds = problem.cluster
+        shares = POLICIES[name](problem).shares
+        return sum(s.share * s.option.count * kinds.kind(s.option.kind).price_per_hour for s in shares)
+
+    assert POLICIES["fair_spend"](problem).value == pytest.approx(POLICIES["max_min_fairness"](problem).value, rel=1e-6)
+    assert spent("fair_spend") <= spent("max_min_fairness") * (1 + 1e-6)
+
+
+def test_a_price_of_now_that_is_missing_or_cannot_be() -> None:
+    cluster = example().cluster
+    with pytest.raises(InvalidWorkload, match=r"for 'slow' there is none. Give its price on demand"):
+        priced(cluster, {"fast": 1.0})
+    with pytest.raises(InvalidWorkload, match=r"for 'fast' got -1.0"):
+        priced(cluster, {"fast": -1.0, "slow": 1.0})

@@ -123,6 +123,8 @@ def _at(table: Table, target: float) -> Cover:
         return Cover(ratio=math.inf, amounts=())
     columns, sizes = _columns(table, timely, target)
     found = cover(columns, needs=table.needs, pools=sizes)
+    if not found.amounts:
+        return found
     amounts = [0.0] * len(table.modes)
     for number, amount in zip(timely, found.amounts, strict=True):
         amounts[number] = amount
@@ -192,8 +194,8 @@ def relax_money(table: Table, spends: Sequence[float], *, deadline_seconds: floa
         return Relaxed(bound_seconds=math.inf, amounts=())
     columns, sizes = _columns(table, timely, deadline_seconds)
     found = cheapest(columns, prices=[spends[number] for number in timely], needs=table.needs, pools=sizes)
-    if not math.isfinite(found.ratio):
-        return Relaxed(bound_seconds=math.inf, amounts=())
+    if not found.amounts:
+        return Relaxed(bound_seconds=found.ratio, amounts=())
     amounts = [0.0] * len(table.modes)
     for number, amount in zip(timely, found.amounts, strict=True):
         amounts[number] = amount

@@ -10,6 +10,7 @@ Imports NumPy, so it is not imported with `dovetail.plan`.
 from dovetail.plan.policies import (
     allox,
     completions,
+    fair_spend,
     finish_time_fairness,
     first_come,
     gandiva,
@@ -25,11 +26,13 @@ from dovetail.plan.policies import (
     water_filling,
 )
 from dovetail.plan.policies.blind import Policy, blind, equal_rates
+from dovetail.plan.policies.coarse import coarse
 from dovetail.plan.policies.example import example
 
 POLICIES: dict[str, Policy] = {
     "allox": allox.allocate,
     "completions": completions.allocate,
+    "fair_spend": fair_spend.allocate,
     "finish_time_fairness": finish_time_fairness.allocate,
     "first_come": first_come.allocate,
     "gandiva": gandiva.allocate,
@@ -44,7 +47,22 @@ POLICIES: dict[str, Policy] = {
     "throughput": throughput.allocate,
     "water_filling": water_filling.allocate,
 }
+#: Those that leave nothing that somebody could use without taking it from another; tested to be so. From a thousand
+#: unlike tasks on, what the worst off leave is left to the rounds (`levels.raise_together`).
+PARETO = ("completions", "finish_time_fairness", "makespan", "max_min_fairness", "throughput", "water_filling")
+#: Those under which no task is worse off than with an equal part of every kind; tested to be so.
+SHARING = ("fair_spend", "finish_time_fairness", "isolated", "max_min_fairness", "water_filling")
 #: The same policies, each blind to kinds.
 BLIND: dict[str, Policy] = {name: blind(policy) for name, policy in POLICIES.items()}
+#: Those that can take nearly equal tasks for one, 5% from the optimum at most.
+COARSE: dict[str, Policy] = {
+    "completions": coarse(completions.allocate, by_steps=True),
+    "hierarchical": coarse(hierarchical.allocate),
+    "makespan": coarse(makespan.allocate, by_steps=True),
+    "max_min_fairness": coarse(max_min_fairness.allocate),
+    "spend": coarse(spend.allocate),
+    "throughput": coarse(throughput.allocate),
+    "water_filling": coarse(water_filling.allocate),
+}
 
-__all__ = ["BLIND", "POLICIES", "Policy", "blind", "equal_rates", "example"]
+__all__ = ["BLIND", "COARSE", "PARETO", "POLICIES", "SHARING", "Policy", "blind", "coarse", "equal_rates", "example"]

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dovetail.plan.linear import Program, maximise
 from dovetail.plan.problem import Problem
-from dovetail.plan.shares import Columns, columns
+from dovetail.plan.shares import Columns, columns, refuse_too_little_money
+from dovetail.plan.solver.linear import Program, maximise
 from dovetail.vocabulary import Allocation, InvalidWorkload
 
 
@@ -38,6 +38,8 @@ def allocate(problem: Problem) -> Allocation:
             if arrays.prices[column] <= money:
                 money -= float(arrays.prices[column])
                 x[column] = 1.0
+    if arrays.members and not x.any():
+        refuse_too_little_money(problem)
     return arrays.allocation(x)
 
 

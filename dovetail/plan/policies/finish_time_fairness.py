@@ -5,9 +5,9 @@ from operator import attrgetter
 import numpy as np
 
 from dovetail.plan.levels import Raised, most_worth, raise_together
-from dovetail.plan.linear import Numbers
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation
 
 _READS = ("steps", "age_seconds", "isolated_seconds", "weight")
@@ -35,6 +35,7 @@ def allocate(problem: Problem) -> Allocation:
     equal = arrays.equal_split_rates()
     fair = weights * (isolated + steps / equal)
     rho = reached = _most_unfair(equal, steps, ages, fair)
+    proven = 0.0
     x = np.zeros(arrays.options.size)
     for _ in range(_ROUNDS):
         needs = _needs(steps, ages, fair, rho)
@@ -46,15 +47,18 @@ def allocate(problem: Problem) -> Allocation:
         if raised.holding.any():
             # At its own age no rate is high enough for a task.
             least = max(_least(raised, needs, steps, ages, fair), float(np.max(ages / fair)) * (1 + 1e-9))
+            proven = max(proven, least)
         else:  # Where there are too many groups for duals: from what was reached down, until nothing is gained.
             least = reached if reached < rho * (1 - _EQUAL) else rho
+            # What a lower ρ′ asks for is at least ρ ÷ ρ′ times what ρ does, and no level exceeds the bound.
+            proven = max(proven, rho / max(raised.bound, 1.0))
         if least >= reached * (1 - _EQUAL) and (raised.holding.any() or least == rho):
             break
         rho = least
     # Of all shares with this ρ those that do the most, in units of what is fair.
     floors = _needs(steps, ages, fair, reached) * (1 - _EQUAL)
     most = most_worth(arrays, worths=arrays.worths(equal), floors=floors)
-    return arrays.allocation(x if most is None else most, value=1 / reached, bound=1 / min(rho, reached))
+    return arrays.allocation(x if most is None else most, value=1 / reached, bound=1 / min(proven, reached))
 
 
 def _most_unfair(rates: Numbers, steps: Numbers, ages: Numbers, fair: Numbers) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 import numpy as np
 
 from dovetail.plan.levels import raise_together
-from dovetail.plan.linear import Numbers
 from dovetail.plan.policies.water_filling import frozen
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import Columns, columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Member
 
 _SLACK = 1e-7

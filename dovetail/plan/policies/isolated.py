@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dovetail.plan.linear import Numbers
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import Columns, columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dovetail.plan.problem import Problem
-from dovetail.plan.shares import columns
+from dovetail.plan.shares import columns, refuse_too_little_money
 from dovetail.vocabulary import Allocation, Member
 
 
@@ -36,4 +36,6 @@ def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...
                 free[-1] -= price
                 x[column] = 1.0
                 break
+    if arrays.members and not x.any():
+        refuse_too_little_money(problem)
     return arrays.allocation(x)

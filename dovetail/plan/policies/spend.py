@@ -3,9 +3,9 @@
 import numpy as np
 
 from dovetail.plan.levels import most_worth
-from dovetail.plan.linear import Numbers
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import Columns, columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation, InvalidWorkload
 
 
@@ -33,14 +33,23 @@ def worth_of_money(arrays: Columns) -> Numbers:
     >>> worth_of_money(columns(example())).max().tolist()
     1.0
     """
+    refuse_without_prices(arrays)
+    per_money = arrays.entry_rate / arrays.prices[arrays.entry_column]
+    best = np.zeros(arrays.sizes.size)
+    alone = arrays.single[arrays.entry_column]
+    np.maximum.at(best, arrays.entry_group[alone], per_money[alone])
+    return arrays.worths(best) / np.where(arrays.prices > 0, arrays.prices, 1.0)
+
+
+def refuse_without_prices(arrays: Columns) -> None:
+    """Refuse kinds that cost nothing: for money there would be no end to what they do.
+
+    >>> from dovetail.plan.policies import example
+    >>> refuse_without_prices(columns(example()))
+    """
     free = sorted({arrays.problem.cluster.kinds[kind].name for kind in arrays.kinds[arrays.prices <= 0].tolist()})
     if free:
         raise InvalidWorkload(
             f"a policy that counts money must know a price above 0 of every kind in use; {', '.join(map(repr, free))} "
             "has none. Give price_per_hour, or choose a policy without money."
         )
-    per_money = arrays.entry_rate / arrays.prices[arrays.entry_column]
-    best = np.zeros(arrays.sizes.size)
-    alone = arrays.single[arrays.entry_column]
-    np.maximum.at(best, arrays.entry_group[alone], per_money[alone])
-    return arrays.worths(best) / np.where(arrays.prices > 0, arrays.prices, 1.0)

@@ -5,10 +5,10 @@ from operator import attrgetter
 import numpy as np
 
 from dovetail.plan.levels import most_worth, raise_together
-from dovetail.plan.linear import Numbers
 from dovetail.plan.policies.spend import worth_of_money
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import Columns, columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation, InvalidWorkload, Member, NoFeasiblePlan
 
 _READ = attrgetter("steps", "deadline_seconds")

@@ -5,9 +5,9 @@ from operator import attrgetter
 import numpy as np
 
 from dovetail.plan.levels import Raised, raise_together
-from dovetail.plan.linear import Numbers
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import Columns, columns
+from dovetail.plan.solver.linear import Numbers
 from dovetail.vocabulary import Allocation
 
 # A level already reached may sink by this share in a later program: what the solver calls equal.

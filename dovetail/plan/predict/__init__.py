@@ -7,7 +7,7 @@ that nobody measured. It knows the technique's arithmetic and nothing of which o
 
 from typing import Protocol
 
-from dovetail.plan.predict import fuse, interleave, replicate, resident, shard, spill
+from dovetail.plan.predict import fuse, interleave, pipeline, replicate, resident, shard, spill, together
 from dovetail.vocabulary import Kind, Option, Profile
 
 
@@ -28,11 +28,13 @@ class Predictor(Protocol):
 
 PREDICTORS: dict[str, Predictor] = {
     "fuse": fuse.option,
+    "pipeline": pipeline.option,
     "replicate": replicate.option,
     "shard": shard.option,
     "resident": resident.option,
     "spill": spill.option,
     "interleave": interleave.option,
+    "together": together.option,
 }
 
 __all__ = ["PREDICTORS", "Predictor"]

@@ -64,11 +64,13 @@ def predict(
     microbatches: int | None = None,
     recompute: bool = False,
     depth: int | None = None,
+    width: int | None = None,
 ) -> Prediction | Rejection:
     """The option of a family on all devices of a fabric of one kind, from a resident profile with layers; or why not.
 
     `microbatches` of a step must be a multiple of the batches it accumulates; left out, they are just those. `depth` is
-    how many stages there must be; left out, the number with the shortest step.
+    how many stages there must be; left out, the number with the shortest step. `width` is how many replicas each has;
+    left out, any number.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
@@ -95,7 +97,7 @@ def predict(
     reasons: list[str] = []
     for stages in range(1, len(fabric.places) + 1) if depth is None else (depth,):
         try:
-            made = partition(graph, fabric, terms=terms, depth=stages, width=1 if timetable in _SINGLE else None)
+            made = partition(graph, fabric, terms=terms, depth=stages, width=1 if timetable in _SINGLE else width)
             made, run = _roomy(made, graph, fabric, profile, terms, timetable, count)
         except (InvalidRecord, NoFeasiblePlan) as error:
             reasons.append(str(error))

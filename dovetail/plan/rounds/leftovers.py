@@ -29,6 +29,8 @@ class Leftovers:
 
     def fill(self, busy: Collection[str], free: dict[str, int]) -> list[Turn]:
         """Turns for tasks that have none: of all that fit, the one nearest to the best of its rates first."""
+        if len(busy) == len(self._family):
+            return []
         options = self._problem.options
         wishes = []
         for task, name in self._family.items():
@@ -58,6 +60,8 @@ class Leftovers:
         >>> Leftovers(example()).widen([], {"fast": 1})
         []
         """
+        if not self._grow:
+            return turns
         growing = [
             number
             for number, turn in enumerate(turns)

@@ -25,6 +25,7 @@ class Nodes:
         self._cluster = cluster
         self._free: dict[str, dict[str, dict[str, None]]] = {kind.name: {} for kind in cluster.kinds}
         self.idle = {kind.name: 0 for kind in cluster.kinds}
+        self._node_of = {device.name: device.node for device in cluster.devices}
         for device in cluster.devices:
             self._free[device.kind].setdefault(device.node, {})[device.name] = None
             self.idle[device.kind] += 1
@@ -36,7 +37,7 @@ class Nodes:
     def copy(self) -> "Nodes":
         """The same, to be taken from without touching this."""
         other = Nodes.__new__(Nodes)
-        other._cluster, other.idle = self._cluster, dict(self.idle)
+        other._cluster, other.idle, other._node_of = self._cluster, dict(self.idle), self._node_of
         other._free = {kind: {node: dict(free) for node, free in nodes.items()} for kind, nodes in self._free.items()}
         other._drawn = defaultdict(lambda: [0, 0, 0], {node: list(drawn) for node, drawn in self._drawn.items()})
         return other
@@ -62,14 +63,19 @@ class Nodes:
 
     def take_these(self, option: Option, devices: tuple[str, ...]) -> bool:
         """Take the very devices that a gang had, if they are free and their node holds it."""
-        node = self._cluster.device(devices[0]).node
+        node = self._node_of[devices[0]]
         free = self._free[option.kind].get(node, {})
         for device in devices:
             if device not in free:
                 return False
-        if not self._holds(option, node):
-            return False
-        self._draw(option, devices)
+        if option.host_bytes or option.disk_bytes or option.cores:
+            if not self._holds(option, node):
+                return False
+            self._draw(option, devices)
+            return True
+        for device in devices:
+            del free[device]
+        self.idle[option.kind] -= len(devices)
         return True
 
     def give(self, option: Option, devices: tuple[str, ...]) -> None:
@@ -88,7 +94,7 @@ class Nodes:
         )
 
     def _draw(self, option: Option, devices: tuple[str, ...], *, sign: int = 1) -> None:
-        node = self._cluster.device(devices[0]).node
+        node = self._node_of[devices[0]]
         free = self._free[option.kind].setdefault(node, {})
         for device in devices:
             if sign > 0:

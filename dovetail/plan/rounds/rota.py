@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from dovetail.plan.problem import Problem
 from dovetail.plan.rounds.leftovers import Leftovers
 from dovetail.plan.rounds.nodes import Nodes
 from dovetail.plan.rounds.records import Gang, Received, Round
 from dovetail.plan.rounds.turns import Turn, turns
-from dovetail.vocabulary import Allocation, Option
+from dovetail.vocabulary import Allocation
 
 
 class Rota:
@@ -22,14 +23,17 @@ class Rota:
     """
 
     def __init__(self, problem: Problem, allocation: Allocation) -> None:
-        self._allocation = allocation
-        self._leftovers = Leftovers(problem)
+        self._problem, self._allocation = problem, allocation
         self._nodes = Nodes(problem.cluster, running=problem.running)
+
+    @cached_property
+    def _leftovers(self) -> Leftovers:
+        return Leftovers(self._problem)
 
     def next(self, *, received: Received, previous: Iterable[Gang] = (), round_seconds: float = 360.0) -> Round:
         """Who runs in the next round, given what tasks have received and who ran where just now."""
         before = {gang.tasks: gang for gang in previous}
-        holders = {task: gang for gang in before.values() for task in gang.tasks}
+        holders = {task: gang.option for gang in before.values() for task in gang.tasks}
         nodes = self._nodes.copy()
         free = dict(nodes.idle)
         made = turns(
@@ -37,14 +41,18 @@ class Rota:
             received,
             seconds=round_seconds,
             free=free,
-            holders={task: gang.option for task, gang in holders.items()},
+            holders=holders,
         )
         if self._allocation.fills and any(free.values()):
             made += self._leftovers.fill({task for turn in made for task in turn.tasks}, free)
             made = self._leftovers.widen(made, free)
         gangs = place(made, before=before, nodes=nodes)
-        moved = sum(task in holders and holders[task].devices != gang.devices for gang in gangs for task in gang.tasks)
-        busy = {task for gang in gangs for task in gang.tasks}
+        moved, busy = 0, set[str]()
+        for gang in gangs:
+            busy.update(gang.tasks)
+            old = before.get(gang.tasks)
+            if old is None or old.devices != gang.devices:
+                moved += sum(task in holders for task in gang.tasks)
         waiting = tuple([task for group in self._allocation.groups for task in group if task not in busy])
         return Round(gangs=tuple(gangs), waiting=waiting, moved=moved, seconds=round_seconds)
 
@@ -54,7 +62,7 @@ def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], nodes
     them, the widest first. Where a kind is so split up that a gang finds no node, all of that kind are placed anew;
     what finds none even so waits.
 
-    >>> from dovetail.vocabulary import Cluster, Kind
+    >>> from dovetail.vocabulary import Cluster, Kind, Option
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
     >>> nodes = Nodes(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2))
     >>> before = {("a",): Gang(("a",), option, ("n0:1",), 0)}
@@ -78,9 +86,10 @@ def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], nodes
 def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang], nodes: Nodes) -> list[Gang]:
     placed, moving = [], []
     for turn in of_kind:
-        old = before.get(turn.tasks)
-        if old is not None and _same(old.option, turn.option) and nodes.take_these(turn.option, old.devices):
-            placed.append(Gang(turn.tasks, turn.option, old.devices, turn.share))
+        tasks, option, share = turn
+        old = before.get(tasks)
+        if old is not None and (old.option is option or old.option == option) and nodes.take_these(option, old.devices):
+            placed.append(Gang(tasks, option, old.devices, share))
         else:
             moving.append(turn)
     moving.sort(key=lambda turn: -turn.option.count)
@@ -89,7 +98,3 @@ def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang],
         if devices is not None:
             placed.append(Gang(turn.tasks, turn.option, devices, turn.share))
     return placed
-
-
-def _same(one: Option, other: Option) -> bool:
-    return one is other or one == other

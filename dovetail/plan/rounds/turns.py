@@ -107,18 +107,23 @@ def _queues(
     for number, share in enumerate(allocation.shares):
         if share.share <= 0:
             continue
-        kind, families = share.option.kind, share.option.families
+        option = share.option
+        kind, families = option.kind, option.families
         places: list[_Queue] = []
         for group in share.groups:
             due = share.share / len(groups[group]) * horizon
             part = share.share / totals[group]
             queue: _Queue = []
             for task in groups[group]:
-                late = part * owed[task] if task in owed else 0.0
                 time, held = had.get((number, task), 0.0), holders.get(task)
-                stays = held is not None and held.kind == kind and held.families == families
-                priority = (due + late) / (max(time, seconds) if stays else time + seconds)
-                queue.append((-priority, task))
+                # The same option object is looked for first, since it mostly is the same.
+                stays = held is not None and (held is option or (held.kind == kind and held.families == families))
+                if not stays:
+                    time += seconds
+                elif time < seconds:
+                    time = seconds
+                late = due + part * owed[task] if task in owed else due
+                queue.append((-late / time, task))
             places.append(queue)
         if len(places) == 1:
             alone += [(priority, number, task) for priority, task in places[0]]

@@ -29,7 +29,11 @@ TIMETABLES: dict[str, Callable[..., Timetable]] = {
     "2bw": double_buffered,
 }
 
+ASYNCHRONOUS = ("stashing", "vertical_sync", "2bw")
+"""Timetables whose weights change under way: another mathematics, asked for by name."""
+
 __all__ = [
+    "ASYNCHRONOUS",
     "TIMETABLES",
     "Action",
     "Durations",

@@ -76,18 +76,22 @@ def first_of(batches: Any) -> Any:
     >>> first_of([1, 2])
     1
     """
-    with _kept(batches):
-        source = batches
-        # A loader's own processes need not be started for one batch.
-        if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
-            source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
-        for batch in source:
-            return batch
+    with kept(batches):
+        return first(batches)
+
+
+def first(batches: Any) -> Any:
+    """The first batch, without the processes that a loader would start for more."""
+    source = batches
+    if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
+        source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
+    for batch in source:
+        return batch
     raise ProgramError("batches must give at least one each time they are iterated; there was none.")
 
 
 @contextlib.contextmanager
-def _kept(batches: Any) -> Iterator[None]:
+def kept(batches: Any) -> Iterator[None]:
     """Within, batches may be taken; afterwards generators, counters and the batches' own state are as before."""
     states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

@@ -66,6 +66,18 @@ def test_a_limit_on_spending_that_no_deadline_survives() -> None:
         POLICIES["throughput"](dataclasses.replace(problem, spend_limit_per_hour=-1.0))
 
 
+def test_a_limit_on_spending_that_pays_for_nobody() -> None:
+    poor = dataclasses.replace(example(), spend_limit_per_hour=0.2)
+    for name in ("allox", "first_come", "shortest_first"):
+        with pytest.raises(NoFeasiblePlan, match=r"at least 0.5 an hour \('large' on 1 'slow'\); the limit is 0.2"):
+            POLICIES[name](poor)
+    # Two fifths of the time of a slow device can be had.
+    assert POLICIES["max_min_fairness"](poor).value > 0
+    for name in sorted(POLICIES):
+        with pytest.raises(NoFeasiblePlan, match=r"must pay for some task, at least 0\.5 an hour"):
+            POLICIES[name](dataclasses.replace(poor, spend_limit_per_hour=0.0))
+
+
 def test_rates_of_zero_everywhere() -> None:
     problem = example()
     options = tuple(option for option in problem.options if option.families != ("small",))

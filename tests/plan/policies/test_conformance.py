@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.plan import policies
-from dovetail.plan.policies import BLIND, POLICIES
+from dovetail.plan.policies import BLIND, COARSE, PARETO, POLICIES, SHARING
 from dovetail.testing.policies import ParetoConformance, PolicyConformance, SharingConformance
-
-PARETO = ("completions", "finish_time_fairness", "makespan", "max_min_fairness", "throughput", "water_filling")
-SHARING = ("finish_time_fairness", "isolated", "max_min_fairness", "water_filling")
 
 
 class TestPolicies(PolicyConformance):
@@ -26,6 +23,14 @@ class TestBlindPolicies(PolicyConformance):
         monkeypatch.setattr(self, "widest", 1 if request.param == "allox" else 2)
 
 
+class TestCoarsePolicies(PolicyConformance):
+    packed = False
+
+    @pytest.fixture(params=sorted(COARSE), autouse=True)
+    def chosen(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self, "allocate", COARSE[request.param])
+
+
 class TestPareto(ParetoConformance):
     @pytest.fixture(params=PARETO, autouse=True)
     def chosen(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +44,6 @@ class TestSharing(SharingConformance):
 
 
 def test_every_file_of_the_folder_is_listed() -> None:
-    aside = {"__init__", "blind", "example", "ordered"}
+    aside = {"__init__", "blind", "coarse", "example", "ordered"}
     folder = Path(policies.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - aside == POLICIES.keys() == BLIND.keys()

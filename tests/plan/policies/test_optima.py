@@ -10,14 +10,31 @@ import pytest
 
 from dovetail.plan import levels
 from dovetail.plan.policies import POLICIES, example
+from dovetail.plan.policies.spend import worth_of_money
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import columns
 from dovetail.testing.policies import by_task, draw
 from dovetail.vocabulary import Entity, Family
 
 FINEST = 8
+
+
+def fairness(rates: np.ndarray, task: dict[str, np.ndarray]) -> np.ndarray:
+    return np.min(rates / (task["weight"] * task["reference"]), axis=-1)
+
+
+def in_time(rates: np.ndarray, task: dict[str, np.ndarray]) -> np.ndarray:
+    """What the money does, where every deadline is kept."""
+    late = np.any(rates < task["steps"] / task["deadline"] * (1 - 1e-9), axis=-1)
+    return np.where(late, -np.inf, task["money"])
+
+
 OBJECTIVES = {
-    "max_min_fairness": lambda rates, task: np.min(rates / (task["weight"] * task["reference"]), axis=-1),
+    "max_min_fairness": fairness,
+    "fair_spend": fairness,
+    "water_filling": fairness,
+    "spend": lambda rates, task: task["money"],
+    "spend_with_deadlines": in_time,
     "makespan": lambda rates, task: np.min(rates / task["steps"], axis=-1),
     "throughput": lambda rates, task: np.sum(rates / task["reference"], axis=-1),
     "completions": lambda rates, task: np.sum(rates / task["steps"], axis=-1),
@@ -32,6 +49,12 @@ def small(seed: int) -> Problem:
     problem = draw(seed, packed=False)
     tasks = apart(problem).families[:3]
     kinds = tuple(kind.name for kind in problem.cluster.kinds[:2])
+    tasks = tuple(
+        dataclasses.replace(
+            family, members=tuple(dataclasses.replace(m, deadline_seconds=2.0 * m.steps) for m in family.members)
+        )
+        for family in tasks
+    )
     names = {family.name for family in tasks}
     options = [o for o in apart(problem).options if o.families[0] in names and o.kind in kinds]
     cluster = dataclasses.replace(
@@ -64,6 +87,7 @@ def brute_force(problem: Problem, objective: str) -> tuple[float, float]:
         "weight": np.array([member.weight for member in members]),
         "steps": np.array([float(member.steps) for member in members]),
         "age": np.array([member.age_seconds for member in members]),
+        "deadline": np.array([member.deadline_seconds for member in members]),
         "reference": arrays.references(),
     }
     isolated = np.array([member.isolated_seconds for member in members])
@@ -77,8 +101,11 @@ def brute_force(problem: Problem, objective: str) -> tuple[float, float]:
         grid = grid[grid[:, mine] @ arrays.draws[mine] <= arrays.capacity[kind]]
     gain = np.zeros((ways, len(members)))
     gain[arrays.entry_column, arrays.entry_group] = arrays.entry_rate
-    best = OBJECTIVES[objective](grid @ gain, task).max()
-    return float(best), float(OBJECTIVES[objective]((grid + 1 / FINEST) @ gain, task).max())
+    found = []
+    for shares in (grid, grid + 1 / FINEST):
+        task["money"] = shares @ worth_of_money(arrays)
+        found.append(float(OBJECTIVES[objective](shares @ gain, task).max()))
+    return found[0], found[1]
 
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))
@@ -112,9 +139,10 @@ def test_merging_equal_tasks_changes_no_optimum(name: str, seed: int) -> None:
     assert POLICIES[name](merged).value == pytest.approx(POLICIES[name](apart(merged)).value, rel=1e-6)
 
 
+@pytest.mark.parametrize("limit", [math.inf, 1.5, 0.01])
 @pytest.mark.parametrize("seed", range(6))
-def test_prices_find_what_simplex_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = apart(draw(seed, packed=False))
+def test_prices_find_what_simplex_finds(seed: int, limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dataclasses.replace(apart(draw(seed, packed=False)), spend_limit_per_hour=limit)
     exact = POLICIES["max_min_fairness"](problem)
     monkeypatch.setattr(levels, "MANY_GROUPS", 1)
     priced = POLICIES["max_min_fairness"](problem)
@@ -131,7 +159,9 @@ def test_prices_serve_the_other_policies_too(name: str, seed: int, monkeypatch: 
     problem = apart(draw(seed, packed=False))
     exact = POLICIES[name](problem)
     monkeypatch.setattr(levels, "MANY_GROUPS", 1)
-    assert POLICIES[name](problem).value == pytest.approx(exact.value, rel=1e-4)
+    priced = POLICIES[name](problem)
+    assert priced.value == pytest.approx(exact.value, rel=1e-4)
+    assert priced.bound >= exact.value * (1 - 1e-6)
 
 
 def units(problem: Problem) -> list[tuple[object, float]]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.web.redact import MASK, is_secret, masked, redactor
+from dovetail.vocabulary.redact import MASK, is_secret, masked, redactor
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.plan import linear
-from dovetail.plan.linear import NotSolved, Program, maximise
+from dovetail.plan.solver import NotSolved, linear
+from dovetail.plan.solver.linear import Program, maximise
 
 
 def program(**changes: Any) -> Program:

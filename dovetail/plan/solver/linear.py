@@ -1,17 +1,27 @@
-"""The door to a solver for linear programs that are given whole, as sparse arrays; `solver` is the other leaf of it.
+"""Linear programs that are given whole, as sparse arrays.
 
-Knows rows, columns and tolerances; does not know tasks or devices. OR-tools is imported when something is first
-solved. GLOP (simplex) is what wins at the sizes that families leave: at 166 rows and 1,222 columns it took 5 ms where
-HiGHS took 13 and PDLP 90 to 6,000 and stopped 1e-4 short (OR-tools 9.15, 2 cores).
+Knows rows, columns and tolerances; does not know tasks or devices. GLOP (simplex) for all shapes, because it wins at
+those that families leave, and very many unlike tasks go by prices (`decompose`). One objective, CPU milliseconds and
+how far off (OR-tools 9.15, max-min fairness on Gavel's table):
+
+  rows × columns     GLOP   HiGHS simplex   HiGHS interior point   PDLP to 1e-4    PDLP to 1e-6
+  170 × 247             2               4                      -              -               -
+  170 × 1,024           6              14                     21    28, 2e-4 off   108, 2e-6 off
+  2,052 × 3,033        74             180                     88    73, 4e-4 off   175, 7e-7 off
+  8,196 × 12,119    1,050           3,038                    644   462, 2e-4 off 1,193, 9e-6 off
+
+Starting from the last round's basis was tried: 131 pivots become 0 to 2, and 9 ms for building and solving become 2 if
+the solver object is kept, 13 if the basis is handed over as data. The first would have plans depend on the plans before
+them, the second does not pay, and an allocation of that size takes 36 ms, most of it outside the solver.
 """
 
 import dataclasses
-import functools
-import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dovetail.plan.solver.door import NotSolved, load
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -52,14 +62,6 @@ class Solution:
     x: Numbers
     value: float
     duals: Numbers
-
-
-class NotSolved(Exception):
-    """The solver gave up without an answer; never met in practice, and never passed over in silence.
-
-    >>> issubclass(NotSolved, Exception)
-    True
-    """
 
 
 def maximise(program: Program, *, then: Numbers | None = None) -> Solution | None:
@@ -125,6 +127,5 @@ def _solve(model: Any, *, parameters: str = "") -> Solution | None:
     )
 
 
-@functools.cache
 def _helper() -> Any:
-    return importlib.import_module("ortools.linear_solver.python.model_builder_helper")
+    return load("ortools.linear_solver.python.model_builder_helper")

@@ -1,4 +1,5 @@
-"""Keeps secrets off pages that get sent around: parameters that look like one, and their values elsewhere in text.
+"""Keeps secrets out of events, logs and pages that get sent around: parameters and variables of the environment that
+look like one, and their values elsewhere in text.
 
 Knows names and values only; a secret that a program prints on its own is not recognised.
 """
@@ -15,8 +16,8 @@ MASK = "***"
 _ALWAYS = ("password", "passwd", "passphrase", "secret", "credential")
 _UNLESS_NUMBER = ("token", "tokens", "key", "keys")
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-# Shorter values would blank out parts of ordinary words.
-_SHORTEST = 4
+# Shorter values would blank out parts of ordinary words. The environment is nobody's choice of names, so more is asked.
+_SHORTEST, _SHORTEST_OF_ENVIRONMENT = 4, 8
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -46,7 +47,35 @@ def redactor(parameters: Iterable[Mapping[str, Any]]) -> Callable[[str], str]:
     >>> redactor([{"token": "hf_123"}])("task-hf_123 failed")
     'task-*** failed'
     """
-    found = {secret for one in parameters for secret in _secrets(one) if len(secret) >= _SHORTEST}
+    return hiding({secret for one in parameters for secret in secrets_of(one)})
+
+
+def secrets_of(parameters: Mapping[str, Any]) -> set[str]:
+    """The secret values among parameters.
+
+    >>> secrets_of({"width": 128, "token": "hf_123"})
+    {'hf_123'}
+    """
+    return {secret for secret in _secrets(parameters) if len(secret) >= _SHORTEST}
+
+
+def secrets_of_environment(variables: Mapping[str, str]) -> set[str]:
+    """The secret values among a process's variables; numbers and words such as `true` are none.
+
+    >>> secrets_of_environment({"HF_TOKEN": "hf_12345", "MAX_TOKENS": "65536000", "HOME": "/home/somebody"})
+    {'hf_12345'}
+    """
+    found = {value for name, value in variables.items() if is_secret(name, value) and not value.isdecimal()}
+    return {value for value in found if len(value) >= _SHORTEST_OF_ENVIRONMENT}
+
+
+def hiding(found: Iterable[str]) -> Callable[[str], str]:
+    """A function that masks these values in any text.
+
+    >>> hiding(["hf_123"])("task-hf_123 failed")
+    'task-*** failed'
+    """
+    found = set(found)
     if not found:
         return lambda text: text
     # Longest first, so that a secret that contains another is masked whole.

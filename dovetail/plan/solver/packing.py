@@ -1,41 +1,14 @@
-"""The only door to a solver: linear programs and packings in time, on OR-tools.
+"""Packings in time, on CP-SAT: which activities take place and when, so that needs are covered and nothing overdrawn.
 
-Knows rows, activities and whole ticks; does not know tasks, options or devices. OR-tools is imported when
-something is first solved, because that takes half a second which `dovetail --help` should not. Limits are
-deterministic work, so the same question has the same answer on a busy machine and on an idle one.
+Limits are deterministic work, so the same question has the same answer on a busy machine and on an idle one.
 """
 
 import dataclasses
-import functools
-import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A variable of a covering program: what one unit of it covers, and what it draws from each pool.
-
-    >>> Column(covers={0: 1}, draws={0: 3.0}).covers
-    {0: 1}
-    """
-
-    covers: Mapping[int, int]
-    draws: Mapping[int, float]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cover:
-    """The least share of every pool with which all needs can be covered: `ratio` is proven, whatever the solver's
-    tolerance; `amounts` are the columns' values in the solution found.
-
-    >>> Cover(ratio=0.5, amounts=(1.0,)).ratio
-    0.5
-    """
-
-    ratio: float
-    amounts: tuple[float, ...]
+from dovetail.plan.solver.door import load
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,61 +64,6 @@ class Packed:
     bound: float = 0.0
 
 
-def cover(columns: Sequence[Column], *, needs: Sequence[int], pools: Sequence[float]) -> Cover:
-    """Minimise s over x ≥ 0 with Σ covers·x ≥ needs and Σ draws·x ≤ s·pools.
-
-    The ratio is rebuilt from the dual: prices of pools with Σ price·pool = 1 and worths of needs such that no column
-    covers more worth than it draws prove s ≥ Σ worth·need.
-
-    >>> two_ways = [Column(covers={0: 1}, draws={0: 2.0}), Column(covers={0: 1}, draws={1: 6.0})]
-    >>> round(cover(two_ways, needs=[10], pools=[10.0, 10.0]).ratio, 6)
-    1.5
-    """
-    linear = _load("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
-    infinity = linear.infinity()
-    share = linear.NumVar(0.0, infinity, "")
-    need_rows = [linear.Constraint(float(need), infinity) for need in needs]
-    pool_rows = [linear.Constraint(-infinity, 0.0) for _ in pools]
-    for row, size in zip(pool_rows, pools, strict=True):
-        row.SetCoefficient(share, -size)
-    variables = [_variable(linear, column, need_rows, pool_rows) for column in columns]
-    linear.Minimize(share)
-    if linear.Solve() != linear.OPTIMAL:
-        return Cover(ratio=0.0, amounts=(0.0,) * len(columns))
-    worths = [max(0.0, row.dual_value()) for row in need_rows]
-    prices = [max(0.0, -row.dual_value()) for row in pool_rows]
-    amounts = tuple(variable.solution_value() for variable in variables)
-    return Cover(ratio=_proven(columns, needs, pools, worths, prices), amounts=amounts)
-
-
-def _variable(linear: Any, column: Column, need_rows: Sequence[Any], pool_rows: Sequence[Any]) -> Any:
-    variable = linear.NumVar(0.0, linear.infinity(), "")
-    for need, times in column.covers.items():
-        need_rows[need].SetCoefficient(variable, float(times))
-    for pool, amount in column.draws.items():
-        pool_rows[pool].SetCoefficient(variable, amount)
-    return variable
-
-
-def _proven(
-    columns: Iterable[Column],
-    needs: Sequence[int],
-    pools: Sequence[float],
-    worths: Sequence[float],
-    prices: Sequence[float],
-) -> float:
-    """What the dual proves once rounding is taken out of it: worths are lowered until every column is honest."""
-    total = sum(price * size for price, size in zip(prices, pools, strict=True))
-    honest = 1.0
-    for column in columns:
-        worth = sum(worths[need] * times for need, times in column.covers.items())
-        price = sum(prices[pool] * amount for pool, amount in column.draws.items())
-        if worth > price:
-            honest = min(honest, price / worth)
-    value = sum(worth * need for worth, need in zip(worths, needs, strict=True))
-    return honest * value / total if total > 0 else 0.0
-
-
 def pack(
     activities: Sequence[Activity],
     *,
@@ -170,7 +88,7 @@ def pack(
     """
     if horizon < 0 or work <= 0:
         return Packed(starts=None, is_none=horizon < 0, work=0.0)
-    module = _load("ortools.sat.python.cp_model")
+    module = load("ortools.sat.python.cp_model")
     model = module.CpModel()
     used, starts = _variables(model, activities, horizon)
     if goal is not None and goal.results is not None:
@@ -308,43 +226,3 @@ def _hold(
 def _scale(total: int) -> int:
     # Sums must stay well within 64 bits; areas are rounded down, so the cut only eases.
     return max(1, math.ceil(total / (1 << 60)))
-
-
-def cheapest(
-    columns: Sequence[Column], *, prices: Sequence[float], needs: Sequence[int], pools: Sequence[float]
-) -> Cover:
-    """Minimise Σ price·x over x ≥ 0 with Σ covers·x ≥ needs and Σ draws·x ≤ pools: the `ratio` is that sum, proven like
-    `cover`'s, and infinite where there is no such x.
-
-    >>> two_ways = [Column(covers={0: 1}, draws={0: 2.0}), Column(covers={0: 1}, draws={1: 6.0})]
-    >>> round(cheapest(two_ways, prices=[3.0, 1.0], needs=[10], pools=[100.0, 30.0]).ratio, 6)
-    20.0
-    """
-    linear = _load("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
-    infinity = linear.infinity()
-    need_rows = [linear.Constraint(float(need), infinity) for need in needs]
-    pool_rows = [linear.Constraint(-infinity, size) for size in pools]
-    variables = [_variable(linear, column, need_rows, pool_rows) for column in columns]
-    objective = linear.Objective()
-    for variable, price in zip(variables, prices, strict=True):
-        objective.SetCoefficient(variable, price)
-    objective.SetMinimization()
-    status = linear.Solve()
-    if status != linear.OPTIMAL:
-        return Cover(ratio=math.inf if status == linear.INFEASIBLE else 0.0, amounts=(0.0,) * len(columns))
-    worths = [max(0.0, row.dual_value()) for row in need_rows]
-    rents = [max(0.0, -row.dual_value()) for row in pool_rows]
-    honest = 1.0
-    for column, price in zip(columns, prices, strict=True):
-        worth = sum(worths[need] * times for need, times in column.covers.items())
-        paid = price + sum(rents[pool] * amount for pool, amount in column.draws.items())
-        if worth > paid:
-            honest = min(honest, paid / worth)
-    value = honest * sum(worth * need for worth, need in zip(worths, needs, strict=True))
-    value -= sum(rent * size for rent, size in zip(rents, pools, strict=True))
-    return Cover(ratio=max(0.0, value), amounts=tuple(variable.solution_value() for variable in variables))
-
-
-@functools.cache
-def _load(name: str) -> Any:
-    return importlib.import_module(name)

@@ -1,0 +1,216 @@
+"""Faults lose nothing: workers and controllers killed, paused and stopped at random moments, `dovetail run` started
+again whenever it died, and then everything that the run left held against what must be so (`invariants`).
+
+`python bench/chaos.py --kills 200 [--engine ray] [--seed 0] [--quick] [--check]`
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from invariants import Acknowledged, Findings, Step, acknowledged, at_work, check, witness_of
+from nemesis import Fault, Local, Nemesis, Place, RayNodes, begin, command
+from reporting import Bar, finish
+from rich.console import Console
+
+SWEEP = Path(__file__).parent / "sweeps" / "witnessed.py"
+SAVE_EVERY = 10
+# A run that makes no headway for so long hangs.
+PATIENCE_SECONDS = 300.0
+# Recovery is measured where training was under way when the fault came: a step within so many seconds before it.
+AT_WORK_SECONDS = 1.0
+
+
+class Round:
+    """One run of the sweep from nothing to its end, however often it has to be started again."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self._place, self.home, self._log = place, folder / "store", folder / "log"
+        folder.mkdir(parents=True)
+        self.witness = Path(os.environ["DOVETAIL_WITNESS"])
+        self.witness.unlink(missing_ok=True)
+        self.seen: Acknowledged = {}
+        self.starts = 0
+
+    def run(self, nemesis: Nemesis | None = None) -> None:
+        """To the end; raises where the command fails or hangs."""
+        code = -9
+        while code == -9:  # killed, and not by its own doing: start it again
+            self.starts += 1
+            words = command(self._place, SWEEP, self.home, save_every=SAVE_EVERY)
+            process = begin(words, dict(os.environ), self._log)
+            if nemesis:
+                nemesis.rest()
+            heard, size = time.monotonic(), 0
+            while (code_or_none := process.poll()) is None:
+                if nemesis:
+                    nemesis.strike(process.pid, lambda: at_work(self.witness), self._note)
+                time.sleep(0.02)
+                grown = self.witness.stat().st_size if self.witness.exists() else 0
+                if grown != size:
+                    heard, size = time.monotonic(), grown
+                if time.monotonic() - heard > PATIENCE_SECONDS:
+                    process.kill()
+                    raise TimeoutError(f"no step was taken for {PATIENCE_SECONDS:.0f} s; see {self._log}")
+            code = code_or_none
+        if code != 0:
+            raise RuntimeError(f"dovetail run ended with {code}; see {self._log}")
+
+    def _note(self) -> None:
+        self.seen |= acknowledged(self.home)
+
+
+def recovery_seconds(fault: Fault, witness: list[Step]) -> float | None:
+    """From a fault to the next step on the cores that it hit; None where nothing was trained there, or nothing more
+    was to be."""
+    if not fault.kind.endswith(("killed", "lost", "notice", "stopped")):
+        return None
+    controller = fault.kind.startswith("controller")
+    cores = {core for step in witness for core in step.cores} if controller or not fault.cores else set(fault.cores)
+    there = [step for step in witness if cores & set(step.cores)]
+    mine = [step for step in there if controller or not fault.cores or step.process == fault.process]
+    if not any(fault.at - AT_WORK_SECONDS < step.at <= fault.at for step in mine):
+        return None
+    before = {step.build for step in there if step.at <= fault.at}
+    return next((step.at - fault.at for step in there if step.at > fault.at and step.build not in before), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=float, default=3.0, help="mean seconds from one fault to the next")
+    parser.add_argument("--quick", action="store_true", help="five kills")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    kills = min(arguments.kills, 5) if arguments.quick else arguments.kills
+    tasks, steps = (3, 150) if arguments.quick else (8, 400)
+    folder = Path(tempfile.mkdtemp(prefix="dovetail-chaos-"))
+    # Before there is a cluster: some of its processes have the variables of when it began.
+    os.environ |= {
+        "DOVETAIL_WITNESS": str(folder / "witness"),
+        "DOVETAIL_BENCH_STEPS": str(steps),
+        "DOVETAIL_BENCH_TASKS": str(tasks),
+        "OMP_NUM_THREADS": "1",
+    }
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends this bench ends the cluster it started
+    place: Place = RayNodes() if arguments.engine == "ray" else Local()
+    try:
+        every = 1.5 if arguments.quick else arguments.every
+        found = bench(place, folder, arguments.seed, kills, every, tasks, steps)
+    finally:
+        place.close()
+    name = "chaos" if arguments.engine == "local" else "chaos-ray"
+    code = report(name, found, kills, arguments)
+    if not found["wrong"]:
+        shutil.rmtree(folder)
+    return code
+
+
+def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks: int, steps: int) -> dict[str, Any]:
+    """Rounds until the nemesis has killed often enough; what was found in all of them."""
+    console = Console(stderr=True)
+    undisturbed = Round(place, folder / "undisturbed")
+    undisturbed.run()
+    nemesis = Nemesis(place, seed=seed, kills=kills, every_seconds=every)
+    found: dict[str, Any] = {"wrong": [], "redone": [], "recovered": {}, "rounds": 0, "starts": 0, "steps": 0}
+    while not nemesis.satisfied:
+        begun = len(nemesis.faults)
+        one = Round(place, folder / f"round-{found['rounds']}")
+        try:
+            one.run(nemesis)
+        except (RuntimeError, TimeoutError) as error:
+            found["wrong"].append(str(error))
+            break
+        witness = witness_of(one.witness)
+        findings = check(
+            one.home,
+            witness,
+            reference=undisturbed.home,
+            save_every=SAVE_EVERY,
+            steps=steps,
+            seen=one.seen,
+            bound=place.bound,
+        )
+        add(found, one, findings, nemesis.faults[begun:], witness)
+        console.print(
+            f"round {found['rounds']}: {len(nemesis.faults) - begun} faults, {one.starts} starts, "
+            f"{nemesis.kills} of {kills} kills, {len(findings.wrong)} invariants broken",
+            highlight=False,
+        )
+        if findings.wrong:
+            console.print("\n".join(findings.wrong), highlight=False, markup=False)
+        else:
+            shutil.rmtree(one.home.parent)
+    found["faults"], found["kills"] = nemesis.faults, nemesis.kills
+    found["tasks"] = tasks * found["rounds"]
+    return found
+
+
+def add(found: dict[str, Any], one: Round, findings: Findings, faults: list[Fault], witness: list[Step]) -> None:
+    """Count in what came of a round."""
+    found["wrong"] += findings.wrong
+    found["redone"] += findings.redone
+    found["steps"] += findings.steps
+    found["rounds"] += 1
+    found["starts"] += one.starts
+    for fault in faults:
+        seconds = recovery_seconds(fault, witness)
+        if seconds is not None:
+            found["recovered"].setdefault(fault.kind, []).append(seconds)
+
+
+def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Namespace) -> int:
+    """The table of faults and the bars."""
+    rows = []
+    kinds = list(dict.fromkeys(fault.kind for fault in found["faults"]))
+    every = [second for seconds in found["recovered"].values() for second in seconds]
+    for kind, count, seconds in [
+        *((kind, sum(f.kind == kind for f in found["faults"]), found["recovered"].get(kind, [])) for kind in kinds),
+        ("all", len(found["faults"]), every),
+    ]:
+        rows.append(
+            {
+                "fault": kind,
+                "times": count,
+                "recoveries": len(seconds),
+                "p50_seconds": quantile(seconds, 0.50),
+                "p95_seconds": quantile(seconds, 0.95),
+                "most_seconds": max(seconds, default=None),
+            }
+        )
+    print(
+        f"{found['rounds']} rounds, {found['tasks']} tasks, {found['starts']} starts of dovetail run, {found['steps']} "
+        f"steps taken, {sum(found['redone'])} of them again, a save every {SAVE_EVERY}, seed {arguments.seed}"
+    )
+    for line in found["wrong"]:
+        print(f"broken: {line}")
+    bars = [
+        Bar("kills", found["kills"], least=kills),
+        Bar("invariants broken", len(found["wrong"]), most=0),
+        Bar("steps redone by one attempt, at most", max(found["redone"], default=0), most=SAVE_EVERY),
+    ]
+    return finish(name, rows, bars, check=arguments.check, quick=arguments.quick or kills < 50)
+
+
+def quantile(values: list[float], share: float) -> float | None:
+    """That share of the values is no greater."""
+    if not values:
+        return None
+    return (
+        values[0]
+        if len(values) == 1
+        else statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""How well training converges when weights change under way: 1F1B, stashing, vertical sync and 2BW at depth 4.
+
+`python bench/convergence.py [--quick] [--check]`. Each mode is run as its recurrence on one device, which the technique
+equals bit by bit (`tests/train/pipeline`); that is cheaper than four processes, and says the same. An update takes one
+batch whatever the mode; a stage uses weights that are so many updates old:
+
+    1F1B 0;  stashing 3, 2, 1, 0;  vertical sync 3;  2BW 1.
+
+Time is in batches of work for one stage: an update takes one, with 1F1B of four microbatches 7/4, for the pipeline runs
+empty. `reached` is how long it takes to the loss that 1F1B has with the same optimizer after two thirds of its steps,
+and blank where that is not reached. Optimizers: SGD with momentum; AdamW; AdamW with rates divided by the weights' age
+at first, as PipeMare does; Muon for matrices, with AdamW for the rest. Mean over seeds.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "recipes"))
+
+import argparse
+import collections
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from reporting import Bar, finish
+from torch import nn
+from torch.func import functional_call
+
+from dovetail.describe.programs import load_file
+from dovetail.feed import Cursor
+from dovetail.train import Training
+from dovetail.train.randomness import KeyedRandomness, reseed
+
+DEPTH = 4
+AGES = {"1f1b": (0, 0, 0, 0), "stashing": (3, 2, 1, 0), "vertical_sync": (3, 3, 3, 3), "2bw": (1, 1, 1, 1)}
+UPDATE_SECONDS = {"1f1b": (4 + DEPTH - 1) / 4, "stashing": 1.0, "vertical_sync": 1.0, "2bw": 1.0}
+RATES = {"charlm": {"SGD": 0.1, "AdamW": 1e-3}, "digits": {"SGD": 0.03, "AdamW": 1e-3}}
+Optimizers = list[torch.optim.Optimizer]
+
+
+class _Whole(nn.Module):
+    """The loss of a model as a module, so that it can be computed with other weights."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.model, self._loss = training.model, training.loss
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        assert self._loss is not None
+        found = self._loss(self.model, batch)
+        return found[0] if isinstance(found, tuple) else found
+
+
+def charlm(seed: int, *, quick: bool) -> Training:
+    size = {"width": 16, "depth": 2, "context": 16, "batch": 4} if quick else {"width": 64, "context": 64, "batch": 16}
+    training: Training = load_file(ROOT / "recipes" / "charlm.py").charlm(seed=seed, **size)
+    head: Any = training.model.head
+    head.weight = nn.Parameter(head.weight.detach().clone())  # weights that change under way are of one stage
+    return training
+
+
+def digits(seed: int, *, quick: bool) -> Training:
+    training: Training = load_file(ROOT / "recipes" / "digits.py").cnn(channels=4 if quick else 16, seed=seed)
+    return training
+
+
+PROGRAMS: dict[str, Callable[..., Training]] = {"charlm": charlm, "digits": digits}
+
+
+def optimizers(kind: str, weights: list[nn.Parameter], rates: dict[str, float]) -> Optimizers:
+    """What updates one stage."""
+    if kind == "SGD":
+        return [torch.optim.SGD(weights, lr=rates["SGD"], momentum=0.9)]
+    if kind == "Muon":
+        matrices = [weight for weight in weights if weight.dim() == 2]
+        rest = [weight for weight in weights if weight.dim() != 2]
+        muon: Optimizers = [torch.optim.Muon(matrices, lr=0.02)] if matrices else []
+        return muon + ([torch.optim.AdamW(rest, lr=rates["AdamW"])] if rest else [])
+    return [torch.optim.AdamW(weights, lr=rates["AdamW"])]
+
+
+def run(name: str, mode: str, kind: str, *, seed: int, steps: int, every: int, quick: bool) -> list[float]:
+    """The held-out loss after each `every` updates."""
+    reseed(seed, "build")
+    training = PROGRAMS[name](seed, quick=quick)
+    random = KeyedRandomness(training.model, seed=seed, device=torch.device("cpu"))
+    cursor, whole = Cursor(training.batches, before_draw=random.before_batch), _Whole(training)
+    names = dict(whole.named_parameters())
+    stages = [list(names)[len(names) * s // DEPTH : len(names) * (s + 1) // DEPTH] for s in range(DEPTH)]
+    made = [optimizers(kind, [names[n] for n in stage], RATES[name]) for stage in stages]
+    first = [[group["lr"] for each in stage for group in each.param_groups] for stage in made]
+    old = [
+        collections.deque([_copies(names, stage)], maxlen=age + 1)
+        for stage, age in zip(stages, AGES[mode], strict=True)
+    ]
+    found = []
+    for step in range(steps):
+        (batch,) = cursor.take(1)
+        random.begin(step, 0)
+        used = {n: weight for versions in old for n, weight in versions[0].items()}
+        functional_call(whole, used, (batch,)).backward()
+        for s, stage in enumerate(stages):
+            for n in stage:
+                names[n].grad, used[n].grad = used[n].grad, None
+            groups = [group for each in made[s] for group in each.param_groups]
+            if kind == "AdamW, corrected":
+                # Divided by the age at first, and not at all once a third of the steps is over.
+                share = max(0.0, 1 - 3 * step / steps)
+                for group, rate in zip(groups, first[s], strict=True):
+                    group["lr"] = rate / (1 + AGES[mode][s]) ** share
+            nn.utils.clip_grad_norm_([names[n] for n in stage], 1.0)
+            for each in made[s]:
+                each.step()
+            old[s].append(_copies(names, stage))
+        if (step + 1) % every == 0:
+            found.append(_held_out(training, random, step))
+    return found
+
+
+def _copies(names: dict[str, nn.Parameter], stage: list[str]) -> dict[str, torch.Tensor]:
+    return {name: names[name].detach().clone().requires_grad_() for name in stage}
+
+
+def _held_out(training: Training, random: KeyedRandomness, step: int) -> float:
+    assert training.evaluate is not None
+    training.model.eval()
+    with torch.no_grad(), random.evaluation(step):
+        found = training.evaluate(training.model)
+    training.model.train()
+    return float(found.get("held_out_loss", found.get("loss", float("nan"))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a toy size; writes nothing")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (300, 20, (0, 1, 2))
+    rows: list[dict[str, Any]] = []
+    ends: dict[tuple[str, str, str], float] = {}
+    for name in PROGRAMS:
+        for kind in ("SGD", "AdamW", "AdamW, corrected", "Muon"):
+            goal = float("nan")
+            for mode in AGES:
+                options = {"steps": steps, "every": every, "quick": arguments.quick}
+                runs = [run(name, mode, kind, seed=seed, **options) for seed in seeds]
+                curve = [statistics.mean(each) for each in zip(*runs, strict=True)]
+                goal = curve[len(curve) * 2 // 3 - 1] if mode == "1f1b" else goal
+                reached = next((n for n, loss in enumerate(curve, start=1) if loss <= goal), None)
+                ends[name, kind, mode] = curve[-1]
+                rows.append(
+                    {
+                        "recipe": name,
+                        "optimizer": kind,
+                        "mode": mode,
+                        "held_out_loss": curve[-1],
+                        "over_1f1b": curve[-1] - ends[name, kind, "1f1b"],
+                        "spread": max(each[-1] for each in runs) - min(each[-1] for each in runs),
+                        "reached": reached and reached * every * UPDATE_SECONDS[mode],
+                    }
+                )
+    finite = all(value == value for value in ends.values())
+    return finish(
+        "convergence",
+        rows,
+        [Bar("runs that ended with a number", float(finite), least=1.0)],
+        check=arguments.check,
+        quick=arguments.quick,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

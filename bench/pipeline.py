@@ -1,0 +1,250 @@
+"""Pipelines on two CPU processes of one thread each: ours beside torch's own 1F1B, and beside one another.
+
+`python bench/pipeline.py [--quick] [--check]`. One pair of processes runs everything, in turn, round after round, so
+that what else the machine does falls on all alike; a figure is the median over rounds of seconds per step, a ratio is
+of those medians. The same stages, weights and microbatches everywhere; losses of ours and torch's are compared.
+
+- 1F1B: our session beside `torch.distributed.pipelining.Schedule1F1B` with the optimizer's step, on the same stages.
+- the partition planned from a profile beside as many layers on each rank, on a model with unlike layers.
+- 2BW beside our 1F1B at four microbatches, where 1F1B idles a fifth of the time.
+- seconds per step as the planner predicts them from the resident profile, beside those measured.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import argparse
+import functools
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import torch
+from reporting import Bar, finish
+from torch import nn
+from torch.distributed import pipelining
+from torch.nn import functional as F
+
+from dovetail.plan.partition import Fabric
+from dovetail.plan.predict import pipeline as predicting
+from dovetail.profile.steps import measure
+from dovetail.testing import programs
+from dovetail.testing.ranks import Followers
+from dovetail.train import PIPELINE, RESIDENT, Session, Training
+from dovetail.train.led import LedSession
+from dovetail.train.ranks import RankedTechnique, Ranks
+from dovetail.vocabulary import Kind, Profile
+
+CPU = torch.device("cpu")
+KIND = Kind(name="cpu", processor="cpu")
+ROUNDS, STEPS = 7, 6
+# Bytes a second from process to process over the loopback interface; a message here takes a percent of a layer's time.
+LOOPBACK = 1e9
+EVEN = (8,) * 8
+UNEVEN = (1, 1, 1, 1, 12, 12, 12, 24)
+
+
+class Layer(nn.Module):
+    """So many matrix products of one width."""
+
+    def __init__(self, width: int, products: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *(part for _ in range(products) for part in (nn.Linear(width, width, bias=False), nn.Tanh()))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """All of them."""
+        found: torch.Tensor = x + self.inner(x)
+        return found
+
+
+def tower(*, width: int, rows: int, products: tuple[int, ...], microbatches: int) -> Training:
+    """Layers of unlike lengths, so many microbatches a step."""
+    model = nn.Sequential(*(Layer(width, count) for count in products))
+    batches = [(torch.randn(rows, width), torch.randn(rows, width)) for _ in range(microbatches)]
+    return Training(
+        model=model,
+        batches=batches,
+        loss=lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+        accumulate=microbatches,
+    )
+
+
+# torch's own
+
+
+class Peer(RankedTechnique):
+    """The same stages under torch's Schedule1F1B, as a session, so that the same processes run both."""
+
+    name = "peer"
+    exactness = "as torch has it"
+
+    def refuse(self, members: Any) -> str | None:
+        """Nothing."""
+        return None
+
+    def open(self, members: Any, *, device: Any, threads: int, knobs: Any = None) -> "PeerSession":
+        """One rank of it."""
+        return PeerSession(members[0], device=device, threads=threads, ranks=self.company(), stages=knobs["stages"])
+
+
+class PeerSession(LedSession):
+    """One rank's stage."""
+
+    def __init__(self, member: Any, *, device: Any, threads: int, ranks: Ranks, stages: Any) -> None:
+        super().__init__(member, device=device, threads=threads, ranks=ranks)
+        training = member.training
+        mine = nn.Sequential(*(training.model[int(name)] for name in stages[ranks.rank]))
+        self._optimizer = torch.optim.SGD(mine.parameters(), lr=1e-3)
+        stage = pipelining.PipelineStage(mine, ranks.rank, ranks.size, device)
+        self._schedule = pipelining.Schedule1F1B(stage, training.accumulate, loss_fn=F.mse_loss)
+
+    def _take_step(self, batches: list[Any]) -> Any:
+        inputs, targets = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
+        losses: list[torch.Tensor] = []
+        if self._ranks.leads:
+            self._schedule.step(inputs)
+        else:
+            self._schedule.step(target=targets, losses=losses)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        # As ours: rank 0 learns the loss of every step.
+        mean = torch.stack(losses).mean().detach() if losses else torch.zeros(())
+        torch.distributed.broadcast(mean, self._ranks.size - 1)
+        return self._report([mean], {})
+
+    def state(self, member: int = 0) -> Any:
+        """Not asked for."""
+        raise NotImplementedError
+
+    def load(self, state: Any, member: int = 0) -> None:
+        """Not asked for."""
+        raise NotImplementedError
+
+
+PEER = Peer()
+
+
+# What is run
+
+
+def profiled(build: Any) -> Profile:
+    """What one device takes, layer by layer."""
+    member = programs.fresh(build)
+    with tempfile.TemporaryDirectory() as scratch:
+        return measure(
+            RESIDENT,
+            member.training,
+            seed=0,
+            device=CPU,
+            threads=1,
+            kind="cpu",
+            count=1,
+            family="f",
+            build_seconds=0.0,
+            scratch=Path(scratch),
+            layers=True,
+        )
+
+
+def planned(profile: Profile, timetable: str) -> predicting.Prediction:
+    """Two stages, from the profile."""
+    fabric = Fabric.uniform(sizes=(2,), bytes_per_second=(LOOPBACK,), kind="cpu")
+    found = predicting.predict(profile, kind=KIND, fabric=fabric, timetable=timetable, depth=2, width=1)
+    assert isinstance(found, predicting.Prediction), found
+    return found
+
+
+def timed(session: Session, steps: int) -> tuple[float, list[float]]:
+    """Seconds of a step once the pipeline runs, and all losses."""
+    losses = [session.advance()[0].loss for _ in range(2)]
+    start = time.perf_counter()
+    losses += [session.advance()[0].loss for _ in range(steps)]
+    return (time.perf_counter() - start) / steps, [float(loss) for loss in losses]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a toy size; writes nothing")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    width, rows, rounds, steps = (32, 8, 1, 2) if arguments.quick else (384, 96, ROUNDS, STEPS)
+    make = functools.partial(tower, width=width, rows=rows)
+    builds = {
+        "even": functools.partial(make, products=EVEN, microbatches=8),
+        "four": functools.partial(make, products=EVEN, microbatches=4),
+        "uneven": functools.partial(make, products=UNEVEN, microbatches=8),
+    }
+    halves = [[str(n) for n in range(4)], [str(n) for n in range(4, 8)]]
+    seconds: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
+    predicted: dict[str, float] = {}
+    with Followers(size=2, patience_seconds=120.0) as followers:
+        plans = {}
+        for _ in range(rounds):
+            for name, build, timetable in (
+                ("even", "even", "1f1b"),
+                ("uneven", "uneven", "1f1b"),
+                ("four", "four", "1f1b"),
+                ("2bw", "four", "2bw"),
+            ):
+                profile = profiled(builds[build])
+                plan = planned(profile, timetable)
+                plans.setdefault(name, dict(plan.option.knobs))
+                seconds.setdefault(f"{name}, predicted", []).append(plan.option.step_seconds[0])
+            by_hand = {"timetable": "1f1b", "stages": halves}
+            parts = {
+                "even": (PIPELINE, "even", by_hand),
+                "even, torch": (PEER, "even", by_hand),
+                "uneven": (PIPELINE, "uneven", plans["uneven"]),
+                "uneven, equal counts": (PIPELINE, "uneven", by_hand),
+                "four": (PIPELINE, "four", by_hand),
+                "2bw": (PIPELINE, "four", {"timetable": "2bw", "stages": halves}),
+            }
+            for name, (technique, build, knobs) in parts.items():
+                session = followers.open(technique, builds[build], knobs=knobs)
+                found, losses[name] = timed(session, steps)
+                seconds.setdefault(name, []).append(found)
+    for name in ("even", "uneven", "four", "2bw"):
+        predicted[name] = statistics.median(seconds[f"{name}, predicted"])
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    rows_ = [
+        {
+            "what": name,
+            "seconds_a_step": medians[name],
+            "predicted": predicted.get(name),
+            "predicted_over_measured": predicted[name] / medians[name] if name in predicted else None,
+            "last_loss": losses[name][-1],
+        }
+        for name in parts
+    ]
+    bars = [
+        Bar("1F1B, torch's seconds over ours", medians["even, torch"] / medians["even"], least=0.98),
+        Bar(
+            "planned stages, equal counts' seconds over theirs",
+            medians["uneven, equal counts"] / medians["uneven"],
+            least=1.2,
+        ),
+        Bar("2BW at 4 microbatches, 1F1B's seconds over its", medians["four"] / medians["2bw"], least=1.12),
+        Bar(
+            "losses unlike torch's",
+            max(abs(a - b) for a, b in zip(losses["even"], losses["even, torch"], strict=True)),
+            most=1e-5,
+        ),
+        *(
+            Bar(f"{name}: predicted over measured, off by", abs(predicted[name] / medians[name] - 1), most=0.15)
+            for name in predicted
+        ),
+    ]
+    return finish("pipeline", rows_, bars, check=arguments.check, quick=arguments.quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

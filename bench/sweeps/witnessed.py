@@ -1,0 +1,67 @@
+"""Small tasks that keep a witness: for every batch trained on, a line that says which, in which process, and when.
+
+The line is written by the training itself, so that what really ran can be told from what was recorded of it. The
+witness's path is read from DOVETAIL_WITNESS, the number of tasks and of steps from DOVETAIL_BENCH_TASKS and _STEPS.
+"""
+
+import itertools
+import os
+
+import dovetail as dt
+
+STEPS = int(os.environ.get("DOVETAIL_BENCH_STEPS", "300"))
+TASKS = int(os.environ.get("DOVETAIL_BENCH_TASKS", "6"))
+STEP_SECONDS = 0.005  # long enough for faults to meet every kind of moment
+
+_builds = itertools.count()
+
+
+def net(mark="a", width=32, seed=0):
+    import json
+    import time
+
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(20, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 5))
+    data = torch.randn(STEPS, 16, 20, generator=torch.Generator().manual_seed(seed))
+    labels = data[:, :, :5].argmax(2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    path, build = os.environ.get("DOVETAIL_WITNESS"), f"{os.getpid()}-{next(_builds)}"
+    file = path and os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def loss(model, batch):
+        number, inputs, labels = batch
+        if file:
+            cores = sorted(os.sched_getaffinity(0))
+            line = [mark, build, int(number) + 1, os.getpid(), time.time(), cores]
+            os.write(file, (json.dumps(line) + "\n").encode())  # one write, appended: whole or not there
+        time.sleep(STEP_SECONDS)
+        noisy = inputs + 0.1 * torch.randn_like(inputs)
+        return nn.functional.cross_entropy(model(noisy), labels), {"noise": noisy.std()}
+
+    def evaluate(model):
+        with torch.no_grad():
+            return {"accuracy": (model(data[0]).argmax(1) == labels[0]).float().mean()}
+
+    return dt.Training(
+        model=model,
+        # One epoch is the whole training, so a batch's number is the step that it belongs to.
+        batches=[(torch.tensor(number), data[number], labels[number]) for number in range(STEPS)],
+        loss=loss,
+        optimizer=optimizer,
+        schedule=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
+        evaluate=evaluate,
+        evaluate_every=50,
+        clip_norm=1.0,
+        log_every=1,
+    )
+
+
+workload = dt.workload(
+    [
+        dt.task(net, name=f"task-{n}", mark=f"task-{n}", width=(24, 48)[n % 2], seed=n, steps=STEPS)
+        for n in range(TASKS)
+    ],
+    name="witnessed",
+)

@@ -1,0 +1,70 @@
+"""The verb behind `dovetail daemon`: a controller that stays."""
+
+import contextlib
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.cli.verbs import Observer, controlling
+from dovetail.control import Decider, Settings, standing
+from dovetail.control.sharing import Sharing
+from dovetail.engines import detect
+from dovetail.plan.policies import POLICIES
+from dovetail.vocabulary import Cluster, DovetailError, Objective
+
+
+def daemon(
+    *,
+    cluster: Cluster | None = None,
+    store: str | Path = ".dovetail",
+    settings: Settings | None = None,
+    policy: str = "max_min_fairness",
+    round_seconds: float = 60.0,
+    objective: str | None = None,
+    port: int | None = None,
+    progress: bool = True,
+    listening: Callable[[str], None] = lambda where: None,
+) -> None:
+    """Take tasks on as they are submitted to this store, until a stop is asked for. Started again, goes on.
+
+    Devices are shared by `policy` in rounds of `round_seconds`; with an `objective`, by one schedule for all that is
+    there, made anew as things change, in which what runs does not leave for what comes. `listening` is told where it
+    takes commands, once it does.
+    """
+    if objective is not None:
+        Objective.parse(objective)
+    decider = sharing(policy, round_seconds) if objective is None else None
+    with contextlib.ExitStack() as stack:
+        observe: Observer | None = None
+        if progress:
+            from dovetail.cli.live import Live
+
+            observe = stack.enter_context(Live())
+        controller = stack.enter_context(
+            controlling(
+                lambda opened: standing(opened, objective=objective or "weighted"),
+                cluster=cluster or detect(),
+                home=Path(store),
+                settings=settings or Settings(),
+                observe=observe or (lambda controller: None),
+                decider=decider,
+                port=port,
+                listening=listening,
+            )
+        )
+        controller.reconcile()
+        controller.measure()
+        controller.run()
+
+
+def sharing(policy: str, round_seconds: float) -> Decider:
+    """The way of deciding by the policy of this name.
+
+    >>> sharing("max_min_fairness", 60.0).round_seconds
+    60.0
+    """
+    if policy not in POLICIES:
+        near = difflib.get_close_matches(policy, POLICIES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise DovetailError(f"policy must be one of {sorted(POLICIES)}, got {policy!r}{hint}")
+    return Sharing(policy=POLICIES[policy], round_seconds=round_seconds, prompt=True)

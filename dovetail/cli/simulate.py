@@ -1,0 +1,297 @@
+"""`dovetail simulate`: streams of tasks on a cluster that is imagined, under one policy or several, at one load or
+several; a table, JSON, a page with plots."""
+
+import dataclasses
+import difflib
+import json
+import math
+import random
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dovetail.cli.answering import JsonOption, answering
+from dovetail.vocabulary import Cluster, DovetailError
+
+if TYPE_CHECKING:
+    from dovetail.control.outcome import Outcome
+    from dovetail.describe.streams import Stream
+    from dovetail.engines import Outage
+
+app = typer.Typer()
+
+_DRAWN_SECONDS = 0.2
+DAY = 86400.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """One simulation of a sweep and what came of it."""
+
+    policy: str
+    blind: bool
+    load: float
+    outcome: "Outcome"
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and plots."""
+        return f"{self.policy}{', blind' if self.blind else ''}"
+
+
+@app.command()
+def simulate(
+    trace: Annotated[
+        Path | None, typer.Argument(help="A stream: a CSV of our own, a trace of Gavel's, a log of Philly's.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Who is due what: max_min_fairness. May be repeated.")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="8xv100+16xp100+24xk80, or 42x8xv100 for 42 nodes of 8.")] = "8xv100",
+    rounds: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
+    between: Annotated[float, typer.Option(help="Seconds at least between two allocations.")] = 0.0,
+    loads: Annotated[str, typer.Option(help="Arrivals so many times as fast; several to compare: 0.5,1,2.")] = "1",
+    blind: Annotated[bool, typer.Option("--blind", help="Also each policy blind to kinds, to compare.")] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="Let two tasks share devices, where measured.")] = False,
+    generate: Annotated[int | None, typer.Option(help="Draw so many tasks instead of reading a trace.")] = None,
+    rate: Annotated[float, typer.Option(help="Of drawn tasks: how many arrive an hour.")] = 4.0,
+    several: Annotated[bool, typer.Option("--several", help="Of drawn tasks: let some take 2 to 8 devices.")] = False,
+    rates: Annotated[Path | None, typer.Option(help="A table of Gavel's: steps per second by kind and model.")] = None,
+    tasks: Annotated[int, typer.Option(help="Of a trace only the first so many; 0: all.")] = 0,
+    load_seconds: Annotated[float, typer.Option(help="What starting on devices takes from a task.")] = 0.0,
+    save_seconds: Annotated[float, typer.Option(help="What leaving devices takes from a task.")] = 0.0,
+    node_days: Annotated[float, typer.Option(help="Days until a node breaks, on average; 0: none does.")] = 0.0,
+    repair_seconds: Annotated[float, typer.Option(help="How long a broken node is gone.")] = 3600.0,
+    seed: Annotated[int, typer.Option(help="What all dice begin with.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Also write it as an HTML page with plots.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate a stream of tasks on a shared cluster: the loop that runs yours, with a virtual clock."""
+    with answering():
+        from dovetail.plan.kinds import parse_cluster
+
+        where = parse_cluster(cluster)
+        names = _policies(policy or ["max_min_fairness"])
+        stream = _stream(
+            trace,
+            where,
+            generate=generate,
+            rate=rate,
+            several=several,
+            rates=rates,
+            packed=packed,
+            tasks=tasks,
+            seed=seed,
+        )
+        how: dict[str, Any] = {
+            "round_seconds": rounds,
+            "least_seconds_between": between,
+            "load_seconds": load_seconds,
+            "save_seconds": save_seconds,
+            "outages": outages(where, stream, node_days=node_days, repair_seconds=repair_seconds, seed=seed),
+        }
+        blindness = [False, True] if blind else [False]
+        factors = _loads(loads)
+        cases = sweep(stream, where, policies=names, blindness=blindness, loads=factors, how=how, quiet=quiet)
+        if as_json:
+            typer.echo(json.dumps([_record(case) for case in cases], indent=2))
+        else:
+            Console().print(_table(cases))
+        if report is not None:
+            from dovetail.web.simulation import write_simulation
+
+            title = trace.name if trace else f"{generate} drawn tasks, seed {seed}"
+            plots = [
+                (f"{case.name}{f', load {case.load:g}' if len(factors) > 1 else ''}", case.outcome) for case in cases
+            ]
+            typer.echo(write_simulation(plots, report, title=f"{title} on {cluster}"), err=True)
+
+
+def sweep(
+    stream: "Stream",
+    cluster: Cluster,
+    *,
+    policies: Sequence[str],
+    blindness: Sequence[bool],
+    loads: Sequence[float],
+    how: dict[str, Any],
+    quiet: bool,
+) -> list[Case]:
+    """Every policy at every load, with a progress bar on the error stream."""
+    from dovetail.control.simulating import simulate as run
+    from dovetail.plan.policies import POLICIES
+
+    plan = [(name, load, is_blind) for name in policies for load in loads for is_blind in blindness]
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    cases = []
+    console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        bar = progress.add_task("", total=len(plan) * len(stream.arrivals))
+        for number, (name, load, is_blind) in enumerate(plan):
+            progress.update(bar, description=f"{name}{', blind' if is_blind else ''}, load {load:g}")
+            watch = _Watch(progress, bar, before=number * len(stream.arrivals), tasks=len(stream.arrivals))
+            faster = stream.faster(load)
+            found = run(
+                faster.arrivals,
+                options=faster.options,
+                cluster=cluster,
+                policy=POLICIES[name],
+                blind=is_blind,
+                observe=watch,
+                **how,
+            )
+            cases.append(Case(policy=name, blind=is_blind, load=load, outcome=found))
+    return cases
+
+
+class _Watch:
+    """Moves a progress bar, a few times a second."""
+
+    def __init__(self, progress: Progress, bar: Any, *, before: int, tasks: int) -> None:
+        self._progress, self._bar, self._before, self._tasks = progress, bar, before, tasks
+        self._drawn_at = 0.0
+
+    def __call__(self, controller: Any) -> None:
+        if time.monotonic() - self._drawn_at > _DRAWN_SECONDS:
+            self._drawn_at = time.monotonic()
+            self._progress.update(self._bar, completed=self._before + self._tasks - controller.left)
+
+
+def outages(
+    cluster: Cluster, stream: "Stream", *, node_days: float, repair_seconds: float, seed: int
+) -> list["Outage"]:
+    """Nodes that break at random, each once in so many days on average, and are back after a repair.
+
+    They break for ten times as long as the devices would need for all the work, which no policy exceeds by far."""
+    from dovetail.engines import Outage
+
+    if not (node_days >= 0 and repair_seconds > 0):
+        raise DovetailError(
+            f"nodes must break after at least 0 days and take longer than 0 s to repair, got {node_days} and "
+            f"{repair_seconds}."
+        )
+    if not node_days:
+        return []
+    dice = random.Random(seed)
+    horizon = max((arrival.at_seconds for arrival in stream.arrivals), default=0.0)
+    horizon += 10 * _work_seconds(stream) / len(cluster.devices) + DAY
+    found = []
+    for node in cluster.nodes:
+        devices = tuple(device.name for device in cluster.devices if device.node == node.name)
+        at = dice.expovariate(1 / (node_days * DAY))
+        while at < horizon:
+            found.append(Outage(devices=devices, at_seconds=at, back_seconds=at + repair_seconds))
+            at += repair_seconds + dice.expovariate(1 / (node_days * DAY))
+    return found
+
+
+def _work_seconds(stream: "Stream") -> float:
+    longest: dict[str, float] = {}
+    for option in stream.options:
+        if len(option.families) == 1:
+            name = option.families[0]
+            longest[name] = max(longest.get(name, 0.0), option.step_seconds[0] * option.count)
+    return sum(arrival.steps * longest.get(arrival.family, 0.0) for arrival in stream.arrivals)
+
+
+def _loads(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise DovetailError(f"--loads must be numbers between commas, as in 0.5,1,2, got {text!r}.") from None
+
+
+def _policies(names: Iterable[str]) -> list[str]:
+    from dovetail.plan.policies import POLICIES
+
+    found = [name for text in names for name in text.split(",")]
+    for name in found:
+        if name not in POLICIES:
+            near = difflib.get_close_matches(name, POLICIES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise DovetailError(f"a policy must be one of {sorted(POLICIES)}, got {name!r}{hint}")
+    return found
+
+
+def _stream(
+    trace: Path | None,
+    cluster: Cluster,
+    *,
+    generate: int | None,
+    rate: float,
+    several: bool,
+    rates: Path | None,
+    packed: bool,
+    tasks: int,
+    seed: int,
+) -> "Stream":
+    from dovetail.control.workloads import draw, read_any
+
+    if (trace is None) == (generate is None):
+        raise DovetailError("simulate must be given a trace to read, or --generate and how many tasks; one of the two.")
+    kinds = [kind.name for kind, count in cluster.counts() if count]
+    if trace is not None:
+        return read_any(trace, kinds=kinds, rates=rates, packed=packed, tasks=tasks, seed=seed)
+    assert generate is not None
+    return draw(generate, per_hour=rate, kinds=kinds, rates=rates, packed=packed, several=several, seed=seed)
+
+
+def _figures(case: Case) -> dict[str, float]:
+    found = case.outcome
+    fairness = [value for _, value in found.fairness]
+    return {
+        "mean_hours": found.mean_hours,
+        "median_hours": found.quantile_hours(0.5),
+        "p99_hours": found.quantile_hours(0.99),
+        "makespan_hours": found.makespan_hours,
+        "busy": found.busy,
+        "fairness": sum(fairness) / len(fairness) if fairness else math.nan,
+        "starts_a_task": found.starts / len(found.seconds),
+        "lost": found.lost,
+        "late": len(found.missed),
+        "cpu_seconds": found.cpu_seconds,
+    }
+
+
+def _record(case: Case) -> dict[str, Any]:
+    figures = {name: None if math.isnan(value) else value for name, value in _figures(case).items()}
+    series = {"seconds": case.outcome.seconds, "missed": case.outcome.missed}
+    return {"policy": case.policy, "blind": case.blind, "load": case.load, **figures, **series}
+
+
+_COLUMNS = {
+    "mean_hours": ("mean h", ".2f"),
+    "p99_hours": ("99%", ".2f"),
+    "makespan_hours": ("all", ".2f"),
+    "busy": ("busy", ".0%"),
+    "fairness": ("fair", ".2f"),
+    "starts_a_task": ("starts", ".1f"),
+    "lost": ("lost", ".0f"),
+    "late": ("late", ".0f"),
+    "cpu_seconds": ("CPU s", ".1f"),
+}
+
+
+def _table(cases: Sequence[Case]) -> Table:
+    """A line for each case; what is the same and nothing everywhere is left out, so that 80 columns do."""
+    figures = [_figures(case) for case in cases]
+    columns = {
+        name: shown
+        for name, shown in _COLUMNS.items()
+        if name not in ("lost", "late") or any(each[name] for each in figures)
+    }
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
+    table.add_column("policy", no_wrap=True)
+    for name in ("load", *(shown for shown, _ in columns.values())):
+        table.add_column(name, justify="right", no_wrap=True)
+    for case, found in zip(cases, figures, strict=True):
+        table.add_row(case.name, f"{case.load:g}", *(f"{found[name]:{how}}" for name, (_, how) in columns.items()))
+    return table

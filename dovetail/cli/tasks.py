@@ -1,0 +1,216 @@
+"""`dovetail daemon` and what is asked of it: submit, list, pause, resume, cancel, priority, clone, stop."""
+
+import datetime
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dovetail.cli.answering import HOME, JsonOption, StoreOption, answering, asked
+from dovetail.vocabulary import DovetailError, InvalidWorkload
+from dovetail.vocabulary.units import parse_seconds
+
+app = typer.Typer()
+
+TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name.")]
+ParametersArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters: learning_rate=0.1.")
+]
+
+
+@app.command()
+def daemon(
+    store: StoreOption = HOME,
+    port: Annotated[
+        int | None, typer.Option(help="Listen on this port of loopback (0: any free one), not on a Unix socket.")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="How tasks share the devices.")] = "max_min_fairness",
+    round_: Annotated[str, typer.Option("--round", help="How long a turn on the devices lasts.")] = "60s",
+    objective: Annotated[
+        str | None,
+        typer.Option(help="Follow one schedule, made for this, instead of sharing: weighted, mean, makespan."),
+    ] = None,
+    save_seconds: Annotated[float, typer.Option(help="Save each task this often.")] = 30.0,
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
+    retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Take tasks on as they come, until it is stopped; started again, it goes on with what it had."""
+    with answering():
+        from dovetail.cli import daemon as verb
+        from dovetail.control import Settings
+
+        settings = Settings(save_every_seconds=save_seconds, keep_count=keep, retries=retries, exact=exact)
+        verb.daemon(
+            store=store,
+            settings=settings,
+            policy=policy,
+            round_seconds=_seconds(round_),
+            objective=objective,
+            port=port,
+            progress=not quiet,
+            listening=lambda where: typer.echo(f"dovetail daemon on {store}, listening on {where}", err=True),
+        )
+
+
+@app.command()
+def submit(
+    what: Annotated[
+        str, typer.Argument(help="A workload: sweep.py, or sweep.py:name. With --steps or --epochs, a program.")
+    ],
+    parameters: ParametersArgument = None,
+    steps: Annotated[int | None, typer.Option(help="Of a program: how many steps to train it.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of a program: how many epochs to train it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of a program: the task's name.")] = None,
+    priority: Annotated[float, typer.Option(help="How much each task counts; 1 is usual.")] = 1.0,
+    deadline: Annotated[
+        str | None, typer.Option(help="When they are to have ended: 2h from now, or 2026-11-30T18:00.")
+    ] = None,
+    store: StoreOption = HOME,
+) -> None:
+    """Give the daemon a workload's tasks, or one task of a program."""
+    with answering():
+        from dovetail.vocabulary import to_json
+
+        workload = _workload(what, _values(parameters), steps=steps, epochs=epochs, name=name)
+        request = {
+            "do": "submit",
+            "workload": workload.name,
+            "tasks": [to_json(task) for task in workload.tasks],
+            "priority": priority,
+            "deadline_seconds": None if deadline is None else _moment(deadline),
+        }
+        _told(asked(store, request))
+
+
+@app.command("list")
+def list_(store: StoreOption = HOME, as_json: JsonOption = False) -> None:
+    """Show every task: where it stands, why it waits, and when it should start and end."""
+    with answering():
+        from dovetail.cli import show
+
+        answer = asked(store, {"do": "list"})
+        show.standing(answer["tasks"], now=answer["now_seconds"], as_json=as_json)
+
+
+@app.command()
+def pause(task: TaskArgument, store: StoreOption = HOME) -> None:
+    """Save a task and keep it out of plans until it is resumed."""
+    with answering():
+        _told(asked(store, {"do": "pause", "task": task}))
+
+
+@app.command()
+def resume(task: TaskArgument, store: StoreOption = HOME) -> None:
+    """Let a paused task go on; try again one that failed or was cancelled."""
+    with answering():
+        _told(asked(store, {"do": "resume", "task": task}))
+
+
+@app.command()
+def cancel(task: TaskArgument, store: StoreOption = HOME) -> None:
+    """Save a task and run it no more."""
+    with answering():
+        _told(asked(store, {"do": "cancel", "task": task}))
+
+
+@app.command()
+def priority(
+    task: TaskArgument,
+    priority: Annotated[float, typer.Argument(metavar="NUMBER", help="Greater than 0; 1 is usual, 2 counts twice.")],
+    store: StoreOption = HOME,
+) -> None:
+    """Let a task count more or less than others."""
+    with answering():
+        _told(asked(store, {"do": "priority", "task": task, "priority": priority}))
+
+
+@app.command()
+def clone(
+    task: TaskArgument,
+    parameters: ParametersArgument = None,
+    warm: Annotated[
+        bool | None, typer.Option("--warm/--fresh", help="Begin with the weights it last saved, or anew.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The copy's name.")] = None,
+    store: StoreOption = HOME,
+) -> None:
+    """A copy of a task with changed parameters. Warm, it has the other's weights, and all else of its own."""
+    with answering():
+        if warm is None:
+            raise InvalidWorkload("a clone must be told how to begin: --warm, with the other's weights, or --fresh.")
+        values = _values(parameters)
+        _told(asked(store, {"do": "clone", "task": task, "parameters": values, "warm": warm, "name": name}))
+
+
+@app.command()
+def stop(store: StoreOption = HOME) -> None:
+    """Ask the controller that runs on this store to save everything and stop."""
+    with answering():
+        _told(asked(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"}))
+
+
+def _told(answer: dict[str, Any]) -> None:
+    typer.echo(answer["done"])
+
+
+def _workload(what: str, parameters: dict[str, Any], *, steps: int | None, epochs: int | None, name: str | None) -> Any:
+    """The workload to submit. Runs the file that defines it, here: a daemon only ever reads it."""
+    from dovetail.describe import check_parameters, load, load_workload, program, task, workload
+
+    if steps is None and epochs is None:
+        if parameters or name:
+            raise InvalidWorkload("parameters and --name must go with a program, and with its --steps or --epochs.")
+        found = load_workload(what)
+        if found.halving is not None:
+            raise InvalidWorkload(
+                f"a daemon's tasks come and go, so that they cannot be halved; {found.name!r} is to be. "
+                f"Use 'dovetail run', or leave out halving."
+            )
+        return found
+    reference = program(what)
+    check_parameters(load(reference), parameters, name=reference.function)
+    words = [reference.function, *(f"{key}={value}" for key, value in parameters.items())]
+    called = name or " ".join(words).replace("/", "_")
+    one = task(what, name=called, steps=steps, epochs=epochs, **parameters)
+    return workload([one], name=Path(reference.reference).name.replace(".py:", ":"))
+
+
+def _values(given: list[str] | None) -> dict[str, Any]:
+    """Parameters as they are written on a command line: numbers, true, null and lists as in JSON, else text."""
+    found: dict[str, Any] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidWorkload(f"a parameter must be a name and a value, as in learning_rate=0.1, got {text!r}.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise DovetailError(f"--round: {error}") from None
+
+
+def _moment(text: str) -> float:
+    """When a deadline is, in seconds since 1970."""
+    try:
+        return time.time() + parse_seconds(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise DovetailError(
+            f"--deadline must be a time from now such as 2h, or a moment such as 2026-11-30T18:00, got {text!r}."
+        ) from None

@@ -1,0 +1,59 @@
+"""What a warm clone begins with: the last checkpoint of another task, kept for it under its own name.
+
+The clone has the other's weights (parameters and buffers of its model) and nothing else: it begins at step 0 with an
+optimizer, a schedule, a data position and random numbers of its own, since the parameters in which it differs, a
+learning rate, a seed, show exactly there. Files are linked, not copied, so that the other task may go on and drop them.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from dovetail.store import Store
+from dovetail.vocabulary import CheckpointError
+
+
+def last_saved(store: Store, task: str) -> tuple[Path, int] | None:
+    """The newest checkpoint of a task that is on record and still there, and its step."""
+    if store.home is None:
+        return None
+    saved = [event.data for _, event in store.events(task=task) if event.kind == "saved"]
+    for data in reversed(saved):
+        path = Path(store.home, "checkpoints", task, Path(data["path"]).name)
+        if (path / "index.json").is_file():
+            return path, data["step"]
+    return None
+
+
+def digest_of(checkpoint: Path) -> str:
+    """What names a checkpoint by its content, as `Task.begins_with` has it: the digest of its index, which holds the
+    digests of all the rest."""
+    try:
+        found: str = json.loads((checkpoint / "index.json").read_text())["sha256"][:16]
+        return found
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{checkpoint} must hold a readable index.json; found {error!r}.") from error
+
+
+def keep(checkpoint: Path, directory: Path) -> None:
+    """Keep a checkpoint as what the task of `directory` begins with, whatever becomes of the original."""
+    making, kept = directory / f".making-{os.getpid()}", directory / "begin"
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        shutil.copytree(checkpoint, making, copy_function=_link)
+        shutil.rmtree(kept, ignore_errors=True)
+        making.rename(kept)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(making, ignore_errors=True)
+        raise CheckpointError(
+            f"{checkpoint} must be there to be kept under {directory}; found: {error}. It may just have been replaced "
+            f"by a newer one: try again."
+        ) from error
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except PermissionError:  # file systems without links
+        shutil.copy2(source, target)

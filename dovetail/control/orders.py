@@ -1,0 +1,89 @@
+"""From placements to orders: what an engine is told to do, and where its checkpoints go."""
+
+import itertools
+from pathlib import Path
+from typing import Any, cast
+
+from dovetail.control.state import State
+from dovetail.engines import MemberOrder, Order
+from dovetail.store import Store, raise_fence
+from dovetail.vocabulary import Event, FrozenDict, Option, Placement, to_json
+
+
+class Orders:
+    """Makes orders, each with a name of its own."""
+
+    def __init__(self, state: State, *, store: Store) -> None:
+        self._state, self._home = state, store.home
+        self._numbers = itertools.count(1)
+        self._written: dict[int, tuple[Option, FrozenDict]] = {}
+
+    def new(self, **fields: Any) -> Order:
+        """An order with these fields and a name of its own."""
+        return Order(name=f"{self._state.now():.3f}-{next(self._numbers)}", **fields)
+
+    def train(self, placement: Placement) -> Order:
+        """An order that trains a placement's tasks; from here on no earlier attempt at them can save anything."""
+        settings = self._state.settings
+        return self.new(
+            purpose="train",
+            members=tuple(self._member(task) for task in placement.tasks),
+            devices=placement.devices,
+            technique=placement.option.technique,
+            knobs=placement.option.knobs,
+            save_every_seconds=settings.save_every_seconds,
+            save_every_steps=settings.save_every_steps,
+            keep_count=settings.keep_count,
+            keep_bytes=settings.keep_bytes,
+            predicted_seconds=placement.duration_seconds,
+        )
+
+    def started(self, order: Order, placement: Placement) -> list[Event]:
+        """The events that put the start of an order on record."""
+        ledger = self._state.ledger
+        return [
+            ledger.event(
+                "started",
+                member.task.identity,
+                attempt=member.attempt,
+                placement=order.name,
+                devices=order.devices,
+                step=ledger[member.task.identity].saved_step,
+                until=member.until_step,
+                predicted_seconds=placement.duration_seconds,
+                option=self._as_json(placement.option),
+            )
+            for member in order.members
+        ]
+
+    def _as_json(self, option: Option) -> FrozenDict:
+        """An option as an event holds it. The same few start again and again, in the rounds of a long simulation tens
+        of thousands of times, so it is written out once."""
+        known = self._written.get(id(option))
+        if known is None:
+            # Held along with it, an option cannot lend its address to another.
+            known = self._written[id(option)] = option, FrozenDict(cast(dict[str, Any], to_json(option)))
+        return known[1]
+
+    def _member(self, task: str) -> MemberOrder:
+        until, final = self._state.target(task)
+        attempt = self._state.ledger[task].attempt + 1
+        return MemberOrder(
+            task=self._state.tasks[task],
+            attempt=attempt,
+            until_step=until,
+            final=final,
+            directory=self._directory(task, attempt),
+        )
+
+    def _directory(self, task: str, attempt: int) -> str:
+        if self._home is None:
+            return ""
+        directory = Path(self._home).resolve() / "checkpoints" / task
+        try:
+            raise_fence(directory, attempt)
+        except OSError as error:
+            # The worker meets the same trouble when it saves, and fails this one task with it.
+            ledger = self._state.ledger
+            ledger.record([ledger.event("warned", task, message=f"{directory} must be writable: {error}")])
+        return str(directory)

@@ -1,0 +1,139 @@
+"""When each task should start and end, and why it waits, as the way of deciding has it: by a plan, or by turns."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Mapping
+
+from dovetail.control.state import State
+from dovetail.plan.rounds import Gang, Received, Rota, Round, after
+from dovetail.vocabulary import Allocation, Placement
+
+NAMED = 3
+# A turn that is further away than so many rounds is not looked for.
+AHEAD = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """When a task should start, if it waits, and end; and why it waits. Times are on the engine's clock.
+
+    >>> Outlook(why="it is next").start_seconds is None
+    True
+    """
+
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    why: str = ""
+
+
+def of_plan(state: State) -> dict[str, Outlook]:
+    """By the last plan, as it goes: what has not started does so when its devices are free, in planned order."""
+    now = state.now()
+    placed = state.problem().running
+    running = {task: Outlook(end_seconds=now + each.end_seconds) for each in placed for task in each.tasks}
+    free = {device: now + each.end_seconds for each in placed for device in each.devices}
+    plan = state.plans[-1][1] if state.plans else None
+    placements = plan.schedule.placements if plan and plan.schedule else ()
+    waiting = [each for each in placements if all(state.ledger[task].status == "pending" for task in each.tasks)]
+    found = {}
+    for ahead, placement in enumerate(sorted(waiting, key=lambda each: each.start_seconds)):
+        start = max(now, *(free.get(device, now) for device in placement.devices))
+        free |= dict.fromkeys(placement.devices, start + placement.duration_seconds)
+        turn = "it is next" if not ahead else f"{ahead} {'starts' if ahead == 1 else 'start'} before it"
+        why = f"{_taken(state, placement, start)}; {turn}"
+        for task in placement.tasks:
+            found[task] = Outlook(start_seconds=start, end_seconds=start + placement.duration_seconds, why=why)
+    return found | running
+
+
+def of_rounds(
+    state: State,
+    rota: Rota,
+    allocation: Allocation,
+    *,
+    received: Received,
+    made: Round,
+    next_seconds: float,
+    steps: Mapping[str, int],
+) -> dict[str, Outlook]:
+    """By the shares of an allocation and the rounds to come, were nothing to change: a task ends when its share of the
+    time has brought it there."""
+    now = state.now()
+    rates = {task: rate for tasks, rate in zip(allocation.groups, allocation.rates(), strict=True) for task in tasks}
+    ends = {task: now + steps[task] / rate for task, rate in rates.items() if rate > 0 and task in steps}
+    turns = _turns(rota, received, made, set(made.waiting))
+    due = _due(allocation)
+    begin = next_seconds if math.isfinite(next_seconds) else now
+    names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
+    found = {task: Outlook(end_seconds=end) for task, end in ends.items()}
+    for task in made.waiting:
+        away = turns.get(task)
+        start = None if away is None else begin + (away - 1) * made.seconds
+        turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {AHEAD} rounds away"
+        this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
+        why = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
+        found[task] = Outlook(start_seconds=start, end_seconds=ends.get(task), why=why)
+    return found
+
+
+def _turns(rota: Rota, received: Received, made: Round, waiting: set[str]) -> dict[str, int]:
+    """In which round from now each of these tasks runs first."""
+    found: dict[str, int] = {}
+    before: Iterable[Gang] = made.gangs
+    for away in range(1, AHEAD + 1):
+        if not waiting - found.keys():
+            break
+        received = after(received, made, seconds=made.seconds)
+        made = rota.next(received=received, previous=before, round_seconds=made.seconds)
+        before = made.gangs
+        found |= {task: away for gang in made.gangs for task in gang.tasks if task not in found}
+    return found
+
+
+def _due(allocation: Allocation) -> dict[str, float]:
+    """The part of the time that each task is to run."""
+    found: dict[str, float] = {}
+    for share in allocation.shares:
+        for group in share.groups:
+            tasks = allocation.groups[group]
+            for task in tasks:
+                found[task] = found.get(task, 0.0) + share.share / len(tasks)
+    return found
+
+
+def _rounds(count: int) -> str:
+    return "the next round" if count == 1 else f"{count} rounds"
+
+
+def _taken(state: State, placement: Placement, start: float) -> str:
+    wanted = set(placement.devices)
+    holders = [each for each in state.running.values() if wanted & set(each.order.devices)]
+    held = len(wanted & {device for each in holders for device in each.order.devices})
+    names = [state.tasks[task].name for each in holders for task in each.tasks if task in state.tasks]
+    if not held:
+        return f"{_devices(len(wanted), len(wanted))} free and about to be given away"
+    return f"{_devices(held, len(wanted))} taken by {_some(names)} until about {clock(start, now=state.now())}"
+
+
+def _devices(count: int, of: int) -> str:
+    if of == 1:
+        return "its device is"
+    if count == of:
+        return "both its devices are" if of == 2 else f"all {of} of its devices are"
+    return f"{count} of its {of} devices {'is' if count == 1 else 'are'}"
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def clock(seconds: float, *, now: float) -> str:
+    """A moment as people read it on this machine: 14:05, or with its day where that is not today.
+
+    >>> clock(120.0, now=60.0) == time.strftime("%H:%M", time.localtime(120.0))
+    True
+    """
+    there, here = time.localtime(seconds), time.localtime(now)
+    return time.strftime("%H:%M" if there[:3] == here[:3] else "%Y-%m-%d %H:%M", there)

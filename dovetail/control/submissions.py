@@ -1,0 +1,108 @@
+"""From what a client sends to tasks, checked. Runs on a client's thread: reads files, runs no code of theirs, and knows
+nothing of where tasks stand."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.describe import arguments_of, program
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, Task, from_json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Tasks to take on, under the name of their workload, as urgent as `priority` says, to have ended by `deadline`."""
+
+    workload: str
+    tasks: tuple[Task, ...]
+    priority: float = 1.0
+    deadline_seconds: float = math.inf
+
+
+def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
+    """The submission in a request, or what is wrong with it."""
+    given = request.get("tasks")
+    if not isinstance(given, list) or not given:
+        raise InvalidWorkload(f"a submission must have a list of tasks, at least one, got {str(given)[:80]}.")
+    workload = request.get("workload") or "submitted"
+    if not isinstance(workload, str):
+        raise InvalidWorkload(f"a workload's name must be text, got {workload!r}.")
+    programs: dict[str, Program] = {}
+    return Submission(
+        workload=workload,
+        tasks=tuple(_read_task(each, programs) for each in given),
+        priority=read_priority(request.get("priority", 1.0)),
+        deadline_seconds=_read_deadline(request.get("deadline_seconds"), now),
+    )
+
+
+def read_priority(given: Any) -> float:
+    """A priority, or what is wrong with it.
+
+    >>> read_priority(2)
+    2.0
+    """
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not number or not 0 < given < math.inf:
+        raise InvalidWorkload(
+            f"a priority must be a number greater than 0 (1 is usual, 2 counts twice), got {given!r}."
+        )
+    return float(given)
+
+
+def changed(task: Task, changes: Any) -> dict[str, Any]:
+    """The parameters of `task` with these changes, or which of them its program does not take."""
+    if not isinstance(changes, dict):
+        raise InvalidWorkload(f"changed parameters must be an object of names and values, got {changes!r}.")
+    taken = arguments_of(task.program)
+    for name in changes:
+        if taken is not None and name not in taken and name != "seed":
+            near = difflib.get_close_matches(name, taken, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidWorkload(
+                f"program {task.program.function!r} must take every parameter; it takes {list(taken)}, "
+                f"not {name!r}.{hint}"
+            )
+    return {**task.parameters, **changes}
+
+
+def current(found: Program) -> Program:
+    """The program as its file has it now. One that only a process or a store holds is refused."""
+    place = found.reference.rpartition(":")[0]
+    if found.reference.startswith("pickle:"):
+        raise InvalidWorkload(
+            f"a submitted program must be named 'file.py:function' or 'package.module:function', got "
+            f"{found.function!r}, which only the submitting process holds. Put it at the top level of a file."
+        )
+    if place.endswith(".py") and not Path(place).is_absolute():
+        raise InvalidWorkload(f"a submitted program's file must be given by its whole path, got {place!r}.")
+    try:
+        return program(found.reference)
+    except OSError as error:
+        raise InvalidWorkload(f"a submitted program's file must be readable by the daemon; found: {error}.") from error
+
+
+def _read_task(given: Any, programs: dict[str, Program]) -> Task:
+    task = from_json(Task, given)
+    if task.begins_with:
+        raise InvalidWorkload(f"task {task.name!r} must begin with what its program builds; clone one to begin warm.")
+    reference = task.program.reference
+    if reference not in programs:
+        try:
+            programs[reference] = current(task.program)
+        except DovetailError as error:
+            raise InvalidWorkload(f"task {task.name!r}: {error}") from error
+    return dataclasses.replace(task, program=programs[reference])
+
+
+def _read_deadline(given: Any, now: float) -> float:
+    if given is None:
+        return math.inf
+    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
+        raise InvalidWorkload(f"a deadline must be a time in seconds since 1970, got {given!r}.")
+    if given <= now:
+        raise InvalidWorkload(f"a deadline must lie ahead; this one has passed {now - given:.0f} s ago.")
+    return float(given)

@@ -1,0 +1,147 @@
+"""The workers of one node: what the Ray actor on it does.
+
+They are the worker processes of the engine `local`, started and listened to in the same way; between them and the
+engine, which is on another machine, this relays lines of JSON. Both ways are numbered and kept until the other side
+has them, because a call that failed may have been carried out: nothing is lost or taken twice. It ends, and with it
+its workers, when it was not told to stay for `patience_seconds`: then there is nobody to report to. Knows nothing of
+Ray: its methods are called, each from a thread of its own.
+"""
+
+import collections
+import json
+import os
+import queue
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from dovetail.engines.processes import WorkerProcess
+from dovetail.engines.ray.code import Shipment
+from dovetail.vocabulary import Cluster, dumps, from_json
+
+# How long a pull waits for something to be said.
+PULL_SECONDS = 1.0
+
+
+class Host:
+    """Holds a node's workers. `given` is JSON: the cluster, the store's directory, the controller's environment, and
+    how long to wait for it."""
+
+    def __init__(self, given: bytes) -> None:
+        said = json.loads(given)
+        self._cluster, self._home = from_json(Cluster, said["cluster"]), Path(said["home"])
+        for name, value in said["environment"].items():
+            os.environ.setdefault(name, value)  # what a node sets itself (PATH, HOME) is its own
+        self._shipment = Shipment(Path.cwd())
+        self._shipment.enter()
+        self._patience_seconds, self._told_at = said["patience_seconds"], time.monotonic()
+        self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._received, self._said = 0, 0
+        self._outbox: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+        self._spoken = threading.Condition()
+        self._workers: dict[int, WorkerProcess] = {}
+        self._meetings: dict[str, str] = {}  # where the ranks of an order meet
+        self._selector = selectors.DefaultSelector()
+        self._bell, ear = socket.socketpair()
+        self._selector.register(ear, selectors.EVENT_READ, None)
+        # Workers are started by this one thread: the kernel ends them when the thread that started them ends.
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stay(self) -> None:
+        """The engine is there. A controller that plans does not ask for news, so this is a call of its own."""
+        self._told_at = time.monotonic()
+
+    def pull(self, have: int) -> bytes:
+        """What was said after message `have`, as JSON, and this node's clock; waits a moment for the first.
+
+        Each message has its time by that clock: how long a worker was silent shows here, whenever the engine asks.
+        """
+        with self._spoken:
+            while self._outbox and self._outbox[0][0] <= have:
+                self._outbox.popleft()
+            self._spoken.wait_for(lambda: self._outbox, timeout=PULL_SECONDS)
+            return dumps({"clock": time.monotonic(), "messages": list(self._outbox)}).encode()
+
+    def post(self, messages: bytes) -> None:
+        """Take numbered messages, JSON; those that came before are known."""
+        for number, message in json.loads(messages):
+            if number > self._received:
+                self._received = number
+                self._inbox.put(message)
+        self._bell.send(b"!")
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception:  # a host that hears no more must not look alive
+            traceback.print_exc()
+        os._exit(1)  # and the workers with it
+
+    def _serve(self) -> None:
+        while time.monotonic() - self._told_at < self._patience_seconds:
+            for key, _ in self._selector.select(1.0):
+                if key.data is None:
+                    key.fileobj.recv(1 << 10)  # type: ignore[union-attr]
+                    while not self._inbox.empty():
+                        self._obey(self._inbox.get())
+                elif key.data in self._workers:
+                    self._hear(key.data)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        number, what = message.get("worker", 0), message["do"]
+        worker = self._workers.get(number)
+        if what == "start":
+            self._start(number, tuple(message["devices"]))
+        elif what == "meet":
+            self._meetings[message["order"]] = tempfile.mkdtemp(prefix="dovetail-")
+        elif what == "part":
+            shutil.rmtree(self._meetings.pop(message["order"], ""), ignore_errors=True)
+        elif worker is None:
+            return  # it has ended, which the engine will have heard by now
+        elif what == "kill":
+            worker.kill(message["why"])
+        elif what == "begin":
+            order = message["message"]
+            self._shipment.relocate(order["order"])
+            if order["ranks"]:
+                order["ranks"]["rendezvous"] = f"file://{self._meetings[message['order']]}/meeting"
+            worker.begin(message["order"], order)
+        else:
+            worker.send(message["message"])
+
+    def _start(self, number: int, devices: tuple[str, ...]) -> None:
+        log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
+        try:
+            worker = self._workers[number] = WorkerProcess(devices, cluster=self._cluster, log=log)
+        except OSError as error:
+            self._say({"worker": number, "gone": {"reason": f"its worker could not be started: {error}", "log": ""}})
+            return
+        self._selector.register(worker.channel, selectors.EVENT_READ, number)
+        self._say({"worker": number, "process": worker.process.pid})
+
+    def _hear(self, number: int) -> None:
+        worker = self._workers[number]
+        found = worker.receive()
+        if found is not None:
+            worker.order = "" if any("released" in line for line in found) else worker.order
+            self._say({"worker": number, "lines": found})
+            return
+        self._selector.unregister(worker.channel)
+        worker.channel.close()
+        if not worker.ended(10):
+            worker.kill("it closed its socket")
+            worker.ended(10)
+        del self._workers[number]
+        self._say({"worker": number, "gone": {"reason": worker.reason(), "log": worker.last_words()}})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with self._spoken:
+            self._said += 1
+            self._outbox.append((self._said, {**message, "at": time.monotonic()}))
+            self._spoken.notify_all()

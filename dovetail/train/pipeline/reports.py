@@ -1,0 +1,49 @@
+"""What the last stage's ranks found in a step, on rank 0."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.train.pipeline.mail import Mail
+from dovetail.train.ranks import Ranks
+from dovetail.train.state import pack, unpack
+
+Found = dict[int, tuple[torch.Tensor, Mapping[str, Any]]]
+
+
+def collected(
+    mine: Found, sources: Sequence[int], *, first: int, ranks: Ranks, mail: Mail
+) -> tuple[list[torch.Tensor], Mapping[str, Any]]:
+    """The losses of a step's microbatches in order, and the last one's metrics. `sources` are the ranks that computed
+    each of them, numbered from `first`. On other ranks than 0 there is nothing of use."""
+    if not ranks.leads:
+        if mine:
+            mail.settle()
+            mail.write(0, json.dumps([[number, _told(loss), _told(dict(m))] for number, (loss, m) in mine.items()]))
+        return [torch.tensor(float("nan"))], {}
+    found = dict(mine)
+    for source in sorted(set(sources) - {0}):
+        told = json.loads(mail.read(source))
+        found |= {number: (_heard(loss), _heard(metrics)) for number, loss, metrics in told}
+    losses = [found[first + place][0] for place in range(len(sources))]
+    return losses, found[first + len(sources) - 1][1]
+
+
+def _told(value: Any) -> Any:
+    """A value as JSON; single numbers in tensors keep their type."""
+    if isinstance(value, dict):
+        return {"dict": {name: _told(each) for name, each in value.items()}}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": [str(value.dtype).removeprefix("torch."), pack(value.detach().item(), "", {})]}
+    return {"plain": pack(value, "", {})}
+
+
+def _heard(told: Any) -> Any:
+    ((kind, value),) = told.items()
+    if kind == "dict":
+        return {name: _heard(each) for name, each in value.items()}
+    if kind == "tensor":
+        return torch.tensor(unpack(value[1], {}), dtype=getattr(torch, value[0]))
+    return unpack(value, {})

@@ -1,0 +1,109 @@
+"""`dovetail run --engine ray` from end to end, and what is left when the cluster's head dies under it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from dovetail.cli.app import app
+from dovetail.store import Store
+from dovetail.train import checkpoint
+
+SWEEP = """
+import torch
+from torch import nn
+
+import dovetail as dt
+
+
+def tiny(width=16, seed=0):
+    model = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.1), nn.Linear(width, 1))
+    return dt.Training(
+        model=model,
+        batches=[torch.randn(32, width) for _ in range(20)],
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        evaluate=lambda model: {"norm": float(model[0].weight.norm())},
+        evaluate_every=10_000,
+    )
+
+
+workload = dt.grid(tiny, seed=[0, 1], steps=8_000)
+"""
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+options = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=options)
+(head,) = cluster.head_node.all_processes["gcs_server"]
+print(cluster.address, flush=True)
+sys.stdin.readline()
+head.process.kill()
+sys.stdin.readline()
+cluster.shutdown()
+"""
+
+
+def test_an_engine_that_is_none_is_refused(tmp_path):
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    found = CliRunner().invoke(app, ["run", str(tmp_path / "sweep.py"), "--engine", "slurm", "--store", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "the engine must be one of local, ray, got 'slurm'" in found.output
+
+
+def dovetail(folder, *arguments):
+    command = [sys.executable, "-m", "dovetail", "run", "sweep.py", "--exact", "--quiet", "--save-steps", "500"]
+    return subprocess.Popen([*command, *arguments], cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def states(store):
+    found = {}
+    with Store(store) as opened:
+        names = {task.identity: task.name for _, task in opened.tasks()}
+    for folder in Path(store, "checkpoints").iterdir():
+        state, damages = checkpoint.recover(folder)
+        assert not damages
+        found[names[folder.name]] = state
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    (tmp_path / "token").write_text("0123456789abcdef" * 4)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], text=True, env={**os.environ}, **pipes) as cluster:
+        address = cluster.stdout.readline().strip()
+        with dovetail(tmp_path, "--engine", "ray", "--address", address, "--store", "store") as run:
+            while not list(tmp_path.glob("store/checkpoints/*/step-*")):
+                assert run.poll() is None
+                time.sleep(0.2)
+            cluster.stdin.write("\n")
+            cluster.stdin.flush()
+            _, said = run.communicate(timeout=120)
+        assert run.returncode == 2
+        assert f"the head of the Ray cluster at {address} must answer" in said
+        before = states(tmp_path / "store")
+        cluster.communicate("\n", timeout=60)
+    for store in ("store", "undisturbed"):
+        with dovetail(tmp_path, "--store", store) as run:
+            run.communicate(timeout=300)
+        assert run.returncode == 0
+    after, expected = states(tmp_path / "store"), states(tmp_path / "undisturbed")
+    assert before.keys() <= after.keys() == expected.keys()
+    for name, state in after.items():
+        assert all(torch.equal(tensor, expected[name].tensors[key]) for key, tensor in state.tensors.items())
+    with Store(tmp_path / "store") as opened:
+        events = [event for _, event in opened.events()]
+    assert any(event.kind == "lost" and event.data["reason"] == "its controller ended" for event in events)

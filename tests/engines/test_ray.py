@@ -1,0 +1,240 @@
+"""The engine `ray` against a Ray cluster of three nodes on this machine, started once for all tests here."""
+
+import collections
+import contextlib
+import dataclasses
+import importlib.util
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from dovetail.control import Controller, Settings
+from dovetail.engines import LocalEngine
+from dovetail.engines.ray import RayEngine, connected, survey
+from dovetail.engines.ray.connection import OBJECT_STORE_BYTES
+from dovetail.store import Store
+from dovetail.testing.engines import EngineConformance, Ground, check_ends, drain, ends_of, write_program
+from dovetail.train import checkpoint
+from dovetail.vocabulary import Cluster, DovetailError, Program, Stop, Workload
+from tests.engines.test_local import run, start_and_see_progress, task_of
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not HAS_RAY, reason="the engine 'ray' is tested where Ray is: pip install 'dovetail[ray]'"),
+]
+
+SILENCE_SECONDS = 8.0
+STEPS = 2000
+
+
+@contextlib.contextmanager
+def environment(**wanted):
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    yield
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+
+
+@dataclasses.dataclass
+class Ray:
+    """A cluster with a node of two cores, its head, and two of one; and what was found of it."""
+
+    processes: object
+    cluster: Cluster
+    nodes: dict
+
+    def part(self, *names):
+        """Some of its nodes as a cluster of their own."""
+        devices = tuple(device for device in self.cluster.devices if device.node in names)
+        nodes = tuple(node for node in self.cluster.nodes if node.name in names)
+        return dataclasses.replace(self.cluster, nodes=nodes, devices=devices), {n: self.nodes[n] for n in names}
+
+    def raylet(self, name):
+        """The process without which a node is none."""
+        (node,) = [node for node in self.processes.worker_nodes if node.node_id == self.nodes[name]]
+        return node.all_processes["raylet"][0].process.pid
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory):
+    home = tmp_path_factory.mktemp("ray")
+    token = home / "token"
+    token.write_text("0123456789abcdef" * 4)
+    token.chmod(0o600)
+    # A node is missed after two seconds instead of fifteen.
+    impatient = {"_system_config": {"health_check_period_ms": 1000, "health_check_failure_threshold": 2}}
+    options = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+    with environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0"):
+        from ray.cluster_utils import Cluster as RayCluster  # reads the environment
+
+        processes = RayCluster(initialize_head=True, head_node_args={"num_cpus": 2, **options, **impatient})
+        try:
+            for _ in range(2):
+                processes.add_node(num_cpus=1, **options)
+            with connected(processes.address, programs=[Program(reference="tests.engines.programs:steady")], home=home):
+                yield Ray(processes, *survey(home))
+        finally:
+            processes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def ground(ray, tmp_path_factory):
+    home = tmp_path_factory.mktemp("engine")
+    cluster, nodes = ray.part("n0")
+    engine = RayEngine(cluster, nodes=nodes, home=home, silence_seconds=SILENCE_SECONDS)
+    yield Ground(engine=engine, cluster=cluster, reference=write_program(home), home=home)
+    engine.close()
+
+
+@pytest.fixture
+def another(ray, tmp_path):
+    """On a node that the others leave alone, which it takes for the first."""
+    found, _ = ray.part("n1")
+    nodes = tuple(dataclasses.replace(node, name="n0") for node in found.nodes)
+    devices = tuple(dataclasses.replace(device, name="n0:0", node="n0") for device in found.devices)
+    cluster = dataclasses.replace(found, nodes=nodes, devices=devices)
+    return RayEngine(cluster, nodes={"n0": ray.nodes["n1"]}, home=tmp_path)
+
+
+class TestRay(EngineConformance):
+    pass
+
+
+@pytest.fixture(scope="module")
+def local(ground, tmp_path_factory):
+    home = tmp_path_factory.mktemp("local")
+    engine = LocalEngine(ground.cluster, home=home)
+    yield Ground(engine=engine, cluster=ground.cluster, reference=ground.reference, home=home)
+    engine.close()
+
+
+def saved(ground, task):
+    state, damages = checkpoint.recover(Path(ground.member(task).directory))
+    assert state is not None
+    assert not damages
+    return dict(state.tensors)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_each_node_is_found_with_its_cores(ray):
+    assert [device.name for device in ray.cluster.devices] == ["n0:0", "n0:1", "n1:0", "n2:0"]
+    assert len(ray.cluster.kinds) == 1
+    assert sorted(ray.nodes) == ["n0", "n1", "n2"]
+    cores = sorted(os.sched_getaffinity(0))
+    assert [device.index for device in ray.cluster.devices][:2] == [cores[n % len(cores)] for n in range(2)]
+
+
+@pytest.mark.parametrize(("technique", "count"), [("resident", 2), ("replicate", 2)])
+def test_what_is_learned_equals_what_is_learned_locally_to_the_bit(ground, local, technique, count):
+    task = task_of(ground, "tower")
+    for each in (ground, local):
+        order = dataclasses.replace(each.order(each.member(task)), technique=technique)
+        order = dataclasses.replace(order, devices=tuple(device.name for device in each.cluster.devices[:count]))
+        each.engine.start(order)
+        (end,) = ends_of(task, drain(each.engine, order))
+        assert end.kind == "finished", end.data["reason"]
+    assert same(saved(ground, task), saved(local, task))
+
+
+def test_a_program_that_is_wrong_fails_with_a_reason(ground):
+    end, _ = run(ground, task_of(ground, "raising"))
+    assert (end.kind, end.data["cause"]) == ("failed", "program")
+    assert "it raised LookupError: the data is not here" in end.data["reason"]
+
+
+# From here on workers are killed, and then nodes.
+
+
+def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
+    end, _ = run(ground, task_of(ground, "exiting"), device=1)
+    assert end.kind == "lost"
+    assert "exited with code 3" in end.data["reason"]
+    assert "these are my last words" in end.data["log"]
+
+
+def test_a_killed_worker_is_lost_and_its_neighbour_goes_on(ground):
+    order, _ = start_and_see_progress(ground, task_of(ground, "steady"), device=1)
+    neighbour, _ = start_and_see_progress(ground, task_of(ground, "steady"))
+    os.kill(ground.engine.processes()["n0:1"], signal.SIGKILL)
+    events = drain(ground.engine, order)
+    check_ends(order, events)
+    (end,) = ends_of(order.members[0].task, events)
+    assert end.kind == "lost"
+    assert "killed by SIGKILL" in end.data["reason"]
+    ground.engine.stop(neighbour.name, reason="enough")
+    events += drain(ground.engine, neighbour)
+    assert [end.kind for end in ends_of(neighbour.members[0].task, events)] == ["stopped"]
+
+
+def test_a_silent_worker_is_lost(ground):
+    task = task_of(ground, "steady")
+    order, _ = start_and_see_progress(ground, task, device=1)
+    process = psutil.Process(ground.engine.processes()["n0:1"])
+    process.send_signal(signal.SIGSTOP)
+    (end,) = ends_of(task, drain(ground.engine, order))
+    assert end.kind == "lost"
+    assert "no heartbeat for" in end.data["reason"]
+    assert not process.is_running()
+
+
+def test_a_run_survives_the_loss_of_a_node(ray, ground, local, tmp_path):
+    """One of two nodes goes like a machine that loses power; what ran there goes on elsewhere, and learns as much."""
+    tasks = [task_of(ground, "tower", parameters={"seed": seed}) for seed in range(2)]
+    tasks = [dataclasses.replace(task, stop=Stop(steps=STEPS)) for task in tasks]
+    cluster, nodes = ray.part("n1", "n2")
+    killed = []
+
+    def kill(controller):
+        running = [one for one in controller.progress.values() if one.status == "running" and one.saved_step]
+        if not killed and any(one.spans[-1].devices == ("n1:0",) for one in running):
+            killed.append(ray.raylet("n1"))
+            os.kill(killed[0], signal.SIGKILL)
+
+    engine = RayEngine(cluster, nodes=nodes, home=tmp_path, silence_seconds=SILENCE_SECONDS)
+    with contextlib.closing(engine), Store(tmp_path, write=True) as store:
+        workload = Workload(name="towers", tasks=tuple(tasks))
+        settings = Settings(save_every_steps=100, exact=True)
+        controller = Controller(workload, cluster=cluster, store=store, engine=engine, settings=settings, observe=kill)
+        controller.reconcile()
+        controller.measure()
+        controller.run()
+        events = [event for _, event in store.events()]
+    assert killed
+    assert {one.status for one in controller.progress.values()} == {"finished"}
+    (departed,) = [event for event in events if event.kind == "departed"]
+    assert departed.data["devices"] == ("n1:0",)
+    assert "node n1 is lost" in departed.data["reason"]
+    after = events[events.index(departed) :]
+    assert not any("n1:0" in event.data["devices"] for event in after if event.kind == "started")
+    assert any(event.kind == "lost" and "node n1 is lost" in event.data["reason"] for event in events)
+    for task in tasks:
+        run(local, task, until_step=STEPS)
+        state, damages = checkpoint.recover(tmp_path / "checkpoints" / task.identity)
+        assert (state.step, damages) == (STEPS, [])
+        assert same(dict(state.tensors), saved(local, task))
+
+
+def test_when_the_head_is_gone_the_engine_says_so_and_ends(ray, ground):
+    """Last: nothing can be asked of this cluster afterwards."""
+    task = task_of(ground, "steady")
+    start_and_see_progress(ground, task)
+    worker = psutil.Process(ground.engine.processes()["n0:0"])
+    (head,) = ray.processes.head_node.all_processes["gcs_server"]
+    os.kill(head.process.pid, signal.SIGKILL)
+    endless = itertools.repeat(ground.engine.wait)
+    with pytest.raises(DovetailError, match=r"the head of the Ray cluster .* must answer; .* run the same command"):
+        collections.deque((wait() for wait in endless), maxlen=0)
+    ground.engine.close()
+    worker.wait(timeout=60)  # nobody asks for its news

@@ -1,0 +1,188 @@
+"""What the engine `ray` is made of, without Ray: the cluster it describes, the code it ships, the host of a node."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from dovetail.engines import MemberOrder, Order
+from dovetail.engines.ray.code import Shipment, pack
+from dovetail.engines.ray.connection import _authenticated
+from dovetail.engines.ray.host import Host
+from dovetail.engines.ray.survey import described
+from dovetail.testing.engines import write_program
+from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, Program, Stop, Task, dumps, to_json
+
+CPU = Cluster.uniform(Kind(name="cpu-xeon", processor="cpu"), devices_per_node=4)
+H200 = Cluster(
+    kinds=(Kind(name="h200", processor="cuda", memory_bytes=140 << 30),),
+    nodes=(Node(name="n0", cores=16, memory_bytes=64 << 30),),
+    devices=tuple(Device(name=f"n0:{n}", kind="h200", node="n0", index=n + 2) for n in range(2)),
+)
+
+
+def test_ray_is_imported_here_alone():
+    package = Path(dovetail.__file__).parent
+    imports = re.compile(r"^\s*(import|from) ray\b", re.MULTILINE)
+    found = {file.parent for file in package.rglob("*.py") if imports.search(file.read_text())}
+    assert found == {package / "engines" / "ray"}
+
+
+def node(number, **resources):
+    named = {key.replace("__", ":"): value for key, value in resources.items()}
+    return {"NodeID": number, "NodeManagerHostname": f"machine-{number[0]}", "Resources": named}
+
+
+def found(cluster, cores=(0, 1, 2, 3)):
+    return {"cluster": to_json(cluster), "cores": list(cores)}
+
+
+def test_cores_are_devices_where_there_is_nothing_better():
+    cluster, numbers = described([node("a", CPU=2.0), node("b", CPU=1.0)], [found(CPU), found(CPU)])
+    assert [(d.name, d.kind, d.index) for d in cluster.devices] == [
+        ("n0:0", "cpu-xeon", 0),
+        ("n0:1", "cpu-xeon", 1),
+        ("n1:0", "cpu-xeon", 0),
+    ]
+    assert numbers == {"n0": "a", "n1": "b"}
+    assert [each.cores for each in cluster.nodes] == [2, 1]
+
+
+def test_nodes_on_one_machine_share_its_cores_out():
+    cluster, _ = described([node("a1", CPU=2.0), node("a2", CPU=1.0), node("a3", CPU=2.0)], [found(CPU)] * 3)
+    assert [device.index for device in cluster.devices] == [0, 1, 2, 3, 0]
+
+
+def test_a_head_that_only_leads_has_no_devices():
+    cluster, numbers = described([node("a", memory=1e9), node("b", CPU=1.0)], [found(CPU), found(CPU)])
+    assert [device.name for device in cluster.devices] == ["n0:0"]
+    assert numbers == {"n0": "b"}
+
+
+def test_accelerators_are_what_their_node_detects():
+    cluster, _ = described([node("a", CPU=16.0, GPU=2.0, accelerator_type__H200=1.0)], [found(H200)])
+    assert [(d.kind, d.index) for d in cluster.devices] == [("h200", 2), ("h200", 3)]
+    assert cluster.kinds == H200.kinds
+    assert cluster.nodes[0].cores == 16
+
+
+def test_accelerators_that_a_node_cannot_look_at_are_what_ray_says():
+    cluster, _ = described([node("a", CPU=8.0, GPU=1.0, accelerator_type__V100=1.0)], [found(CPU)])
+    (kind,) = cluster.kinds
+    assert (kind.name, kind.processor, kind.memory_bytes) == ("v100", "cuda", 16 << 30)
+
+
+def test_a_custom_resource_names_the_kind():
+    nodes = [node("a", CPU=1.0, kind__fast=1.0), node("b", CPU=1.0, kind__slow=1.0)]
+    cluster, _ = described(nodes, [found(CPU), found(CPU)])
+    assert [kind.name for kind in cluster.kinds] == ["fast", "slow"]
+    assert [device.kind for device in cluster.devices] == ["fast", "slow"]
+
+
+def shipped(folder, reference):
+    pack([Program(reference=reference)], folder)
+    return Shipment(folder)
+
+
+def relocated(shipment, reference):
+    task = Task(name="a", program=Program(reference=reference), stop=Stop(steps=5))
+    order = to_json(Order(name="o", purpose="train", members=(MemberOrder(task=task),), devices=("n0:0",)))
+    shipment.relocate(order)
+    return order["members"][0]["task"]["program"]["reference"]
+
+
+@pytest.fixture
+def program(tmp_path):
+    home = tmp_path / "here"
+    home.mkdir()
+    (home / "sweep.py").write_text("from model import build\n\n\ndef tiny():\n    return build()\n")
+    (home / "model.py").write_text("def build():\n    return 1\n")
+    (home / "other.py").write_text("secret = 1\n")
+    return f"{home}/sweep.py:tiny"
+
+
+def test_the_files_that_a_program_reaches_are_shipped_and_no_others(tmp_path, program):
+    shipped(tmp_path / "shipment", program)
+    assert {path.name for path in (tmp_path / "shipment" / "code-0").iterdir()} == {"sweep.py", "model.py"}
+    assert (tmp_path / "shipment" / "dovetail" / "engines" / "worker.py").is_file()
+
+
+def test_a_program_that_is_the_same_on_the_node_stays_where_it_is(tmp_path, program):
+    assert relocated(shipped(tmp_path / "shipment", program), program) == program
+
+
+@pytest.mark.parametrize(
+    "change", [lambda file: file.unlink(), lambda file: file.write_text("def build():\n    pass\n")]
+)
+def test_a_program_that_is_missing_or_another_is_taken_from_the_shipment(tmp_path, program, change):
+    pack([Program(reference=program)], tmp_path / "shipment")
+    change(Path(program).with_name("model.py"))
+    assert relocated(Shipment(tmp_path / "shipment"), program) == f"{tmp_path}/shipment/code-0/sweep.py:tiny"
+
+
+def test_packages_are_shipped_with_what_is_around_them(tmp_path):
+    shipped(tmp_path, "tests.engines.programs:tower")
+    (entry,) = json.loads((tmp_path / "shipment.json").read_text())
+    assert set(entry["files"]) == {"tests/__init__.py", "tests/engines/__init__.py", "tests/engines/programs.py"}
+    assert entry["modules"]
+
+
+@pytest.mark.process
+def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path):
+    """A worker under a host, whose every call is made twice, as if its answer had not arrived."""
+    (tmp_path / "logs").mkdir()
+    cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
+    given = {"cluster": cluster, "home": str(tmp_path), "environment": {"FROM_AFAR": "1"}, "patience_seconds": 1e6}
+    host = Host(dumps(given).encode())
+    assert os.environ.pop("FROM_AFAR") == "1"
+    task = Task(name="a", program=Program(reference=write_program(tmp_path)), stop=Stop(steps=5))
+    member = MemberOrder(task=task, attempt=1, until_step=5, directory=str(tmp_path / "checkpoints"))
+    order = Order(name="o", purpose="train", members=(member,), devices=("n0:0",))
+    message = {
+        "do": "order",
+        "order": order,
+        "kind": cluster.kinds[0],
+        "threads": 1,
+        "home": str(tmp_path),
+        "ranks": None,
+    }
+    start = {"do": "start", "worker": 1, "devices": ["n0:0"]}
+    begin = {"do": "begin", "worker": 1, "order": "o", "message": message}
+    leave = {"do": "send", "worker": 1, "message": {"do": "exit"}}
+    posts, have, heard = [(1, start), (2, begin)], 0, []
+    for _ in range(2):
+        host.post(dumps(posts).encode())
+    until = time.monotonic() + 120
+    while not any("gone" in message for message in heard) and time.monotonic() < until:
+        first, again = (json.loads(host.pull(have))["messages"] for _ in range(2))
+        assert again[: len(first)] == first
+        have = first[-1][0] if first else have
+        heard += [message for _, message in first]
+        if any("released" in line for message in heard for line in message.get("lines", ())):
+            host.post(dumps([*posts, (3, leave)]).encode())
+    lines = [line for message in heard for line in message.get("lines", ())]
+    assert [line["event"]["kind"] for line in lines if "event" in line].count("finished") == 1
+    assert "exited with code 0" in heard[-1]["gone"]["reason"]
+    assert [message["worker"] for message in heard if "process" in message] == [1]
+
+
+def test_a_cluster_of_our_own_has_a_private_token(tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with _authenticated(tmp_path):
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        assert token.stat().st_mode & 0o077 == 0
+        assert len(token.read_text()) == 64
+    assert not token.exists()
+    assert "RAY_AUTH_MODE" not in os.environ
+
+
+def test_authentication_cannot_be_switched_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(DovetailError, match="token authentication must stay on"), _authenticated(tmp_path):
+        pass
