@@ -13,7 +13,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy dovetail
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "process and not slow and not gpu"
 
 bench: $(READY)
 	$(BIN)/python bench/overhead.py --check

@@ -3,6 +3,7 @@
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import safetensors
@@ -26,8 +27,8 @@ def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.M
 def export(task: Task, directory: Path, path: Path, *, home: Path | None = None) -> Path:
     """Write the model to `path`: through its own `save_pretrained` where it has one, else one safetensors file."""
     model = load_model(task, directory, home=home)
-    whole = callable(getattr(model, "save_pretrained", None))
-    if not whole and path.suffix != ".safetensors":
+    save_pretrained: Callable[[Path], None] | None = getattr(model, "save_pretrained", None)
+    if save_pretrained is None and path.suffix != ".safetensors":
         path = path / "model.safetensors"
     # Made beside and moved into place, so that what is at `path` is never half a model. A killed export's remains are
     # the next one's to remove.
@@ -36,8 +37,8 @@ def export(task: Task, directory: Path, path: Path, *, home: Path | None = None)
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(mode=0o700)
-        if whole:
-            model.save_pretrained(beside)
+        if save_pretrained is not None:
+            save_pretrained(beside)
             _place(beside, path)
         else:
             # save_model stores tied tensors once and remembers their other names.

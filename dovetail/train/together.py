@@ -127,8 +127,8 @@ def _refuse_unlike(digests: Sequence[str], shares: str) -> None:
         if found != digests[0]:
             raise TechniqueRefused(
                 f"tasks whose trainings share {shares!r} must read the same batches; the first batch of task {number} "
-                f"of {len(digests)} is not that of task 1. Seed their order by something that the tasks have in common, "
-                f"or name them apart"
+                f"of {len(digests)} is not that of task 1. Seed their order by something that the tasks have in "
+                f"common, or name them apart"
             )
 
 
