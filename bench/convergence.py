@@ -21,6 +21,10 @@ sys.path.insert(0, str(ROOT / "recipes"))
 
 import argparse
 import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import os
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +43,7 @@ DEPTH = 4
 AGES = {"1f1b": (0, 0, 0, 0), "stashing": (3, 2, 1, 0), "vertical_sync": (3, 3, 3, 3), "2bw": (1, 1, 1, 1)}
 UPDATE_SECONDS = {"1f1b": (4 + DEPTH - 1) / 4, "stashing": 1.0, "vertical_sync": 1.0, "2bw": 1.0}
 RATES = {"charlm": {"SGD": 0.1, "AdamW": 1e-3}, "digits": {"SGD": 0.03, "AdamW": 1e-3}}
+KINDS = ("SGD", "AdamW", "AdamW, corrected", "Muon")
 Optimizers = list[torch.optim.Optimizer]
 
 
@@ -56,7 +61,7 @@ class _Whole(nn.Module):
 
 
 def charlm(seed: int, *, quick: bool) -> Training:
-    size = {"width": 16, "depth": 2, "context": 16, "batch": 4} if quick else {"width": 64, "context": 64, "batch": 16}
+    size = {"width": 16, "depth": 2, "context": 16, "batch": 4} if quick else {"width": 32, "context": 32, "batch": 8}
     training: Training = load_file(ROOT / "recipes" / "charlm.py").charlm(seed=seed, **size)
     head: Any = training.model.head
     head.weight = nn.Parameter(head.weight.detach().clone())  # weights that change under way are of one stage
@@ -121,6 +126,12 @@ def run(name: str, mode: str, kind: str, *, seed: int, steps: int, every: int, q
     return found
 
 
+def _run(case: tuple[str, str, str, int], options: dict[str, Any]) -> list[float]:
+    torch.set_num_threads(1)
+    name, mode, kind, seed = case
+    return run(name, mode, kind, seed=seed, **options)
+
+
 def _copies(names: dict[str, nn.Parameter], stage: list[str]) -> dict[str, torch.Tensor]:
     return {name: names[name].detach().clone().requires_grad_() for name in stage}
 
@@ -140,15 +151,23 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (300, 20, (0, 1, 2))
+    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (200, 20, (0, 1, 2))
+    options = {"steps": steps, "every": every, "quick": arguments.quick}
+    cases = [(name, mode, kind, seed) for name in PROGRAMS for kind in KINDS for mode in AGES for seed in seeds]
+    if arguments.quick:
+        curves = [_run(case, options) for case in cases]
+    else:  # side by side, one thread each: what is compared is losses, not seconds
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+            curves = list(pool.map(_run, cases, itertools.repeat(options)))
+    found = dict(zip(cases, curves, strict=True))
     rows: list[dict[str, Any]] = []
     ends: dict[tuple[str, str, str], float] = {}
     for name in PROGRAMS:
-        for kind in ("SGD", "AdamW", "AdamW, corrected", "Muon"):
+        for kind in KINDS:
             goal = float("nan")
             for mode in AGES:
-                options = {"steps": steps, "every": every, "quick": arguments.quick}
-                runs = [run(name, mode, kind, seed=seed, **options) for seed in seeds]
+                runs = [found[name, mode, kind, seed] for seed in seeds]
                 curve = [statistics.mean(each) for each in zip(*runs, strict=True)]
                 goal = curve[len(curve) * 2 // 3 - 1] if mode == "1f1b" else goal
                 reached = next((n for n, loss in enumerate(curve, start=1) if loss <= goal), None)

@@ -9,22 +9,19 @@ kinds each task goes where it ends first.
 """
 
 import argparse
-import math
-import random
 import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from joint_drawn import draw
+from joint_peers import anything, equal_split, frugal, listed, marginal_gain, widest
 from reporting import Bar, finish
 
 from dovetail.plan import Problem, check
 from dovetail.plan.joint import plan
-from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, Option, Placement, Plan, Schedule
+from dovetail.vocabulary import Plan, Schedule
 
-SPEEDS = {"a": 1.0, "b": 0.6, "c": 0.35}
-PER_NODE = 8
 # Tasks, devices of each kind, the gap at most, and the seconds within which.
 CASES = (
     (4, {"a": 8}, 0.01, 60.0),
@@ -38,11 +35,6 @@ QUICK_CASES = ((4, {"a": 8}, 0.01, 60.0), (30, {"a": 16, "b": 8}, 0.1, 60.0))
 QUICK_WORK = 1.0
 FIRST_SECONDS = 1.0
 PRACTICE_TASKS, PRACTICE_GAIN = 12, 0.3
-
-STEPS = 1000
-
-Choice = Callable[[list[Option], random.Random], list[Option]]
-Free = dict[str, list[list[tuple[float, str]]]]
 
 
 def main() -> None:
@@ -145,174 +137,6 @@ def measure(problem: Problem, planner: Callable[[], Schedule]) -> dict[str, floa
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     check(schedule, problem.cluster)
     return {"makespan": schedule.makespan_seconds, "wall": wall, "cpu": cpu}
-
-
-def draw(tasks: int, devices: dict[str, int], *, seed: int) -> Problem:
-    """A workload of the issue's distribution."""
-    dice = random.Random(seed)
-    families, options = [], []
-    for number in range(tasks):
-        hours, exponent = math.exp(dice.uniform(0.0, math.log(20.0))), dice.uniform(0.6, 0.95)
-        families.append(Family(name=f"f{number}", members=(Member(task=f"t{number}", steps=STEPS),)))
-        options += [
-            Option(
-                families=(f"f{number}",),
-                technique="replicate",
-                kind=kind,
-                count=count,
-                step_seconds=(hours * 3600 / STEPS / count**exponent / SPEEDS[kind],),
-            )
-            for kind in devices
-            for count in (1, 2, 4, 8)
-            if 1 + number % 2 <= count <= devices[kind]
-        ]
-    return Problem(cluster=cluster_of(devices), families=tuple(families), options=tuple(options))
-
-
-def cluster_of(devices: dict[str, int]) -> Cluster:
-    """Nodes of up to 8 devices of one kind."""
-    nodes = [(kind, first // PER_NODE, first) for kind, count in devices.items() for first in range(0, count, PER_NODE)]
-    return Cluster(
-        kinds=tuple(Kind(name=kind, processor="cuda") for kind in devices),
-        nodes=tuple(Node(name=f"{kind}{number}", cores=64, memory_bytes=1 << 40) for kind, number, _ in nodes),
-        devices=tuple(
-            Device(name=f"{kind}{number}:{index}", kind=kind, node=f"{kind}{number}", index=index)
-            for kind, number, first in nodes
-            for index in range(min(PER_NODE, devices[kind] - first))
-        ),
-    )
-
-
-def listed(problem: Problem, choice: Choice, seed: int, *, longest_first: bool = True) -> Schedule:
-    """Of an option of each kind for each task the one that ends first; the longest first, or as they come."""
-    dice, by_task = random.Random(seed), options_by_task(problem)
-    offered = {task: choice(options, dice) for task, options in by_task.items()}
-    if longest_first:
-        offered = dict(sorted(offered.items(), key=lambda item: -min(o.step_seconds[0] for o in item[1])))
-    free, placements = free_devices(problem), []
-    for task, options in offered.items():
-        ends = [(_node(free, option)[option.count - 1][0] + option.seconds((STEPS,)), option) for option in options]
-        _, best = min(ends, key=lambda end: end[0])
-        node = _node(free, best)
-        placements.append(placed(task, best, node, node[best.count - 1][0]))
-    return Schedule(placements=tuple(placements))
-
-
-def _node(free: Free, option: Option) -> list[tuple[float, str]]:
-    """The node of the option's kind that has enough devices free first."""
-    able = [each for each in free[option.kind] if len(each) >= option.count]
-    return min(able, key=lambda each: each[option.count - 1])
-
-
-def placed(task: str, option: Option, node: list[tuple[float, str]], start: float) -> Placement:
-    """The task on the devices of the node that are free first, which are then busy."""
-    devices, seconds = node[: option.count], option.seconds((STEPS,))
-    node[: option.count] = [(start + seconds, name) for _, name in devices]
-    node.sort()
-    return Placement(
-        tasks=(task,),
-        steps=(STEPS,),
-        option=option,
-        devices=tuple(name for _, name in devices),
-        start_seconds=start,
-        duration_seconds=seconds,
-    )
-
-
-def free_devices(problem: Problem) -> Free:
-    """For each kind and node, when each device is free, soonest first."""
-    free: dict[str, dict[str, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
-    for device in problem.cluster.devices:
-        free[device.kind][device.node].append((0.0, device.name))
-    return {kind: list(nodes.values()) for kind, nodes in free.items()}
-
-
-def options_by_task(problem: Problem) -> dict[str, list[Option]]:
-    tasks = {family.name: family.members[0].task for family in problem.families}
-    found: dict[str, list[Option]] = defaultdict(list)
-    for option in problem.options:
-        found[tasks[option.families[0]]].append(option)
-    return dict(found)
-
-
-def by_kind(options: list[Option]) -> list[list[Option]]:
-    """The options of each kind, by count."""
-    kinds = dict.fromkeys(option.kind for option in options)
-    return [sorted((o for o in options if o.kind == kind), key=lambda o: o.count) for kind in kinds]
-
-
-def widest(options: list[Option], dice: random.Random) -> list[Option]:
-    """Current practice: as many devices as a node has."""
-    return [mine[-1] for mine in by_kind(options)]
-
-
-def frugal(options: list[Option], dice: random.Random) -> list[Option]:
-    """The fewest devices."""
-    return [mine[0] for mine in by_kind(options)]
-
-
-def anything(options: list[Option], dice: random.Random) -> list[Option]:
-    return [dice.choice(options)]
-
-
-def equal_split(problem: Problem) -> Choice:
-    """The count nearest below devices / tasks, at least what the task needs."""
-    share = max(1.0, len(problem.cluster.devices) / len(problem.families))
-
-    def nearest(mine: list[Option]) -> Option:
-        return ([o for o in mine if o.count <= share] or mine[:1])[-1]
-
-    return lambda options, dice: [nearest(mine) for mine in by_kind(options)]
-
-
-def marginal_gain(problem: Problem) -> Schedule:
-    """As in Optimus, without stopping anything: whenever devices fall free, the tasks that wait get their fewest, the
-    longest first, and what is then left goes, a doubling at a time, to the task that gains most for a device."""
-    offered = {task: by_kind(options) for task, options in options_by_task(problem).items()}
-    waiting = dict(sorted(offered.items(), key=lambda item: -min(mine[0].step_seconds[0] for mine in item[1])))
-    free, placements, now = free_devices(problem), [], 0.0
-    while waiting:
-        for task, (option, node) in _allotted(waiting, free, now).items():
-            placements.append(placed(task, option, node, now))
-            del waiting[task]
-        later = [until for nodes in free.values() for node in nodes for until, _ in node if until > now]
-        now = min(later, default=now)
-    return Schedule(placements=tuple(placements))
-
-
-def _allotted(
-    waiting: dict[str, list[list[Option]]], free: Free, now: float
-) -> dict[str, tuple[Option, list[tuple[float, str]]]]:
-    """The tasks that start now, each with its option and its node."""
-    idle = {id(node): sum(until <= now for until, _ in node) for nodes in free.values() for node in nodes}
-    chosen: dict[str, tuple[Option, list[tuple[float, str]]]] = {}
-    for task in waiting:
-        if not any(idle.values()):
-            break
-        fits = [
-            (mine[0], node) for mine in waiting[task] for node in free[mine[0].kind] if idle[id(node)] >= mine[0].count
-        ]
-        if fits:
-            option, node = min(fits, key=lambda fit: fit[0].step_seconds[0])
-            chosen[task] = option, node
-            idle[id(node)] -= option.count
-    while widenings := list(_widenings(waiting, chosen, idle)):
-        _, task, wider = max(widenings, key=lambda each: each[:2])
-        option, node = chosen[task]
-        idle[id(node)] -= wider.count - option.count
-        chosen[task] = wider, node
-    return chosen
-
-
-def _widenings(
-    waiting: dict[str, list[list[Option]]],
-    chosen: dict[str, tuple[Option, list[tuple[float, str]]]],
-    idle: dict[int, int],
-) -> Iterator[tuple[float, str, Option]]:
-    for task, (now, node) in chosen.items():
-        for wider in (o for mine in waiting[task] for o in mine if o.kind == now.kind and o.count == 2 * now.count):
-            if idle[id(node)] >= wider.count - now.count:
-                yield (now.step_seconds[0] - wider.step_seconds[0]) / (wider.count - now.count), task, wider
 
 
 if __name__ == "__main__":

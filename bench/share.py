@@ -2,7 +2,8 @@
 
 Reads measurements and traces published by others from ../shared/data beside the repository. Side by side: what Gavel's
 own code took and gave with the same inputs on this machine (CPU seconds; hours with 8 V100, 16 P100 and 24 K80, rounds
-of 360 s, saving and loading free). Ours runs by the same rules, and once more with saving and loading charged.
+of 360 s, saving and loading free). Ours is `dovetail simulate`, the loop of real runs on a virtual clock, by the same
+rules, and once more with saving and loading charged.
 `python bench/share.py [--check] [--quick]`
 """
 
@@ -18,8 +19,10 @@ from typing import Any
 from predicted_pairs import predicted_pairs
 from reporting import Bar, finish
 from shapes import KINDS, apart, limited, merged, unlike
-from streams import Outcome, cluster_of, simulate
+from streams import cluster_of
 
+from dovetail.control.simulation.outcome import Outcome
+from dovetail.control.simulation.simulating import simulate
 from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
 from dovetail.plan import levels
 from dovetail.plan.policies import COARSE, POLICIES, Policy
@@ -156,7 +159,7 @@ def traces(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "max-min": ("mean", {"arrivals": continuous, "options": alone, "policy": fair}),
         "max-min, packed": ("mean", {"arrivals": continuous, "options": packed, "policy": fair}),
-        "finish-time": ("mean", {"arrivals": continuous, "options": alone, "policy": ends, "equal_split": True}),
+        "finish-time": ("mean", {"arrivals": continuous, "options": alone, "policy": ends}),
         "makespan": ("makespan", {"arrivals": static, "options": alone, "policy": short}),
         "makespan, packed": ("makespan", {"arrivals": static, "options": packed, "policy": short}),
         "max-min, counts free": ("mean", {"arrivals": free, "options": any_count, "policy": fair}),
@@ -168,7 +171,7 @@ def traces(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     rows, hours = [], {}
     for name, (measure, how) in cases.items():
         got = simulate(cluster=cluster_of(DEVICES), **how)
-        charged = simulate(cluster=cluster_of(DEVICES), move_seconds=MOVE_SECONDS, **how)
+        charged = simulate(cluster=cluster_of(DEVICES), load_seconds=MOVE_SECONDS, **how)
         blind = simulate(cluster=cluster_of(DEVICES), blind=True, **how) if name in GAVEL_BLIND_HOURS else None
         hours[name] = _hours(got, measure)
         rows.append(_row(name, measure, got, charged, blind))
@@ -189,9 +192,8 @@ def _row(name: str, measure: str, got: Outcome, charged: Outcome, blind: Outcome
         "ratio": theirs / _hours(got, measure) if theirs else None,
         "cpu_seconds": got.cpu_seconds,
         "allocations": got.allocations,
-        "rounds": got.rounds,
-        "moves": got.moves,
-        "utilisation": got.utilisation,
+        "starts": got.starts,
+        "utilisation": got.busy,
     }
 
 

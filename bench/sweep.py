@@ -1,8 +1,8 @@
 """End to end on this machine: a sweep by `dovetail run`, trials and planning counted in, beside the same tasks one
 after another on all cores in one bare process, and beside two at a time in arrival order.
 
-`python bench/sweep.py [mlps|mix|readers ...] [--rounds N] [--quick] [--check]`. All are whole commands, imports and all,
-interleaved; medians are compared. The machine's ceiling is what two processes of one thread at once do against one
+`python bench/sweep.py [mlps|mix|readers ...] [--rounds N] [--quick] [--check]`. All are whole commands, imports and
+all, interleaved; medians are compared. The machine's ceiling is what two processes of one thread at once do against one
 after another with all threads: nothing but fusing can be faster than that.
 """
 

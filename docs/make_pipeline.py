@@ -78,6 +78,66 @@ gradients of other replicas. Idle share of 120 microbatches (filling and drainin
 
 """
 
+RUNNING = """
+## Running one
+
+A program says what a step is: `accumulate` batches, its microbatches. Planners offer a pipeline over a node's devices
+where the profile says that it is clearly faster than what was measured, with `1f1b`, which changes no bit. An
+asynchronous mode is other mathematics, so the program asks for it by name:
+
+```python
+dt.Training(..., accumulate=4)                      # may become a pipeline; 1f1b
+dt.Training(..., accumulate=4, timetable="2bw")     # may become a pipeline without a flush
+```
+
+An option's knobs say everything, for orders and tests that choose by hand (`PIPELINE.open(..., knobs=...)`):
+
+| knob | what it says |
+|---|---|
+| `timetable` | `1f1b` (the default), `gpipe`, `interleaved`, `zero_bubble`; `stashing`, `vertical_sync`, `2bw` |
+| `stages` | names of each stage's layers; without it about as many layers each |
+| `replicas` | ranks of each stage, such as `(2, 1, 1)`; with a flush and without |
+| `copies` | so many times every stage's replicas |
+| `microbatches` | of a step, a multiple of `accumulate`: batches are divided by rows |
+| `chunks` | stages on each rank, of `interleaved` |
+| `recompute` | keep inputs only, and compute activations again in backward |
+
+| mode | w is updated by | equal to |
+|---|---|---|
+| `1f1b`, `gpipe`, `interleaved`, `zero_bubble` | the step's gradient at w(t) | one device, bit by bit, on CPU |
+| `stashing` | each round's gradient at the weights of its forward, less old at later stages | its recurrence |
+| `vertical_sync` | the same, with the first stage's age at all stages | its recurrence |
+| `2bw` | w(t+1) = w(t) − ν∇f(w(t−1)), m ≥ depth microbatches | its recurrence |
+
+Tied weights belong to several stages with a flush: what later stages found is one more root of the earlier stage's
+backward, so that sums have the order of one device. Without a flush they are refused. Clipping is by the norm of all
+stages with a flush, and of each stage without one. A loss may draw random numbers before it calls its model; one that
+draws afterwards, or from Python's or NumPy's generators, is refused. Stages that do not follow the order of the model's
+code are equal up to the order of sums.
+
+### What delay does to learning
+
+The literature: under a delay of a single step AdamW can end worse, the more so the larger the model and the rate, for
+its second moment and its direction are of other weights than those it moves; SGD with momentum and Muon hold. PipeMare
+divides rates by the delay at first. `bench/convergence.py` measures all of this on two recipes; choose by its table,
+and use `1f1b` where in doubt: with m microbatches at p stages it costs (p−1)/(m+p−1) of the time and nothing else.
+
+### When a rank dies or stalls
+
+A dead process is noticed at once, one without heartbeats after 20 s. Heartbeats say what a rank is at, and for how long
+it has neither begun anything nor computed: where all ranks within a step are idle for 15 s, the one that does not wait
+for another is ended by name, with its last action. A rank that computes is never idle, however long its step. The
+first step is exempt, for a model may be compiled in it. Control goes on from the last checkpoint, with stages for the
+devices that remain, or on one.
+
+### Limits
+
+- NCCL with several ranks is untried: one CUDA device is all there was. CPUs use gloo.
+- Batch statistics are those of microbatches, and a stage that keeps them has one replica.
+- A rank has one device; there is no tensor parallelism inside a stage. `interleaved` is not planned, only run.
+- Rank 0 holds the whole model while it evaluates, and while a model is cut every rank does.
+"""
+
 REPLICATED = ([1, 2], [2, 1, 1], [3, 2, 1], [2, 3, 1], [13, 2, 1])
 
 
@@ -91,7 +151,7 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    return HEAD + table() + drawings() + REPLICAS + replicated()
+    return HEAD + table() + drawings() + REPLICAS + replicated() + RUNNING
 
 
 def pictures() -> dict[str, str]:

@@ -93,24 +93,36 @@ def _run(sweep: Path, home: Path, *, nemesis: "Nemesis | None" = None) -> None:
 
 
 class Nemesis:
-    """Kills a worker that trains, at a random moment, again and again."""
+    """Kills workers at random moments, again and again: most while they train, some from their start on, which on a
+    slow machine they may never be done with while kills are left."""
 
     def __init__(self, seed: int, kills: int) -> None:
         self._random = random.Random(seed)
         self._wanted, self.kills = kills, 0
         self._due: dict[int, float] = {}
+        self._spared: dict[int, bool] = {}
 
     def strike(self, engine: LocalEngine):
         def observe(controller: Controller) -> None:
             if controller.phase != "running" or self.kills >= self._wanted:
                 return
-            for process in engine.processes().values():
-                due = self._due.setdefault(process, time.monotonic() + self._random.uniform(0.0, 5.0))
+            for devices, process in engine.processes().items():
+                if self._spared.setdefault(process, self._random.random() < 0.75) and devices not in training(
+                    controller
+                ):
+                    continue  # until it trains
+                due = self._due.setdefault(process, time.monotonic() + self._random.uniform(0.0, 2.0))
                 if time.monotonic() > due and self.kills < self._wanted:
                     os.kill(process, signal.SIGKILL)
                     self.kills += 1
 
         return observe
+
+
+def training(controller: Controller) -> set[str]:
+    """The devices, as an engine names a worker by them, on which steps have been taken in this attempt."""
+    spans = [one.spans[-1] for one in controller.progress.values() if one.status == "running"]
+    return {",".join(span.devices) for span in spans if span.to_step > span.from_step}
 
 
 def assert_same(one: Path, other: Path) -> None:

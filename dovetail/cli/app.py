@@ -3,6 +3,7 @@
 Only imported when the command runs; torch is not. `answering` has the exit codes.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.text import Text
 from dovetail.cli import simulate, tasks
 from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering
 from dovetail.vocabulary import DovetailError
-from dovetail.vocabulary.units import parse_bytes
+from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
 app = typer.Typer(
     help="Train many models on the accelerators you have: measured, planned, run exactly, re-planned.",
@@ -99,6 +100,9 @@ def plan(
         list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")
     ] = None,
     weight: Annotated[list[str] | None, typer.Option(help="Of a task, by name: large=3. May be repeated.")] = None,
+    deadline: Annotated[
+        list[str] | None, typer.Option(help="By when a task must have ended, from now: large=2h. May be repeated.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
     store: StoreOption = HOME,
     engine: EngineOption = "local",
@@ -119,6 +123,7 @@ def plan(
             solve_seconds=solve_seconds,
             prices=_figures(price or [], "--price", "a100=2.50"),
             weights=_figures(weight or [], "--weight", "large=3"),
+            deadlines=_figures(deadline or [], "--deadline", "large=2h", read=parse_seconds),
             store=store,
             engine=engine,
             address=address,
@@ -236,12 +241,12 @@ def _bytes(text: str) -> int:
         raise DovetailError(f"--keep-bytes: {error}") from None
 
 
-def _figures(given: list[str], option: str, example: str) -> dict[str, float]:
+def _figures(given: list[str], option: str, example: str, *, read: Callable[[str], float] = float) -> dict[str, float]:
     found = {}
     for text in given:
         name, equals, figure = text.rpartition("=")
         try:
-            found[name] = float(figure)
+            found[name] = read(figure)
         except ValueError:
             equals = ""
         if not (name and equals):

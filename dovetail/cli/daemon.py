@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.cli.verbs import Observer, controlling
 from dovetail.control import Decider, Settings, standing
-from dovetail.control.sharing import Sharing
+from dovetail.control.deciding.sharing import Sharing
 from dovetail.engines import detect
 from dovetail.plan.policies import POLICIES
 from dovetail.vocabulary import Cluster, DovetailError, Objective

@@ -17,7 +17,7 @@ from dovetail.vocabulary import Cluster, DovetailError, Family, Kind, Member, Ob
 class Wish:
     """What is asked of a plan beyond its workload; refused here where it cannot be, before anything is measured.
 
-    `weights` are by task name, `prices` of an hour of one device by kind.
+    `weights` and `deadlines`, seconds from now, are by task name, `prices` of an hour of one device by kind.
     """
 
     objective: str = "makespan"
@@ -25,6 +25,7 @@ class Wish:
     solve_seconds: float = 5.0
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
     weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    deadlines: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.solve_seconds < float("inf"):
@@ -34,12 +35,16 @@ class Wish:
             )
         if self.weights and Objective.parse(self.objective).name != "weighted":
             raise DovetailError(f"weights belong to objective 'weighted', got them with {self.objective!r}.")
+        late = [name for name, seconds in self.deadlines.items() if not seconds > 0]
+        if late:
+            raise DovetailError(f"a deadline must lie ahead, got {self.deadlines[late[0]]} s for {late[0]!r}.")
 
     def check_cluster(self, cluster: Cluster, names: Mapping[str, str]) -> Cluster:
         """The cluster with its prices; `names` are the tasks' by identity."""
-        unknown = sorted(set(self.weights) - set(names.values()))
-        if unknown:
-            raise DovetailError(f"a weight must be for a task of the workload; there is no {unknown[0]!r}.")
+        for what, given in (("a weight", self.weights), ("a deadline", self.deadlines)):
+            unknown = sorted(set(given) - set(names.values()))
+            if unknown:
+                raise DovetailError(f"{what} must be for a task of the workload; there is no {unknown[0]!r}.")
         priced = with_prices(cluster, self.prices)
         missing = [kind.name for kind, count in priced.counts() if count and not kind.price_per_hour > 0]
         if Objective.parse(self.objective).name == "spend" and missing:
@@ -52,17 +57,11 @@ class Wish:
 
 def solved(problem: Problem, *, wish: Wish, names: Mapping[str, str]) -> Plan:
     """The joint planner's plan, checked, with what one more device of each kind would buy where that is asked for."""
-    weighted = tuple(
-        dataclasses.replace(
-            family,
-            members=tuple(
-                dataclasses.replace(m, weight=wish.weights.get(names.get(m.task, m.task), m.weight))
-                for m in family.members
-            ),
-        )
+    wished = tuple(
+        dataclasses.replace(family, members=tuple(_wished(member, wish, names) for member in family.members))
         for family in problem.families
     )
-    problem = dataclasses.replace(problem, families=weighted, objective=wish.objective)
+    problem = dataclasses.replace(problem, families=wished, objective=wish.objective)
     # Deterministic work, about a second of one core for each unit; a quiet core takes about two.
     found = joint_plan(problem, work=wish.solve_seconds / 2)
     assert found.schedule is not None
@@ -73,12 +72,21 @@ def solved(problem: Problem, *, wish: Wish, names: Mapping[str, str]) -> Plan:
     return found
 
 
+def _wished(member: Member, wish: Wish, names: Mapping[str, str]) -> Member:
+    name = names.get(member.task, member.task)
+    return dataclasses.replace(
+        member,
+        weight=wish.weights.get(name, member.weight),
+        deadline_seconds=wish.deadlines.get(name, member.deadline_seconds),
+    )
+
+
 def imagined(problem: Problem, cluster: Cluster, *, profiles: Iterable[Profile], at_hand: Iterable[Kind]) -> Problem:
     """The same tasks on another cluster. What was not measured on its kinds is predicted, and marked so."""
     known, kinds = tuple(profiles), tuple(at_hand)
     present = [kind for kind, count in cluster.counts() if count]
     guessed = predict_profiles(known, at_hand=kinds, kinds=present)
-    offered, rejections = options((*known, *guessed), cluster, gangs=True)
+    offered, rejections = options((*known, *guessed), cluster, gangs=True, imagined={kind.name for kind in present})
     unsure = {(each.family, each.kind) for each in guessed}
     members: dict[str, list[Member]] = {}
     for family in problem.families:

@@ -20,7 +20,7 @@ from dovetail.cli.answering import JsonOption, answering
 from dovetail.vocabulary import Cluster, DovetailError
 
 if TYPE_CHECKING:
-    from dovetail.control.outcome import Outcome
+    from dovetail.control.simulation.outcome import Outcome
     from dovetail.describe.streams import Stream
     from dovetail.engines import Outage
 
@@ -125,7 +125,7 @@ def sweep(
     quiet: bool,
 ) -> list[Case]:
     """Every policy at every load, with a progress bar on the error stream."""
-    from dovetail.control.simulating import simulate as run
+    from dovetail.control.simulation.simulating import simulate as run
     from dovetail.plan.policies import POLICIES
 
     plan = [(name, load, is_blind) for name in policies for load in loads for is_blind in blindness]
@@ -233,7 +233,7 @@ def _stream(
     tasks: int,
     seed: int,
 ) -> "Stream":
-    from dovetail.control.workloads import draw, read_any
+    from dovetail.control.simulation.workloads import draw, read_any
 
     if (trace is None) == (generate is None):
         raise DovetailError("simulate must be given a trace to read, or --generate and how many tasks; one of the two.")

@@ -27,7 +27,18 @@ from dovetail.engines import LocalEngine, detect
 from dovetail.plan import PLANNERS, Problem
 from dovetail.plan.kinds import parse_cluster
 from dovetail.store import ControllerLock, Store
-from dovetail.vocabulary import Cluster, DovetailError, Kind, Link, Objective, Plan, Profile, StoreError, Workload
+from dovetail.vocabulary import (
+    Cluster,
+    DovetailError,
+    Kind,
+    Link,
+    NoFeasiblePlan,
+    Objective,
+    Plan,
+    Profile,
+    StoreError,
+    Workload,
+)
 
 Observer = Callable[[Controller], None]
 
@@ -85,6 +96,7 @@ def plan(
     solve_seconds: float = 5.0,
     prices: Mapping[str, float] = MappingProxyType({}),
     weights: Mapping[str, float] = MappingProxyType({}),
+    deadlines: Mapping[str, float] = MappingProxyType({}),
     store: str | Path = ".dovetail",
     engine: str = "local",
     address: str = "auto",
@@ -94,8 +106,9 @@ def plan(
 
     `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
     are not here are predicted from what was measured here, and options on them are marked so. `objective` is the
-    workload's own unless told otherwise; `explain` adds what one more device of each kind would buy. `engine` and
-    `address` say where it is measured, as in `dt.run`.
+    workload's own unless told otherwise; `explain` adds what one more device of each kind would buy. `deadlines` are
+    seconds from now by task name; they are kept, or refused. `engine` and `address` say where it is measured, as in
+    `dt.run`.
 
     `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
     the same one. A store that cannot be written is refused before anything starts:
@@ -114,6 +127,7 @@ def plan(
         solve_seconds=solve_seconds,
         prices=prices,
         weights=weights,
+        deadlines=deadlines,
     )
     planner, home = Remembering(), _made(Path(store))
     with contextlib.ExitStack() as stack:
@@ -139,7 +153,10 @@ def plan(
         problem = imagined(planner.problem, asked, profiles=profiles, at_hand=here.kinds)
     else:
         problem = dataclasses.replace(planner.problem, cluster=asked)
-    found = solved(problem, wish=wish, names=names)
+    try:
+        found = solved(problem, wish=wish, names=names)
+    except NoFeasiblePlan as error:
+        raise NoFeasiblePlan(_with_names(str(error), names)) from None
     lines = [*found.explanation, *(f"not planned: {failure}" for failure in failures)]
     explanation = tuple(_with_names(line, names) for line in lines)
     return dataclasses.replace(found, explanation=explanation, workload=workload, cluster=asked)

@@ -1,10 +1,10 @@
 """The loop that measures, plans, runs and recovers; the socket that reaches it; what came of it."""
 
-from dovetail.control.commands import CommandServer, ask, remove_socket
-from dovetail.control.daemon import answer, standing
+from dovetail.control.daemon.commands import CommandServer, ask, remove_socket
+from dovetail.control.daemon.serving import answer, standing
 from dovetail.control.deciding import Decider
+from dovetail.control.deciding.outlook import clock
 from dovetail.control.loop import Controller
-from dovetail.control.outlook import clock
 from dovetail.control.reconcile import Reconciliation
 from dovetail.control.result import Result, TaskResult, open_result, table
 from dovetail.control.settings import Settings

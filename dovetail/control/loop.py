@@ -5,29 +5,24 @@ from it, and what it is asked to do is put on disk before it is asked, so that a
 is replaced by the next one reading the same file. Knows engines and ways of deciding by their contracts.
 """
 
-import dataclasses
-import math
 import queue
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dovetail.control import measuring
+from dovetail.control.daemon.tending import Tending
 from dovetail.control.deciding import Decider
+from dovetail.control.deciding.scheduling import Scheduling
 from dovetail.control.judging import judge
-from dovetail.control.ledger import RUN_BEGAN
+from dovetail.control.measuring.measurer import Measurer
 from dovetail.control.orders import Orders
-from dovetail.control.reconcile import Reconciliation, events_of, reconcile
-from dovetail.control.room import in_the_way
-from dovetail.control.scheduling import Scheduling
+from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.settings import Settings
-from dovetail.control.snapshot import Offers, unplaceable, without
 from dovetail.control.state import Running, State
-from dovetail.control.tending import Tending
-from dovetail.describe import deposit
+from dovetail.control.state.ledger import RUN_BEGAN
+from dovetail.control.state.snapshot import Offers
 from dovetail.engines import Engine, Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import PLANNERS, Problem, Trial, worthwhile
+from dovetail.plan import PLANNERS, Problem
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
@@ -37,15 +32,12 @@ from dovetail.vocabulary import (
     Option,
     Placement,
     Plan,
-    StoreError,
     Task,
     Workload,
 )
 
 # How long an order that was told to stop may take over its current step and its save.
 GRACE_SECONDS = 120.0
-# Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
-ROOM_SECONDS = 30.0
 
 Command = tuple[str, dict[str, Any]]
 
@@ -74,7 +66,6 @@ class Controller:
     ) -> None:
         self.store = store
         self.phase = "reading"
-        self.trials_left = 0
         self._engine, self._observe = engine, observe
         self._state = State(
             workload, cluster=cluster, store=store, settings=settings or Settings(), now=engine.now, offers=offers
@@ -87,8 +78,14 @@ class Controller:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
         self._cancelled: set[str] = set()
-        self._unmeasured = False  # whether something came that may have to be measured
-        self._made_room_at = -math.inf
+        self._measurer = Measurer(
+            self._state,
+            orders=self._orders,
+            engine=engine,
+            begin=self._begin,
+            step=self._step,
+            is_stopping=lambda: bool(self._stopping),
+        )
         self._tending = Tending(
             self._state,
             store=store,
@@ -135,6 +132,11 @@ class Controller:
         return self._state.left
 
     @property
+    def trials_left(self) -> int:
+        """How many trials are still to be measured, of those that are wanted now."""
+        return self._measurer.trials_left
+
+    @property
     def stopping(self) -> str:
         """Why this controller was told to stop; empty while it was not."""
         return self._stopping
@@ -150,49 +152,13 @@ class Controller:
 
     def reconcile(self) -> Reconciliation:
         """Bring the store up to date with the workload; gives what changed since it last ran."""
-        # The tasks of an open workload are those of the store, each of the workload it was submitted with.
-        stays = self.workload.open
-        found = Reconciliation() if stays else reconcile(self.workload, self.store, gone=self._ledger.gone())
-        events = events_of(found, at_seconds=self.now())
-        for task, one in self.progress.items():
-            if stays and one.status != "running":
-                continue
-            if one.paused:  # whoever runs a workload wants all of it
-                events.append(self._ledger.event("resumed", task))
-            if one.status == "failed" or (one.status == "halved" and self.workload.halving is None):
-                events.append(self._ledger.event("retried", task))
-            elif one.status == "running":  # its controller was killed
-                events.append(self._ledger.event("lost", task, reason="its controller ended"))
-        if self.store.home is not None:
-            try:
-                deposit(self.store.home)
-            except OSError as error:
-                raise StoreError(f"the store at {self.store.home} must be writable; found: {error}.") from error
-        if self.store.fell_back:
-            message = (
-                f"the store was damaged and set aside as damaged-store.sqlite: {self.store.fell_back}. Its last whole "
-                f"copy is used; tasks go on from their checkpoints."
-            )
-            events.append(Event(kind="warned", at_seconds=self.now(), data={"message": message}))
-        self.store.add(hardware=[("cluster", self.cluster)])
-        tasks = [] if stays else [(self.workload.name, task) for task in self.tasks.values()]
-        self._ledger.record(events, tasks=tasks)
-        for one in self.progress.values():
-            one.losses = 0  # the retry budget is a run's own
-        return found
+        return bring_up_to_date(self._state, self.store)
 
     def measure(self, *, everything: bool = False) -> None:
         """Learn each task's family, then measure the options that could matter to the plan and were not measured
         yet; with `everything`, all of them."""
         self.phase = "measuring"
-        while not self._stopping and (unknown := measuring.fingerprints(self.tasks, self._ledger, self.cluster)):
-            self._run_all(unknown)
-        self._fail(measuring.impossible(self.workload, self._ledger))
-        while not self._stopping and (wanted := self._wanted_trials(everything)):
-            self.trials_left = len(wanted)
-            self._run_all(measuring.trial_orders(wanted, self.tasks, self._ledger, self.cluster))
-        self.trials_left = 0
-        self._fail(measuring.impossible(self.workload, self._ledger))
+        self._measurer.measure(everything=everything)
 
     def plan(self) -> Plan:
         """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
@@ -203,7 +169,9 @@ class Controller:
         self.phase = "running"
         while not self._stopping and (self._pending() or self.workload.open):
             self._take_commands()
-            self._measure_new()
+            if self._measurer.is_due():  # something has come since the run began
+                self.measure()
+                self.phase = "running"
             if self._stopping:
                 break
             if not self._pending():  # an open workload with nothing to do
@@ -286,67 +254,6 @@ class Controller:
         )
         self._engine.start(order)
 
-    # Measuring
-
-    def _wanted_trials(self, everything: bool) -> tuple[Trial, ...]:
-        wanted = measuring.missing_trials(self.tasks, self._ledger, self.cluster)
-        missing = tuple(trial for trial in wanted if self._state.may(trial.technique))
-        if everything or not missing:
-            return missing
-        problem = self._state.problem()
-        placeable = without(problem, unplaceable(problem))
-        plan = PLANNERS["list"](placeable)  # quick, and as good as it need be for this
-        assert plan.schedule is not None
-        return worthwhile(missing, problem, makespan_seconds=plan.schedule.makespan_seconds)
-
-    def _measure_new(self) -> None:
-        """Measure what has come since the run began, next to what runs; where that has to make room, not too often."""
-        if self._unmeasured and (self._queues.idles() or self.now() >= self._made_room_at + ROOM_SECONDS):
-            self._unmeasured = False
-            self.measure()
-            self.phase = "running"
-
-    def _measures(self) -> bool:
-        return any(running.placement is None for running in self._running.values())
-
-    def _run_all(self, wanted: Iterable[measuring.Fields]) -> None:
-        """Run measuring orders, as many at once as devices allow: options are measured as they will run,
-        with neighbours, since neighbours share memory and caches. Where training has all devices, some of it is saved
-        and makes room for one order at a time: what nothing is known of cannot be planned."""
-        waiting, asked = deque(self._orders.new(**fields) for fields in wanted), set[str]()
-        cluster = self.cluster
-        while waiting or self._measures():
-            if self.cluster is not cluster:
-                waiting.clear()  # devices have left: what is wanted on the others is asked for anew
-            for _ in range(len(waiting)):
-                order = waiting.popleft()
-                kind = self.cluster.device(order.devices[0]).kind
-                free = self._queues.free(kind)
-                node = self._same_node(free, len(order.devices))
-                if node is None or self._stopping or self._failed(order):
-                    if not (self._stopping or self._failed(order)):
-                        waiting.append(order)
-                    continue
-                order = dataclasses.replace(order, devices=node)
-                self._queues.occupy(order.devices, None)
-                self._begin(order)
-            if waiting and not self._measures():
-                for name in set(in_the_way(waiting[0], self._state)) - asked:
-                    asked.add(name)
-                    self._made_room_at = self.now()
-                    self._engine.stop(name, reason="it makes room to measure what has come")
-            if self._running:
-                self._step()
-
-    def _failed(self, order: Order) -> bool:
-        return all(self._ledger.has_ended(member.task.identity) for member in order.members)
-
-    def _same_node(self, devices: list[str], count: int) -> tuple[str, ...] | None:
-        by_node: dict[str, list[str]] = {}
-        for device in devices:
-            by_node.setdefault(self.cluster.device(device).node, []).append(device)
-        return next((tuple(found[:count]) for found in by_node.values() if len(found) >= count), None)
-
     # What happened
 
     def _step(self) -> None:
@@ -369,7 +276,7 @@ class Controller:
             elif event.kind == "released":
                 self._after_release(event)
             elif event.kind == "rejected" and event.attempt:
-                self._unmeasured = True  # what takes its option's place may have to be measured
+                self._measurer.is_stale = True  # what takes its option's place may have to be measured
             elif event.kind == "departed":
                 self._state.leave(event.data["devices"], for_good="back_seconds" not in event.data)
                 self._note("devices left the cluster")
@@ -393,8 +300,6 @@ class Controller:
             return []
         if event.kind not in ("failed", "lost"):
             return [event]  # most are of this kind, and whose order it was takes a look at all that runs
-        if event.kind not in ("failed", "lost"):
-            return [event]
         return self._state.recovery.accept(event, self._order_of(event))
 
     def _order_of(self, event: Event) -> Order | None:
@@ -459,8 +364,5 @@ class Controller:
         return bool(held)
 
     def _look_at_new(self, tasks: Iterable[str]) -> None:
-        self._unmeasured = True
+        self._measurer.is_stale = True
         self._cancelled.difference_update(tasks)
-
-    def _fail(self, reasons: dict[str, str]) -> None:
-        self._state.fail(reasons)

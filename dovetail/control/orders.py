@@ -27,7 +27,7 @@ class Orders:
         settings = self._state.settings
         return self.new(
             purpose="train",
-            members=tuple(self._member(task) for task in placement.tasks),
+            members=tuple([self._member(task) for task in placement.tasks]),
             devices=placement.devices,
             technique=placement.option.technique,
             knobs=placement.option.knobs,

@@ -1,9 +1,12 @@
-"""What changed between the workload that a store knows and the one that is to run now."""
+"""What changed between the workload that a store knows and the one that is to run now, and putting that on record."""
 
 import dataclasses
+from collections.abc import Iterator
 
+from dovetail.control.state import State
+from dovetail.describe import deposit
 from dovetail.store import Store
-from dovetail.vocabulary import Event, Task, Workload
+from dovetail.vocabulary import Event, StoreError, Task, Workload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,3 +71,43 @@ def events_of(found: Reconciliation, *, at_seconds: float) -> list[Event]:
         *(event("vanished", task) for task in found.vanished),
         *(event("returned", task) for task in [*found.returned, *(after for _, after in found.extended)]),
     ]
+
+
+def bring_up_to_date(state: State, store: Store) -> Reconciliation:
+    """Put on record what changed since this workload last ran, and that whoever failed or was lost may try again."""
+    # The tasks of an open workload are those of the store, each of the workload it was submitted with.
+    stays = state.workload.open
+    found = Reconciliation() if stays else reconcile(state.workload, store, gone=state.ledger.gone())
+    events = [*events_of(found, at_seconds=state.now()), *_tried_again(state)]
+    if store.home is not None:
+        try:
+            deposit(store.home)
+        except OSError as error:
+            raise StoreError(f"the store at {store.home} must be writable; found: {error}.") from error
+    if store.fell_back:
+        message = (
+            f"the store was damaged and set aside as damaged-store.sqlite: {store.fell_back}. Its last whole "
+            f"copy is used; tasks go on from their checkpoints."
+        )
+        events.append(Event(kind="warned", at_seconds=state.now(), data={"message": message}))
+    store.add(hardware=[("cluster", state.cluster)])
+    tasks = [] if stays else [(state.workload.name, task) for task in state.tasks.values()]
+    state.ledger.record(events, tasks=tasks)
+    for task in state.tasks:
+        state.ledger[task].losses = 0  # the retry budget is a run's own
+    return found
+
+
+def _tried_again(state: State) -> Iterator[Event]:
+    """The events after which each task can be planned again."""
+    workload, ledger = state.workload, state.ledger
+    for task in state.tasks:
+        one = ledger[task]
+        if workload.open and one.status != "running":
+            continue
+        if one.paused:  # whoever runs a workload wants all of it
+            yield ledger.event("resumed", task)
+        if one.status == "failed" or (one.status == "halved" and workload.halving is None):
+            yield ledger.event("retried", task)
+        elif one.status == "running":  # its controller was killed
+            yield ledger.event("lost", task, reason="its controller ended")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.control.ledger import RUN_BEGAN
+from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
 from dovetail.store import Store
 from dovetail.vocabulary import DovetailError, Event, Task

@@ -15,7 +15,7 @@ from dovetail.vocabulary import Cluster
 class LocalEngine(WorkerEngine):
     """Placements in worker processes of this machine."""
 
-    def __init__(self, cluster: Cluster, *, home: Path, silence_seconds: float = 30.0) -> None:
+    def __init__(self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._selector = selectors.DefaultSelector()
         self._meetings: dict[str, tempfile.TemporaryDirectory[str]] = {}

@@ -154,7 +154,7 @@ class SimulatedEngine(Engine):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on the calendar: of itself nothing will happen any more."""
-        return min(self._next_end(), self._next_happening(), self._wake) == math.inf
+        return self._wake == math.inf and min(self._next_end(), self._next_happening()) == math.inf
 
     def close(self) -> None:
         """Nothing to end."""

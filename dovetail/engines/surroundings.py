@@ -12,7 +12,7 @@ import torch
 
 from dovetail.engines.base import MemberOrder
 from dovetail.train.ranks import Ranks, is_of_others
-from dovetail.vocabulary import DovetailError, Event, Kind
+from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -28,8 +28,8 @@ class Surroundings:
     home: Path
     ranks: Ranks | None = None
     """Which of several processes this is that carry out the order together, each with its device."""
-    doing: Callable[[str], None] = lambda action: None
-    """Told what is under way, in a few words."""
+    doing: Callable[..., None] = lambda action, **how: None
+    """Told what is under way, in a few words; `computing=True` where idling means a stall."""
 
 
 def event_of(kind: str, member: MemberOrder, data: Any) -> Event:
@@ -72,6 +72,8 @@ def _failure(member: MemberOrder, error: Exception) -> dict[str, str]:
             f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
             f"Use a smaller batch with accumulate, or a device with more memory."
         )
+    elif isinstance(error, TechniqueRefused):
+        cause = "refused"
     elif not isinstance(error, DovetailError):
         reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
     return {"reason": reason, "cause": cause, "log": "".join(traceback.format_exception(error))[-4000:]}

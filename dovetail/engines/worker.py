@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,43 @@ from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
 HEARTBEAT_SECONDS = 1.0
+# Heartbeats take a thousandth of a core; what computes takes more than this share even on a crowded machine.
+_BUSY_SHARE = 0.02
 _PR_SET_PDEATHSIG = 1
+
+
+class Idle:
+    """For how long this process has neither begun another action nor computed. Asked once a heartbeat.
+
+    >>> idle = Idle()
+    >>> idle.begin(0), idle.seconds(1)
+    (0.0, 0.0)
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._moves = 0.0, 0
+        self._looked, self._used = time.monotonic(), time.process_time()
+
+    def begin(self, moves: int) -> float:
+        """Not idle now."""
+        self._look()
+        self._seconds, self._moves = 0.0, moves
+        return 0.0
+
+    def seconds(self, moves: int) -> float:
+        """The time, after so many actions were begun."""
+        elapsed, used = self._look()
+        if moves != self._moves or used > _BUSY_SHARE * elapsed:
+            self._seconds, self._moves = 0.0, moves
+        else:  # a process that was stopped meanwhile, or a machine that slept, was not idle as long
+            self._seconds += min(elapsed, 2 * HEARTBEAT_SECONDS)
+        return self._seconds
+
+    def _look(self) -> tuple[float, float]:
+        now, used = time.monotonic(), time.process_time()
+        found = now - self._looked, used - self._used
+        self._looked, self._used = now, used
+        return found
 
 
 class Worker:
@@ -40,7 +77,7 @@ class Worker:
         self._stop_reason: str | None = None
         self._acknowledged: dict[str, int] = {}
         self._current = ""
-        self._doing = "starting"
+        self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
 
     def main(self) -> None:
@@ -106,8 +143,11 @@ class Worker:
         os._exit(0)  # the engine is gone: whatever runs here has nobody to report to
 
     def _beat(self) -> None:
+        idle = Idle()
         while True:
-            self._send({"doing": self._doing, "notice": self._noticed})
+            # While only a step is computed, all that could be waited for without work is another rank.
+            seconds = idle.seconds(self._moves) if self._computing else idle.begin(self._moves)
+            self._send({"doing": self._doing, "notice": self._noticed, "idle": seconds})
             self._beats.wait(HEARTBEAT_SECONDS)
             self._beats.clear()
 
@@ -117,8 +157,9 @@ class Worker:
         self._noticed = True
         self._beats.set()
 
-    def _do(self, action: str) -> None:
-        self._doing = action
+    def _do(self, action: str, *, computing: bool = False) -> None:
+        self._doing, self._computing = action, computing
+        self._moves += 1
 
     def _report(self, event: Event) -> None:
         self._send({"event": to_json(event), "order": self._current})

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from dovetail.vocabulary import Event
+from dovetail.vocabulary import RANKED, Event
 
 STATUSES = {
     "pending": "not running, to be placed",
@@ -60,7 +60,7 @@ class Progress:
     fingerprint: dict[str, Any] | None = None
     # What is lost without progress in between counts against the retry budget.
     losses: int = 0
-    # The devices it last ran on: a CPU task keeps its thread count, on which its rounding depends.
+    # The threads it last had, where its devices are cores: it keeps them, for its rounding depends on them.
     count: int = 0
     steps_per_second: float = 0.0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -100,7 +100,8 @@ def _fingerprinted(one: Progress, event: Event) -> None:
 def _started(one: Progress, event: Event) -> None:
     data = event.data
     one.status, one.attempt, one.step, one.reason = "running", event.attempt, data["step"], ""
-    one.count = len(data["devices"])
+    # Each of several ranks has a device to itself.
+    one.count = 1 if data.get("option", {}).get("technique") in RANKED else len(data["devices"])
     one.spans.append(
         Span(
             placement=data["placement"],

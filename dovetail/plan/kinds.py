@@ -46,20 +46,26 @@ def _sheet(half: float, single: float, rate: float, gibibytes: int, host: float,
 
 
 #: TFLOP/s in half and in single precision, GB/s of memory, GiB, GB/s to the host and to a neighbour, one way.
+#
+# What NVIDIA states of each product, named with its year, as pages that reproduce its data sheets had it in November
+# 2026; the matrix rate of the A10 is that of the A40 (149.7) in proportion to cores and clock. Links are stated both
+# ways together and halved here, as are matrix rates with sparsity. The host is reached by 16 lanes of PCIe: 16, 32 and
+# 64 GB/s one way in generations 3, 4 and 5; so are neighbours of kinds without NVLink. Memory is nominal: a driver
+# shows about 1% less.
 SHEETS: dict[str, Sheet] = {
-    "k80": _sheet(4.1, 4.1, 240, 12, 16, 16),  # one of its two dies
-    "p100": _sheet(21.2, 10.6, 732, 16, 16, 80),
-    "v100": _sheet(125, 15.7, 900, 16, 16, 150),
-    "v100-32": _sheet(125, 15.7, 900, 32, 16, 150),
-    "t4": _sheet(65, 8.1, 320, 16, 16, 16),
-    "a10": _sheet(125, 31.2, 600, 24, 32, 32),
-    "l4": _sheet(121, 30.3, 300, 24, 32, 32),
-    "l40s": _sheet(362, 91.6, 864, 48, 32, 32),
-    "a100": _sheet(312, 19.5, 1555, 40, 32, 300),
-    "a100-80": _sheet(312, 19.5, 2039, 80, 32, 300),
-    "h100": _sheet(989, 67, 3350, 80, 64, 450),
-    "h200": _sheet(989, 67, 4800, 141, 64, 450),
-    "b200": _sheet(2250, 80, 8000, 180, 64, 900),
+    "k80": _sheet(4.37, 4.37, 240, 12, 16, 16),  # Tesla K80, 2014, boosted: one of its two dies; no faster in half
+    "p100": _sheet(21.2, 10.6, 732, 16, 16, 80),  # Tesla P100 SXM2, 2016: four links of NVLink 1
+    "v100": _sheet(125, 15.7, 900, 16, 16, 150),  # Tesla V100 SXM2, 2017: six links of NVLink 2
+    "v100-32": _sheet(125, 15.7, 900, 32, 16, 150),  # Tesla V100 SXM2 32 GB, 2018
+    "t4": _sheet(65, 8.1, 320, 16, 16, 16),  # Tesla T4, 2018
+    "a10": _sheet(125, 31.2, 600, 24, 32, 32),  # A10, 2021
+    "l4": _sheet(121, 30.3, 300, 24, 32, 32),  # L4, 2023: 242 with sparsity
+    "l40s": _sheet(366, 91.6, 864, 48, 32, 32),  # L40S, 2023: 733 with sparsity
+    "a100": _sheet(312, 19.5, 1555, 40, 32, 300),  # A100 SXM4 40 GB, 2020: twelve links of NVLink 3
+    "a100-80": _sheet(312, 19.5, 2039, 80, 32, 300),  # A100 SXM4 80 GB, 2020
+    "h100": _sheet(989, 67, 3350, 80, 64, 450),  # H100 SXM5, 2022: 1,979 with sparsity, eighteen links of NVLink 4
+    "h200": _sheet(989, 67, 4800, 141, 64, 450),  # H200 SXM5, 2023
+    "b200": _sheet(2250, 80, 8000, 180, 64, 900),  # HGX B200, 2024: 4,500 with sparsity, 180 of 192 GB usable
 }
 
 _TERM = re.compile(r"(\d+)\s*[x×*]\s*(?:(\d+)\s*[x×*]\s*)?([a-z][a-z0-9_.-]*)", re.IGNORECASE)

@@ -28,10 +28,11 @@ class LedSession(LoopSession):
         self._is_closed = False
         self.is_broken = False
         """Whether an error ended it."""
-        self.doing: Callable[[str], None] = lambda action: None
-        """Told what is under way, in a few words, by sessions that have more to say than their callers know."""
+        self.doing: Callable[..., None] = lambda action, **how: None
+        """Told what is under way, in a few words, by sessions that have more to say than their callers know; with
+        `computing=True` where until the next word nothing but work and other ranks is waited for."""
 
-    def follow(self, *, doing: Callable[[str], None] = lambda action: None) -> None:
+    def follow(self, *, doing: Callable[..., None] = lambda action, **how: None) -> None:
         """Do what rank 0 does, until it closes the session. `doing` is told what, in a few words."""
         self.doing = doing
         commands: Mapping[str, Callable[[], Any]] = {

@@ -128,7 +128,7 @@ class KeyedRandomness:
 
     def __init__(self, model: nn.Module, *, seed: int, device: torch.device) -> None:
         self._seed = seed
-        self._generator = _generator(device)
+        self._generator = generator_of(device)
         self._on_cpu = device.type == "cpu"
         self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
         self._calls: Calls = {}
@@ -302,7 +302,12 @@ def _drew(generator: torch.Generator) -> bool:
     return not torch.equal(fresh.get_state(), generator.get_state())
 
 
-def _generator(device: torch.device) -> torch.Generator:
+def generator_of(device: torch.device) -> torch.Generator:
+    """What a device's operations draw from unless told otherwise.
+
+    >>> generator_of(torch.device("cpu")) is torch.default_generator
+    True
+    """
     if device.type == "cuda":
         torch.cuda.init()
         return torch.cuda.default_generators[device.index or 0]

@@ -14,11 +14,15 @@ from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
 
 
 class Resident(Technique):
-    """One task, whole on its device."""
+    """One task, whole on its device.
+
+    With the knob `microbatches` the rows of each batch go through the model in so many parts (`train/microbatches.py`).
+    """
 
     name = "resident"
     exactness = (
-        "bit-equal to a plain PyTorch loop at a given thread count on CPU, and on CUDA under deterministic algorithms"
+        "bit-equal to a plain PyTorch loop at a given thread count on CPU, and on CUDA under deterministic algorithms; "
+        "with microbatches equal to that up to the order of sums in the mean over a batch's rows, dropout included"
     )
 
     def refuse(self, members: Sequence[SessionMember]) -> str | None:
@@ -36,6 +40,10 @@ class Resident(Technique):
         """A session with this one member at step 0."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)
+        if (microbatches := knobs.get("microbatches", 1)) > 1:
+            from dovetail.train.microbatches import MicrobatchedSession  # it is a session of this module's kind
+
+            return MicrobatchedSession(members[0], device=device, threads=threads, microbatches=microbatches)
         return ResidentSession(members[0], device=device, threads=threads)
 
 

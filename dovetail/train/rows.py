@@ -1,6 +1,6 @@
-"""The rows of a batch, and how several ranks take each a part of them.
+"""The rows of a batch, and how they are taken in parts: one by each of several ranks, or one after another.
 
-A batch's rows are the entries along the first dimension of its tensors. A rank computes the loss of its own rows; how
+A batch's rows are the entries along the first dimension of its tensors. A part computes the loss of its own rows; how
 dropout falls depends on the whole batch, so a dropout here draws for all rows and uses its own. Knows batches and
 modules; knows nothing of processes.
 """
@@ -54,8 +54,8 @@ def count_rows(batch: Any) -> int:
     if len(found) == 1 and 0 not in found:
         return found.pop()
     raise TechniqueRefused(
-        f"all tensors of a batch must have the same first dimension, its rows, to be split over several devices; "
-        f"found {describe(batch)}. Use one device, or put the rows first."
+        f"all tensors of a batch must have the same first dimension, its rows, to be taken in parts; "
+        f"found {describe(batch)}. Train whole batches on one device, or put the rows first."
     )
 
 
@@ -79,8 +79,8 @@ def take_rows(batch: Any, rows: Rows) -> Any:
     if batch is None or isinstance(batch, _PLAIN):
         return batch
     raise TechniqueRefused(
-        f"a batch must be tensors and plain values in lists, tuples and dicts to be split over several devices; "
-        f"found a {type(batch).__name__}. Use one device, or let batches give tensors."
+        f"a batch must be tensors and plain values in lists, tuples and dicts to be taken in parts; "
+        f"found a {type(batch).__name__}. Train whole batches on one device, or let batches give tensors."
     )
 
 
@@ -142,12 +142,13 @@ class RowwiseDropout:
         each, odd = divmod(len(x), rows.count)  # more than one for each row where rows were unfolded, as tokens are
         if odd:
             raise TechniqueRefused(
-                f"what a dropout is given must have the rows of the batch first, for its rows to be split over several "
-                f"devices; found {tuple(x.shape)} for {rows.count} rows. Use one device."
+                f"what a dropout is given must have the rows of the batch first, for these to be taken in parts; "
+                f"found {tuple(x.shape)} for {rows.count} rows. Train whole batches on one device."
             )
         with torch.no_grad():
             drawn: torch.Tensor = own.forward(module, x.new_ones(rows.total * each, *x.shape[1:]))
-        return drawn[rows.start * each : rows.stop * each]
+        # A copy: backward keeps it, and a view would keep what was drawn for all the other rows, too.
+        return drawn[rows.start * each : rows.stop * each].clone()
 
 
 def in_two(total: int) -> tuple[Rows, Rows]:

@@ -19,7 +19,7 @@ from dovetail.feed.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.led import LedSession
 from dovetail.train.loop import to_device
-from dovetail.train.randomness import draws
+from dovetail.train.randomness import draws, generator_of
 from dovetail.train.ranks import Ranks
 from dovetail.train.rows import DROPOUTS, Rows, RowwiseDropout, count_rows, in_two, take_rows
 from dovetail.vocabulary import TechniqueRefused
@@ -73,11 +73,7 @@ class RowwiseSession(LedSession):
     """
 
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int, ranks: Ranks) -> None:
-        generator = torch.default_generator
-        if device.type == "cuda":
-            torch.cuda.init()
-            generator = torch.cuda.default_generators[device.index or 0]
-        self._dropout = RowwiseDropout(member.training.model, generator=generator)
+        self._dropout = RowwiseDropout(member.training.model, generator=generator_of(device))
         super().__init__(member, device=device, threads=threads, ranks=ranks)
         self._parts: list[Rows] = []
         self._first: Any = None

@@ -23,7 +23,8 @@ class Member:
     """One task of a family, as planners see it: who it is and how much is left.
 
     The rest is for policies that share a cluster: how long ago it was submitted, how long its steps so far would
-    have taken on an equal split of the cluster, in how many seconds it must have ended, and on whose behalf it runs.
+    have taken on an equal split of the cluster, in how many seconds it must have ended, on whose behalf it runs, and
+    how many came before it, which tells apart those of one age.
 
     >>> Member(task="a", steps=100).weight
     1.0
@@ -36,6 +37,7 @@ class Member:
     isolated_seconds: float = 0.0
     deadline_seconds: float = math.inf
     entity: str = ""
+    place: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

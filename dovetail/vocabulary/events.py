@@ -18,6 +18,8 @@ EVENTS = {
     "fingerprinted": "a worker built a task; data: a Fingerprint",
     "measured": "a trial ended; data: a Profile",
     "rejected": "a trial found that an option does not fit, or that its technique refuses; data: a Rejection",
+    "divided": "a placement ran out of memory: batches of its family are offered in more parts, no smaller than "
+    "before; data: family, kind, count, microbatches, message",
     "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
     "shared": "a policy shared the cluster anew; data: workload, because, tasks (how many), value, bound",
     "started": "an attempt began; data: placement, devices, step, until, predicted_seconds, option",
@@ -30,7 +32,8 @@ EVENTS = {
     "promoted": "a task goes on past a rung; data: step, metric, value",
     "retried": "a failed task is to be tried again, since its workload was run again",
     "halved": "a task was left behind by successive halving; data: step, metric, value",
-    "lost": "a worker died or fell silent; data: reason, log, again_in_seconds if it is not tried again at once",
+    "lost": "a worker died or fell silent; data: reason, log, again_in_seconds if it is not tried again at once, "
+    "of_option if its option was rejected and it is planned anew",
     "failed": "a task cannot go on; data: reason, log",
     "paused": "a user asked that a task be saved and kept out of plans; it may still run for a moment",
     "resumed": "a paused task may be placed again",

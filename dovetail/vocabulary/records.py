@@ -34,6 +34,9 @@ class FrozenDict(Mapping[str, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Mapping[str, Any] = types.MappingProxyType({})) -> None:
+        if items.__class__ is FrozenDict:
+            self._items: dict[str, Any] = items._items  # type: ignore[attr-defined]
+            return
         # Most values are plain, and events hold tens of thousands of them.
         self._items = {str(key): value if value.__class__ in _PLAIN else freeze(value) for key, value in items.items()}
 
@@ -62,9 +65,11 @@ def freeze(value: Any) -> Any:
     >>> freeze([1, [2, 3]])
     (1, (2, 3))
     """
+    if value.__class__ is FrozenDict:  # told at a glance, which a mapping is not
+        return value
     if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in value)
-    if isinstance(value, Mapping) and not isinstance(value, FrozenDict):
+        return tuple([item if item.__class__ in _PLAIN else freeze(item) for item in value])
+    if isinstance(value, Mapping):
         return FrozenDict(value)
     return value
 

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dovetail.control.outcome import Outcome
+from dovetail.control.simulation.outcome import Outcome
 from dovetail.store import write_whole
 from dovetail.vocabulary import DovetailError
 from dovetail.web.charts import PALETTE

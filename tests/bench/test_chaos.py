@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 from invariants import Step, check  # noqa: E402
+from soak import Sample, warm_seconds  # noqa: E402
 
 STEPS, SAVE_EVERY = 6, 2
 
@@ -123,6 +124,12 @@ def test_a_few_kills_break_nothing():
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "p95 seconds" in done.stdout
+
+
+def test_what_is_loaded_at_first_use_is_no_growth_and_what_grows_after_that_is_seen():
+    held = [Sample(float(at), 1 << 20, 9, 1, 2, 0, 40 + (at > 50)) for at in range(100)]
+    assert warm_seconds(held, 100.0) == 51.0
+    assert warm_seconds(held[60:], 100.0) == 20.0  # nothing was loaded: from a share of the time on
 
 
 @pytest.mark.process

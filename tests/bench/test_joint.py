@@ -32,7 +32,8 @@ def test_joint_prints_its_table_at_a_small_size() -> None:
 
 def test_half_of_the_tasks_need_two_devices(joint: ModuleType) -> None:
     problem = joint.draw(10, {"a": 8, "b": 4}, seed=3)
-    fewest = [min(option.count for option in options) for options in joint.options_by_task(problem).values()]
+    offered = sys.modules["joint_peers"].options_by_task(problem)
+    fewest = [min(option.count for option in options) for options in offered.values()]
     assert sorted(fewest) == [1] * 5 + [2] * 5
     assert problem == joint.draw(10, {"a": 8, "b": 4}, seed=3)
 

@@ -12,7 +12,7 @@ from dovetail.cli.gantt import ROWS, gantt
 from dovetail.cli.planning import Wish, imagined, is_elsewhere, solved
 from dovetail.plan import Problem
 from dovetail.plan.kinds import parse_cluster
-from dovetail.vocabulary import Cluster, DovetailError, Plan, Profile, Schedule
+from dovetail.vocabulary import Cluster, DovetailError, LayerProfile, Plan, Profile, Schedule
 from tests.cli.processes import dovetail
 from tests.plan.problems import CPU, family, option, placement
 
@@ -57,12 +57,35 @@ def test_what_was_not_measured_is_predicted_and_marked() -> None:
     assert "(predicted)" in made.explanation[0]
 
 
+def test_a_task_too_large_for_one_imagined_device_is_planned_on_several() -> None:
+    layer = LayerProfile(name="0", operation="Linear", forward_seconds=0.3, backward_seconds=0.6)
+    large = dataclasses.replace(
+        KNOWN, peak_bytes=60 << 30, parameter_bytes=10 << 30, optimizer_bytes=20 << 30, layers=(layer,)
+    )
+    problem = Problem(cluster=HERE, families=(family("f", a=10),), options=(option(),))
+    other = imagined(problem, parse_cluster("8xa100+4xv100"), profiles=[large], at_hand=[RATED])
+    made = solved(other, wish=Wish(solve_seconds=1.0), names=NAMES)
+    (only,) = made.schedule.placements
+    assert (only.option.kind, only.option.measured) == ("a100", False)
+    assert only.option.count > 1
+
+
 def test_weights_are_by_name_and_explanations_tell_what_more_would_buy() -> None:
     problem = Problem(cluster=Cluster.uniform(CPU), families=(family(a=10, b=10),), options=(option(),))
     wish = Wish(objective="weighted", weights={"second": 4.0}, explain=True, solve_seconds=1.0)
     made = solved(problem, wish=wish, names=NAMES)
     assert [each.tasks for each in made.schedule.placements] == [("b",), ("a",)]
     assert made.explanation[-1].startswith("one more cpu: weighted 10.0 s instead of 12.0 s")
+
+
+def test_deadlines_are_by_name_and_kept() -> None:
+    problem = Problem(cluster=Cluster.uniform(CPU), families=(family(a=10, b=20),), options=(option(),))
+    made = solved(problem, wish=Wish(deadlines={"second": 20.0}, solve_seconds=1.0), names=NAMES)
+    assert [each.tasks for each in made.schedule.placements] == [("b",), ("a",)]
+    with pytest.raises(DovetailError, match="a deadline must lie ahead, got 0 s for 'first'"):
+        Wish(deadlines={"first": 0})
+    with pytest.raises(DovetailError, match="a deadline must be for a task of the workload; there is no 'third'"):
+        Wish(deadlines={"third": 1.0}).check_cluster(HERE, NAMES)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
@@ -119,6 +142,9 @@ def test_an_imagined_cluster_from_the_command_line_to_the_page(tmp_path) -> None
     assert 0 < read["bound"] <= read["value"] + 1e-12
     assert not any(each["option"]["measured"] for each in read["schedule"]["placements"])
     prices = ("--price", "a100=1", "--price", "v100=1")
+    late = dovetail(*asked, "--deadline", "line width=8 seed=1=0.001s", cwd=tmp_path)
+    assert late.code == 2
+    assert "'line width=8 seed=1' is due in 1.0 ms; its fastest option takes" in late.err
     refused = dovetail(*asked, "--objective", "spend:deadline=0.001s", *prices, cwd=tmp_path)
     assert refused.code == 2
     assert "everything must end by the deadline of 1.0 ms, and no schedule does" in refused.err

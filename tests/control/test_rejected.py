@@ -1,7 +1,7 @@
 """What a trial found not to fit: other options take its place, and only where none is left does a task fail."""
 
 from dovetail.control import Controller
-from dovetail.control.snapshot import Waiting, snapshot
+from dovetail.control.state.snapshot import Waiting, snapshot
 from dovetail.engines import SimulatedEngine, World
 from dovetail.plan import PLANNERS, check
 from dovetail.store import Store

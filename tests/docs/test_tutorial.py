@@ -22,12 +22,12 @@ from dovetail.train.build import build
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()
-LINES_AT_MOST = 350
+LINES_AT_MOST = 420
 STEPS = 3
 # What runs what the others describe; these run after the workload of the first file.
 AFTERWARDS = ("go.py", "look.py")
 # What needs a controller that runs at the same time.
-ASKING = ("stop", "cancel")
+ASKING = ("stop", "cancel", "submit", "list", "pause", "resume")
 
 
 def blocks(language: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What the engine `ray` is made of, without Ray: the cluster it describes, the code it ships, the host of a node."""
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from dovetail.engines import MemberOrder, Order
 from dovetail.engines.ray.code import Shipment, pack
 from dovetail.engines.ray.connection import _authenticated
 from dovetail.engines.ray.host import Host
+from dovetail.engines.ray.link import Link
 from dovetail.engines.ray.survey import described
 from dovetail.testing.engines import write_program
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, Program, Stop, Task, dumps, to_json
@@ -186,3 +188,36 @@ def test_authentication_cannot_be_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(DovetailError, match="token authentication must stay on"), _authenticated(tmp_path):
         pass
+
+
+class Gone:
+    """Ray, and the host of a node that is gone: every call is answered with that."""
+
+    class exceptions:
+        class RayError(Exception):
+            pass
+
+        class ActorUnavailableError(RayError):
+            pass
+
+    def __init__(self):
+        self.calls = itertools.count()
+        self.pull = self.post = self
+
+    def remote(self, *arguments):
+        return next(self.calls)
+
+    def get(self, call):
+        raise self.exceptions.RayError("the actor died")
+
+
+def test_calls_that_fail_together_lose_a_node_once():
+    ray = Gone()
+    link = Link("n1", ray=ray, host=ray, silence_seconds=9.0)
+    worker = link.hire(("n1:0",))
+    calls = link.calls()
+    assert len(calls) == 2
+    for call in calls:
+        link.take(call)
+    assert worker.is_gone
+    assert "the actor died" in link.lost

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dovetail.control import cloning
+from dovetail.control.daemon import cloning
 from dovetail.engines import MemberOrder
 from dovetail.train import TECHNIQUES, SessionMember, checkpoint
 from dovetail.train.build import build

@@ -2,12 +2,13 @@
 more, and who is set aside."""
 
 import dataclasses
+import math
 
 import pytest
 
 from dovetail.control import Controller, Settings
-from dovetail.control.recovery import pause_seconds
-from dovetail.engines import SimulatedEngine, World
+from dovetail.control.state.recovery import pause_seconds
+from dovetail.engines import MemberOrder, Order, SimulatedEngine, World
 from dovetail.plan import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Fingerprint, Kind, Profile, Rejection
@@ -72,27 +73,32 @@ CARD = Kind(name="card", processor="cuda", memory_bytes=8 << 30)
 
 
 class Tight(SimulatedEngine):
-    """Tasks that are resident run out of memory in their first step of training, which no trial showed."""
+    """Tasks that are resident run out of memory in their first step of training, which no trial showed, unless their
+    batches are in as many parts as they need."""
+
+    needed_parts = math.inf
 
     def wait(self):
         def failing(event):
-            run = self.techniques.get(event.task)
-            if event.kind in ("finished", "saved") and event.attempt and run == "resident":
+            technique, parts = self.runs.get(event.task, ("", 0))
+            is_tight = technique == "resident" and parts < self.needed_parts
+            if event.kind in ("finished", "saved") and event.attempt and is_tight:
                 data = {"reason": "CUDA out of memory", "cause": "memory", "log": ""}
                 return [] if event.kind == "saved" else [dataclasses.replace(event, kind="failed", data=data)]
             return [event]
 
         return [each for event in super().wait() for each in failing(event)]
 
-    techniques: dict[str, str]
+    runs: dict[str, tuple[str, int]]
 
     def start(self, order):
         if order.purpose == "train":
-            self.techniques |= {member.task.identity: order.technique for member in order.members}
+            how = order.technique, order.knobs.get("microbatches", 1)
+            self.runs |= {member.task.identity: how for member in order.members}
         super().start(order)
 
 
-def tight(store, *, spills: bool) -> Controller:
+def tight(store, *, spills: bool, parts: float = math.inf, exact: bool = False, retries: int = 3) -> Controller:
     def resident(family, kind, count):
         return Profile(family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=7 << 30)
 
@@ -106,31 +112,76 @@ def tight(store, *, spills: bool) -> Controller:
     on = Cluster.uniform(CARD, cores=8)
     found = World(fingerprint=lambda task: Fingerprint(family="f"), profile=resident, otherwise=otherwise)
     engine = Tight(found, kind_of=lambda device: "card")
-    engine.techniques = {}
+    engine.runs, engine.needed_parts = {}, parts
     return Controller(
         workload(task("a", steps=5)),
         cluster=on,
         store=store,
         engine=engine,
-        settings=Settings(),
+        settings=Settings(exact=exact, retries=retries),
         planner=PLANNERS["at once"],
     )
 
 
-def test_running_out_of_memory_while_training_goes_down_to_what_fits_at_the_same_batch(store):
+def steps_down(store):
+    """The techniques that were started, with the number of parts of each batch."""
+    options = [event.data["option"] for event in events_of(store, "started")]
+    return [(option["technique"], option["knobs"].get("microbatches", 1)) for option in options]
+
+
+def test_running_out_of_memory_takes_the_same_batches_in_more_parts(store):
+    found = carry_out(tight(store, spills=True, parts=4, retries=0))  # it is the option's fault: no budget is used up
+    assert statuses(found) == {"a": "finished"}
+    assert steps_down(store) == [("resident", 1), ("resident", 2), ("resident", 4)]
+    said = [event.data["message"] for event in events_of(store, "divided")]
+    assert said == [
+        f"ran out of memory: each batch, as large as before, may be taken in {parts} parts from now on"
+        for parts in (2, 4)
+    ]
+    reasons = [event.data["because"] for event in events_of(store, "planned")]
+    assert reasons[1:] == ["a worker was lost"] * 2
+
+
+def test_parts_are_known_after_a_restart_and_gone_once_they_are_refused(store):
+    carry_out(tight(store, spills=True, parts=4))
+    again = tight(store, spills=True, parts=4)
+    ((profile, parts),) = again._ledger.divided()
+    assert (profile.technique, parts) == ("resident", 4)
+    (last,) = events_of(store, "finished")
+    data = {"reason": "its loss is no mean", "cause": "refused", "log": ""}
+    order = Order(
+        name="o",
+        purpose="train",
+        members=(MemberOrder(task=task("a", steps=5), attempt=last.attempt),),
+        devices=(again.cluster.devices[0].name,),
+        technique="resident",
+        knobs={"microbatches": 4},
+    )
+    refused = dataclasses.replace(last, kind="failed", data=data)
+    again._ledger.record(again._state.recovery.accept(refused, order))
+    assert again._ledger.divided() == []
+
+
+def test_where_no_parts_help_something_else_is_tried_at_the_same_batch(store):
     found = carry_out(tight(store, spills=True))
     assert statuses(found) == {"a": "finished"}
-    techniques = [event.data["option"]["technique"] for event in events_of(store, "started")]
-    assert techniques == ["resident", "spill"]
+    assert steps_down(store) == [*(("resident", 1 << n) for n in range(7)), ("spill", 1)]
     reasons = [e.data["reason"] for e in events_of(store, "rejected") if e.data["technique"] == "resident"]
-    assert reasons == ["ran out of memory while training: CUDA out of memory"]
+    assert reasons[0] == "ran out of memory while training: CUDA out of memory"
+    assert reasons[-1] == "ran out of memory while training, each batch in 64 parts: CUDA out of memory"
+
+
+def test_where_bits_count_batches_stay_whole(store):
+    carry_out(tight(store, spills=True, exact=True))
+    assert steps_down(store) == [("resident", 1), ("spill", 1)]
+    assert not events_of(store, "divided")
 
 
 def test_where_nothing_is_left_the_task_fails_with_every_reason(store):
     found = carry_out(tight(store, spills=False))
     assert statuses(found) == {"a": "failed"}
     (one,) = found.progress.values()
-    assert "ran out of memory while training: CUDA out of memory" in one.reason
+    assert "ran out of memory while training, each batch in 64 parts: CUDA out of memory" in one.reason
     assert "not for that." in one.reason
 
 
@@ -138,6 +189,44 @@ def test_what_was_found_not_to_fit_is_known_after_a_restart(tmp_path):
     with Store(tmp_path, write=True) as store:
         carry_out(tight(store, spills=True))
         assert [profile.technique for profile in tight(store, spills=True)._ledger.profiles()] == ["spill"]
+
+
+class Infected(RiggedEngine):
+    """Whoever runs in one order with the task `bad` is lost with it."""
+
+    def _ended(self, event):
+        last = next(o for o in reversed(self.orders) if event.task in {m.task.identity for m in o.members})
+        if "bad" in {member.task.name for member in last.members}:
+            yield dataclasses.replace(event, kind="lost", data={"reason": "its worker died", "log": ""})
+        else:
+            yield from super()._ended(event)
+
+
+def infected(store, *, retries: int) -> Controller:
+    def alone(family, kind, count):
+        return Profile(family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=1 << 30)
+
+    def otherwise(technique, family, kind, count):
+        if technique == "fuse":
+            return dataclasses.replace(alone(family, kind, count), technique="fuse", knobs={"members": 4})
+        return Rejection(families=(family,), technique=technique, kind=kind, count=count, reason="not for that.")
+
+    found = World(fingerprint=lambda task: Fingerprint(family="f"), profile=alone, otherwise=otherwise)
+    what = workload(*(task(name) for name in ("a", "b", "c", "bad")))
+    engine = Infected(found, kind_of=lambda device: "card")
+    return controller(what, store, on=Cluster.uniform(CARD, cores=8), engine=engine, retries=retries)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_after_losses_of_a_gang_each_is_tried_alone_and_only_the_guilty_is_set_aside(store, retries):
+    found = carry_out(infected(store, retries=retries))
+    assert statuses(found) == {"a": "finished", "b": "finished", "c": "finished", "bad": "failed"}
+    techniques = [event.data["option"]["technique"] for event in events_of(store, "started", task("a"))]
+    assert techniques == ["fuse", "fuse", "resident"]
+    alone = [event for event in events_of(store, "started", task("bad")) if event.attempt > 2]
+    assert [event.data["option"]["technique"] for event in alone] == ["resident"] * (retries + 1)
+    said = {event.data["message"] for event in events_of(store, "warned")}
+    assert said == {"lost 2 times in a row together with others: tried alone from now on, to see whose fault it is"}
 
 
 def test_a_damaged_store_is_told_of(tmp_path):

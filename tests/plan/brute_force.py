@@ -14,7 +14,7 @@ from dovetail.vocabulary import Member, Option, Placement
 
 
 def shortest_makespan(problem: Problem, *, at_most: float = math.inf) -> float:
-    """The best makespan, or `at_most` where that is better than any."""
+    """The best makespan of schedules in time, or `at_most` where that is better than any."""
     members = [(family.name, member) for family in problem.families for member in family.members]
     return _search(problem, tuple(members), (), at_most)
 
@@ -28,7 +28,7 @@ def _search(
         rest = left[:index] + left[index + 1 :]
         for option, devices in _choices(problem, family):
             placement = _earliest(problem, member, option, devices, placed)
-            if placement.end_seconds < best:
+            if placement.end_seconds < best and placement.end_seconds <= member.deadline_seconds:
                 best = min(best, _search(problem, rest, (*placed, placement), best))
     return best
 

@@ -1,12 +1,14 @@
 """Which options are offered, which are refused and in what words."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
 
 from dovetail.plan import PLANNERS, Problem, Trial, check, counts, lower_bound, options, trials
 from dovetail.plan.candidates import misfit
+from dovetail.plan.kinds import parse_cluster
 from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
 
 from .problems import CPU, family, option
@@ -353,3 +355,37 @@ def test_weights_change_under_way_only_where_the_program_asks_for_it() -> None:
     (found,) = pipelines([in_a_row(timetable="2bw"), profile(2, seconds=0.9)])
     assert found.knobs["timetable"] == "2bw"
     assert found.step_seconds[0] == pytest.approx(0.48, rel=0.02)  # no bubble
+
+
+def on_v100(*, gib: float, **fields: Any) -> dict[str, list[Option]]:
+    """What is offered of a model on a node of eight devices that are not here, by technique."""
+    cluster = parse_cluster("8xv100")
+    known = dataclasses.replace(layered(gib=gib, blocks=4), kind="v100", **fields)
+    offered, rejected = options([known], cluster, imagined=["v100"])
+    assert {each.technique for each in rejected} <= {"resident"}
+    assert all(not each.measured for each in offered if each.technique != "resident")
+    assert options([known], cluster)[0] == tuple(o for o in offered if o.technique not in ("replicate", "shard"))
+    return {name: [each for each in offered if each.technique == name] for name in {o.technique for o in offered}}
+
+
+def test_where_nothing_can_be_tried_copies_are_predicted() -> None:
+    found = on_v100(gib=15)
+    assert [each.count for each in found["replicate"]] == [2, 4, 8]
+    seconds = [each.step_seconds[0] for each in (*found["resident"], *found["replicate"])]
+    assert seconds == sorted(seconds, reverse=True)
+    assert "shard" not in found
+
+
+def test_a_model_too_large_for_an_imagined_device_is_sharded_spilled_or_pipelined() -> None:
+    blocks = [f"blocks.{number}" for number in range(4)]
+    edges = tuple(itertools.pairwise(blocks))
+    found = on_v100(gib=30, edges=edges, accumulate=8, step_seconds=6.4)
+    assert found.keys() == {"shard", "spill", "pipeline"} | found.keys() & {"replicate"}
+    assert max(each.device_bytes for each in (*found["shard"], *found["pipeline"])) <= 16 << 30
+
+
+def test_what_no_number_of_imagined_devices_holds_is_refused_once_with_the_most() -> None:
+    known = dataclasses.replace(layered(gib=900), kind="v100", layers=())
+    offered, rejected = options([known], parse_cluster("8xv100"), imagined=["v100"])
+    assert offered == ()
+    assert [(each.technique, each.count) for each in rejected] == [("resident", 1), ("shard", 8)]

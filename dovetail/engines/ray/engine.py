@@ -28,7 +28,7 @@ class RayEngine(WorkerEngine):
     nodes, by name, as `survey` gives them."""
 
     def __init__(
-        self, cluster: Cluster, *, nodes: Mapping[str, str], home: Path, silence_seconds: float = 30.0
+        self, cluster: Cluster, *, nodes: Mapping[str, str], home: Path, silence_seconds: float = 20.0
     ) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._ray, self._nodes = installed(), dict(nodes)

@@ -60,8 +60,8 @@ class Link:
 
     def take(self, call: Any) -> None:
         """A call has been answered, or has failed."""
-        done = self._calls.pop(call)
-        if self.lost:
+        done = self._calls.pop(call, None)
+        if done is None:  # another one that came with it has told that the host is gone
             return
         try:
             answer = self._ray.get(call)

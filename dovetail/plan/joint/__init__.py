@@ -3,7 +3,8 @@
 Three stages, each from what the one before found: a relaxation (`relaxation`; `rents`, `earliest` for objectives that
 read when tasks end), which proves a bound and says which modes to prefer; list schedules and small changes (`fitting`,
 `search`), good at thousands of tasks; packing (`exact`, `goals`), which improves schedules of dozens of tasks and
-proves that there are no better ones. Gangs are modes like any other (`modes`).
+proves that there are no better ones. Gangs are modes like any other (`modes`). Tasks that have deadlines end by them
+(`deadlines`).
 
 Saturn (Nagrecha and Kumar, 2023) poses the same question over device identities with a big-M of 1e10; here kinds
 and nodes have capacities instead, and nothing is large.
@@ -17,12 +18,13 @@ from collections.abc import Iterator
 from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import misfit
 from dovetail.plan.explain import explain
-from dovetail.plan.joint.aims import aim
+from dovetail.plan.joint.aims import Aimed, aim
+from dovetail.plan.joint.deadlines import keep, without
 from dovetail.plan.joint.exact import PRECISION, Searched, narrow
 from dovetail.plan.joint.modes import Table, tabulate
 from dovetail.plan.joint.packing import Begun
 from dovetail.plan.joint.relaxation import relax, relax_by_prices
-from dovetail.plan.joint.search import first_fit, heuristic, names
+from dovetail.plan.joint.search import first_fit, heuristic, makespan, names
 from dovetail.plan.problem import Problem
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, Plan, Rejection, Schedule
 from dovetail.vocabulary.units import show_seconds
@@ -38,7 +40,7 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
 
     `work` is deterministic solver work, about a second of one core for each unit; with zero the plan is
     the heuristic's, with the bound that takes no search. Raises `NoFeasiblePlan` where a task has no option that
-    fits or none that ends by its deadline, and `InvalidRecord` where an option's seconds are no finite numbers or the
+    fits, where deadlines cannot be kept, and `InvalidRecord` where an option's seconds are no finite numbers or the
     objective needs something that the problem does not have.
 
     >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
@@ -55,20 +57,23 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
     objective = Objective.parse(problem.objective)
     _refuse_nowhere(problem)
     problem = _fitting(problem)
-    table = tabulate(problem)
+    due = tabulate(problem)
+    table = without(due)
     _refuse_late(problem)
     if objective.name != "makespan":
-        return _aimed(problem, table, objective, work)
+        return _aimed(problem, due, objective, work)
     found = _at_once(table) if work == 0 and len(table.modes) > _MANY_MODES else None
     if found is None:
         known = lower_bound(problem) if len(table.modes) <= _MANY_MODES else 0.0
         relaxed = relax(table, low_seconds=known)
         begun = heuristic(table, relaxed, work=work)
         found = narrow(table, begun, bound_seconds=relaxed.bound_seconds, work=work)
-    schedule = _schedule(table, found.begun)
+    aimed = Aimed(begun=found.begun, value=makespan(table, found.begun), bound=found.bound_seconds)
+    kept = keep(due, objective, aimed, work=work)
+    schedule = _schedule(table, kept.begun)
     return Plan(
         schedule=schedule,
-        bound_seconds=min(found.bound_seconds, schedule.makespan_seconds),
+        bound_seconds=min(kept.bound, schedule.makespan_seconds),
         rejections=problem.rejections,
         explanation=explain(problem, schedule),
     )
@@ -131,7 +136,7 @@ def _refuse_late(problem: Problem) -> None:
 
 
 def _aimed(problem: Problem, table: Table, objective: Objective, work: float) -> Plan:
-    found = aim(table, objective, work=work)
+    found = keep(table, objective, aim(without(table), objective, work=work), work=work)
     schedule = _schedule(table, found.begun)
     return Plan(
         schedule=schedule,

@@ -17,6 +17,7 @@ from dovetail.plan.joint.goals import settle
 from dovetail.plan.joint.judging import Judge
 from dovetail.plan.joint.modes import Table
 from dovetail.plan.joint.packing import Begun, InTurn, as_room_is
+from dovetail.plan.joint.parts import parts, whole
 from dovetail.plan.joint.relaxation import relax, relax_money
 from dovetail.plan.joint.search import from_amounts, heuristic, improve, list_schedule, makespan
 from dovetail.vocabulary import NoFeasiblePlan, Objective
@@ -59,7 +60,7 @@ def aim(table: Table, objective: Objective, *, work: float) -> Aimed:
     found = begin(judge, work)
     if work > 0 and found.value - found.bound > PRECISION * found.bound:
         begun, bound = settle(judge, found.begun, bound=found.bound, work=work)
-        begun = _whole(judge, begun)
+        begun = whole(judge, begun)
         if judge.value(begun) < found.value:
             found = dataclasses.replace(found, begun=tuple(begun), value=judge.value(begun))
         found = dataclasses.replace(found, bound=max(found.bound, bound))
@@ -79,7 +80,7 @@ def _all_ends(judge: Judge, work: float) -> Aimed:
     rented = rent(judge, horizon_seconds=horizon, known=known, turns=turns)
     candidates = [best, _scheduled(judge, _by_choice(judge, rented.choices)), *_shortest_first(judge)]
     # The best two: small changes lead to other places from each.
-    best = _best(judge, [_changed(judge, each, work) for each in sorted(candidates, key=judge.value)[:2]])
+    best = _best(judge, [changed(judge, each, work) for each in sorted(candidates, key=judge.value)[:2]])
     if judge.objective.name == "target":
         bound = _target_bound(judge)
     else:
@@ -122,10 +123,10 @@ def _first_results(judge: Judge, work: float) -> Aimed:
     """The tasks that take least, as short as they can be, and then the others."""
     table, wanted = judge.table, judge.objective.results - len(judge.running_ends)
     candidates = [
-        _whole(judge, heuristic(part, relax(part, low_seconds=0.0), work=min(work, 2.0)), numbers)
-        for part, numbers in _parts(table, max(1, min(wanted, table.tasks)))
+        whole(judge, heuristic(part, relax(part, low_seconds=0.0), work=min(work, 2.0)), numbers)
+        for part, numbers in parts(table, max(1, min(wanted, table.tasks)))
     ]
-    best = _changed(judge, _best(judge, candidates), work)
+    best = changed(judge, _best(judge, candidates), work)
     return Aimed(begun=tuple(best), value=judge.value(best), bound=_rank_bound(judge, judge.objective.results))
 
 
@@ -167,7 +168,7 @@ def _spending(judge: Judge, work: float) -> Aimed:
         candidates += [met] if met is not None else []
     if all(judge.value(each) == math.inf for each in candidates):
         candidates.append(_in_time(judge, work))
-    best = _changed(judge, _best(judge, candidates), work)
+    best = changed(judge, _best(judge, candidates), work)
     return Aimed(begun=tuple(best), value=judge.value(best), bound=relaxed.bound_seconds)
 
 
@@ -200,7 +201,7 @@ def _scheduled(judge: Judge, order: Sequence[int]) -> Sequence[Begun]:
     return _best(judge, found)
 
 
-def _changed(judge: Judge, begun: Sequence[Begun], work: float) -> Sequence[Begun]:
+def changed(judge: Judge, begun: Sequence[Begun], work: float) -> Sequence[Begun]:
     """The best of many small changes, for lists in which they can be seen."""
     table = judge.table
     order = [each.mode for each in sorted(begun, key=lambda each: (each.start_seconds, each.devices))]
@@ -212,8 +213,8 @@ def _changed(judge: Judge, begun: Sequence[Begun], work: float) -> Sequence[Begu
     def measure(order: Sequence[int]) -> float:
         return judge.value(in_turn.schedule(order) if in_turn is not None else as_room_is(table, order))
 
-    changed = improve(table, order, changes=tries, enough_seconds=0.0, measure=measure)
-    return _best(judge, [begun, _scheduled(judge, changed)])
+    better = improve(table, order, changes=tries, enough_seconds=0.0, measure=measure)
+    return _best(judge, [begun, _scheduled(judge, better)])
 
 
 def _by_weight(judge: Judge, order: Sequence[int]) -> list[int]:
@@ -239,64 +240,3 @@ def _sum_of_ends(judge: Judge, begun: Sequence[Begun]) -> float:
         for each in begun
         for group, end in zip(judge.table.modes[each.mode].groups, judge.ends[each.mode], strict=True)
     )
-
-
-def _parts(table: Table, results: int) -> list[tuple[Table, list[int]]]:
-    """The table with only so many tasks, in two choices: those of the least device-seconds, and the fastest ones."""
-    parts = []
-    for key in ("area", "seconds"):
-        least = [math.inf] * len(table.groups)
-        for mode in table.modes:
-            for group in mode.groups:
-                least[group] = min(least[group], getattr(mode, key) / len(mode.groups))
-        kept, left = [0] * len(table.groups), results
-        for group in sorted(range(len(least)), key=lambda group: (least[group], group)):
-            kept[group] = min(left, len(table.groups[group].tasks))
-            left -= kept[group]
-        parts.append(_restricted(table, kept))
-    # Gangs may not cover a part exactly; then the whole is the part.
-    return [part for part in parts if part is not None] or [(table, list(range(len(table.modes))))]
-
-
-def _restricted(table: Table, kept: Sequence[int]) -> tuple[Table, list[int]] | None:
-    """The table with so many tasks of each group, and the number in the whole table of each of its modes."""
-    new = {group: number for number, group in enumerate(g for g, count in enumerate(kept) if count)}
-    numbers = [
-        number
-        for number, mode in enumerate(table.modes)
-        if all(times <= kept[group] for group, times in mode.covers.items())
-    ]
-    alone = {table.modes[number].groups[0] for number in numbers if len(table.modes[number].groups) == 1}
-    if not new.keys() <= alone:
-        return None
-    groups = tuple(
-        dataclasses.replace(table.groups[group], tasks=table.groups[group].tasks[: kept[group]]) for group in new
-    )
-    modes = tuple(
-        dataclasses.replace(table.modes[number], groups=tuple(new[g] for g in table.modes[number].groups))
-        for number in numbers
-    )
-    return dataclasses.replace(table, groups=groups, modes=modes), numbers
-
-
-def _whole(judge: Judge, begun: Sequence[Begun], numbers: Sequence[int] | None = None) -> Sequence[Begun]:
-    """A schedule of some tasks and, after it on each device, of the others. `numbers` are the whole table's of the
-    modes, where they are a part's."""
-    table = judge.table
-    placed = [dataclasses.replace(each, mode=numbers[each.mode] if numbers else each.mode) for each in begun]
-    left = table.needs
-    for each in placed:
-        for group, times in table.modes[each.mode].covers.items():
-            left[group] -= times
-    rest = _restricted(table, left) if any(left) else None
-    if rest is None:
-        if any(left):  # only gangs cover what is left, and only all of it: as one list
-            return list_schedule(table, from_amounts(table, [0.0] * len(table.modes)))
-        return placed
-    part, of_part = rest
-    order = [of_part[number] for number in from_amounts(part, [0.0] * len(part.modes))]
-    if InTurn.applies(table):
-        return [*placed, *InTurn(table, after=placed).schedule(order)]
-    begin = max([0.0, *judge.running_ends, makespan(table, placed)])
-    later = as_room_is(dataclasses.replace(table, running=()), order)
-    return [*placed, *(dataclasses.replace(each, start_seconds=begin + each.start_seconds) for each in later)]

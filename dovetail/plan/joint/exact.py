@@ -115,8 +115,16 @@ class Question:
                 draws = self._pools.draws(table.modes[mode].option, node)
                 after = last.get((mode, node))
                 last[mode, node] = len(self._activities)
-                self._activities.append(dataclasses.replace(activity, draws=draws, after=after))
+                latest = self._latest(mode)
+                self._activities.append(dataclasses.replace(activity, draws=draws, after=after, latest=latest))
                 self._owners.append((mode, node))
+
+    def _latest(self, number: int) -> int | None:
+        """The tick by which a mode must start for its tasks to end by their deadlines."""
+        mode, groups = self.table.modes[number], self.table.groups
+        ends = zip(mode.groups, mode.ends(groups), strict=True)
+        seconds = min(groups[group].due_seconds - end for group, end in ends)
+        return None if seconds == math.inf else math.floor(seconds / self._tick + 1e-9) + self._raised
 
     @property
     def is_whole(self) -> bool:

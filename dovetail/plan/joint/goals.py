@@ -27,7 +27,7 @@ def settle(judge: Judge, begun: Sequence[Begun], *, bound: float, work: float) -
     for ticks in _CLOCKS:
         length = _length(judge, best, value)
         tick = length / ticks
-        for round_up in (False, True) if judge.objective.name == "spend" else (False,):
+        for round_up in (False, True) if judge.objective.name == "spend" or judge.is_due else (False,):
             question = Question(judge.table, tick, round_up=round_up)
             if question.size * _GOAL_SHARE > ACTIVITIES or work <= 0 or value - bound <= PRECISION * bound:
                 return best, bound
@@ -66,12 +66,7 @@ def _horizon(judge: Judge, begun: Sequence[Begun], value: float) -> float:
         return judge.objective.deadline_seconds
     if name == "first":
         return value
-    slowest = [0.0] * len(table.groups)
-    for mode in table.modes:
-        for group in mode.groups:
-            slowest[group] = max(slowest[group], mode.seconds)
-    # One after another is a schedule, and none that leaves everything idle for a while is better than without.
-    serial = sum(s * n for s, n in zip(slowest, table.needs, strict=True)) + max([0.0, *judge.running_ends])
+    serial = serial_seconds(judge)
     if name not in ("mean", "weighted"):
         return serial
     fastest = [math.inf] * len(table.groups)
@@ -85,6 +80,16 @@ def _horizon(judge: Judge, begun: Sequence[Begun], value: float) -> float:
     # A task that ends later than this, with all others as soon as they can be, is worse than what is known.
     latest = max((value * judge.weight - least) / w + f for w, f in zip(weights, fastest, strict=True))
     return min(serial, latest * (1 + 1e-9))
+
+
+def serial_seconds(judge: Judge) -> float:
+    """The seconds of everything one after another: no schedule that leaves nothing idle for a while takes longer, and
+    none that does is better than without."""
+    table, slowest = judge.table, [0.0] * len(judge.table.groups)
+    for mode in table.modes:
+        for group in mode.groups:
+            slowest[group] = max(slowest[group], mode.seconds)
+    return sum(s * n for s, n in zip(slowest, table.needs, strict=True)) + max([0.0, *judge.running_ends])
 
 
 def _goal(judge: Judge, question: Question, tick: float) -> tuple[Goal, float]:

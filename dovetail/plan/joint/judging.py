@@ -7,6 +7,8 @@ from dovetail.plan.joint.modes import Table
 from dovetail.plan.joint.packing import Begun
 from dovetail.vocabulary import InvalidRecord, InvalidWorkload, Objective
 
+_ROUNDING = 1e-6
+
 
 class Judge:
     """Judges schedules of one table by one objective.
@@ -31,12 +33,15 @@ class Judge:
         self.weights = [sum(table.groups[group].weight for group in mode.groups) for mode in table.modes]
         self.ends = [mode.ends(table.groups) for mode in table.modes]
         self.spends = [self._spend(number) for number in range(len(table.modes))]
+        self.is_due = any(group.due_seconds < math.inf for group in table.groups)
 
     def value(self, begun: Sequence[Begun]) -> float:
         """What it comes to: seconds, or money; infinite where a deadline is missed."""
         if not begun:
             return 0.0
         name = self.objective.name
+        if self.is_due and self.late_seconds(begun) > 0:
+            return math.inf
         if name == "spend":
             last = max(each.start_seconds + self.table.modes[each.mode].seconds for each in begun)
             late = last > self.objective.deadline_seconds * (1 + 1e-9)
@@ -47,6 +52,21 @@ class Judge:
             [*self.running_ends, *(each.start_seconds + end for each in begun for end in self.ends[each.mode])]
         )
         return sum(share * ends[rank - 1] for rank, share in self.ranks(len(ends)))
+
+    def late_seconds(self, begun: Sequence[Begun]) -> float:
+        """By how much tasks end after their own deadlines and placements after the objective's, in sum."""
+        late = [
+            each.start_seconds + end - self.table.groups[group].due_seconds
+            for each in begun
+            for group, end in zip(self.table.modes[each.mode].groups, self.ends[each.mode], strict=True)
+        ]
+        if self.objective.name == "spend":
+            late += [
+                each.start_seconds + self.table.modes[each.mode].seconds - self.objective.deadline_seconds
+                for each in begun
+            ]
+        # Sums of seconds are off in their last digits.
+        return sum(seconds for seconds in late if seconds > _ROUNDING)
 
     def ranks(self, tasks: int) -> list[tuple[int, float]]:
         """For objectives that read only the sorted ends: by how much the end of each rank counts."""

@@ -1,8 +1,8 @@
 """A problem in the numbers of joint planning: groups of equal tasks, and the modes that cover them.
 
-A *group* holds the tasks of one family with equal steps left: they are interchangeable, so planners count them. A
-*mode* is an option for tasks of certain groups, one for each family of the option, with its seconds. Modes whose
-options draw the same from a node share a *shape*, which is all that packing needs to know of them.
+A *group* holds the tasks of one family with equal steps left and one deadline: they are interchangeable, so planners
+count them. A *mode* is an option for tasks of certain groups, one for each family of the option, with its seconds.
+Modes whose options draw the same from a node share a *shape*, which is all that packing needs to know of them.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _CHOICES = 500
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Equal tasks of a family; the weight tells tasks apart only where the objective reads it.
+    """Equal tasks of a family, with one deadline; the weight tells tasks apart only where the objective reads it.
 
     >>> Group(family="f", steps=10, tasks=("a", "b")).tasks[0]
     'a'
@@ -31,6 +31,7 @@ class Group:
     steps: int
     tasks: tuple[str, ...]
     weight: float = 1.0
+    due_seconds: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,14 +133,17 @@ def tabulate(problem: Problem) -> Table:
 
 
 def _groups(problem: Problem) -> tuple[Group, ...]:
-    tasks: dict[tuple[str, int, float], list[str]] = defaultdict(list)
+    tasks: dict[tuple[str, int, float, float], list[str]] = defaultdict(list)
     is_weighted = Objective.parse(problem.objective).name == "weighted"
     for family in problem.families:
         for member in family.members:
             if member.steps > 0:
-                tasks[family.name, member.steps, member.weight if is_weighted else 1.0].append(member.task)
-    ordered = sorted(tasks, key=lambda key: (key[0], -key[1], key[2]))
-    return tuple(Group(family=key[0], steps=key[1], weight=key[2], tasks=tuple(sorted(tasks[key]))) for key in ordered)
+                weight = member.weight if is_weighted else 1.0
+                tasks[family.name, member.steps, weight, member.deadline_seconds].append(member.task)
+    return tuple(
+        Group(family=name, steps=steps, weight=weight, due_seconds=due, tasks=tuple(sorted(each)))
+        for (name, steps, weight, due), each in sorted(tasks.items(), key=lambda item: (item[0][0], -item[0][1], item))
+    )
 
 
 def _sorted(options: Sequence[Option]) -> list[Option]:

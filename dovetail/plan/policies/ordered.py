@@ -11,7 +11,7 @@ from dovetail.vocabulary import Allocation, Member
 
 def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...]]) -> Allocation:
     """Serve tasks in the order of `order(task, its best rate alone)`: each takes all of the time of the fastest option
-    whose devices are still free. Nobody waits for devices that only a later one fits.
+    whose devices are still free; of equals, who came first. Nobody waits for devices that only a later one fits.
 
     >>> from dovetail.plan.policies import example
     >>> served = serve(example(), order=lambda member, rate: (member.steps,))
@@ -25,7 +25,12 @@ def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...
     ways: list[list[tuple[float, int]]] = [[] for _ in arrays.members]
     for column, group, rate in zip(alone.tolist(), group_of.tolist(), rates.tolist(), strict=True):
         ways[group].append((-rate, column))
-    turns = sorted(range(len(ways)), key=lambda group: order(arrays.members[group][0], -min(ways[group])[0]))
+
+    def rank(group: int) -> tuple[float, ...]:
+        (member,) = arrays.members[group]
+        return *order(member, -min(ways[group])[0]), member.place
+
+    turns = sorted(range(len(ways)), key=rank)
     free = arrays.capacity.copy()
     x = np.zeros(arrays.options.size)
     for group in turns:

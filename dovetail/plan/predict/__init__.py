@@ -2,7 +2,7 @@
 
 A predictor turns a `Profile` of its technique into the `Option` that was measured; `spill.predict` also gives options
 that nobody measured. It knows the technique's arithmetic and nothing of which options a cluster can hold:
-`plan/candidates.py` asks that.
+`plan/candidates` asks that.
 """
 
 from typing import Protocol

@@ -1,5 +1,5 @@
 """What a spilled model takes: which of its segments stay on the device, where the others live, what that takes in bytes
-and, with the simulation of `interleave.py`, in seconds. A spilled model is a gang of one.
+and, with the simulation of `plan/streaming`, in seconds. A spilled model is a gang of one.
 
 `layout` decides for any segments: a session asks it with its own. The rest turns profiles into segments and those into
 options. Knows bytes, rates and the names of layers; knows neither modules nor which options are worth offering.
@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.plan.predict import resident
-from dovetail.plan.predict.interleave import GRADIENT_ROOM, Layout, Pace, Rates, Segment, Spilled, step_seconds
 from dovetail.plan.predict.resident import CUDA_HOST_BYTES
+from dovetail.plan.streaming.records import GRADIENT_ROOM, Layout, Pace, Rates, Segment, Spilled
+from dovetail.plan.streaming.simulate import step_seconds
 from dovetail.vocabulary import Cluster, Kind, LayerProfile, Node, Option, Profile, TechniqueRefused
 from dovetail.vocabulary.units import show_bytes
 

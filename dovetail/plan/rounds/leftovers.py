@@ -33,18 +33,18 @@ class Leftovers:
             return []
         options = self._problem.options
         wishes = []
-        for task, name in self._family.items():
+        for place, (task, name) in enumerate(self._family.items()):
             if task not in busy:
                 ways = self._ways[name]
                 best = min(ways)[0]
                 wishes += [
-                    (seconds / best, number, task)
+                    (seconds / best, number, place, task)
                     for seconds, number in ways
                     if options[number].count <= free[options[number].kind]
                 ]
         filled: list[Turn] = []
         served: set[str] = set()
-        for _, number, task in sorted(wishes):
+        for _, number, _, task in sorted(wishes):
             option = options[number]
             if task not in served and option.count <= free[option.kind]:
                 served.add(task)

@@ -8,7 +8,7 @@ from dovetail.plan.problem import Problem
 from dovetail.plan.rounds.leftovers import Leftovers
 from dovetail.plan.rounds.nodes import Nodes
 from dovetail.plan.rounds.records import Gang, Received, Round
-from dovetail.plan.rounds.turns import Turn, turns
+from dovetail.plan.rounds.turns import Lines, Turn, turns
 from dovetail.vocabulary import Allocation
 
 
@@ -24,6 +24,7 @@ class Rota:
 
     def __init__(self, problem: Problem, allocation: Allocation) -> None:
         self._problem, self._allocation = problem, allocation
+        self._lines = Lines(allocation)
         self._nodes = Nodes(problem.cluster, running=problem.running)
 
     @cached_property
@@ -37,7 +38,7 @@ class Rota:
         nodes = self._nodes.copy()
         free = dict(nodes.idle)
         made = turns(
-            self._allocation,
+            self._lines,
             received,
             seconds=round_seconds,
             free=free,

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from dovetail.plan.rounds.records import Received
 from dovetail.vocabulary import Allocation, Option
 
-_Queue = list[tuple[float, str]]
+# Priority, negated; the place in line, which tells apart who is due alike: whoever came first; and the task.
+_Queue = list[tuple[float, int, str]]
 
 
 class Turn(NamedTuple):
@@ -32,8 +33,42 @@ class Turn(NamedTuple):
     share: int
 
 
+class Lines:
+    """Who stands in line for each share of an allocation: what is the same in all of its rounds.
+
+    >>> from dovetail.plan.policies import example, max_min_fairness
+    >>> len(Lines(max_min_fairness.allocate(example())).shares) > 0
+    True
+    """
+
+    def __init__(self, allocation: Allocation) -> None:
+        groups = allocation.groups
+        totals = [0.0] * len(groups)
+        for share in allocation.shares:
+            for group in share.groups:
+                totals[group] += share.share
+        self.options = [share.option for share in allocation.shares]
+        # Of each share its number and, for each of its places: what a task is due of each second, which part of all
+        # that it is due this is, and the tasks, as what they have received is looked up.
+        self.shares = [
+            (
+                number,
+                [
+                    (
+                        share.share / len(groups[group]),
+                        share.share / totals[group],
+                        [(number, task) for task in groups[group]],
+                    )
+                    for group in share.groups
+                ],
+            )
+            for number, share in enumerate(allocation.shares)
+            if share.share > 0
+        ]
+
+
 def turns(
-    allocation: Allocation,
+    lines: Lines,
     received: Received,
     *,
     seconds: float,
@@ -46,39 +81,41 @@ def turns(
     gang is made up of their heads when its turn comes, so pairs of tasks are never listed.
 
     >>> from dovetail.plan.policies import example, max_min_fairness
-    >>> allocation = max_min_fairness.allocate(example())
-    >>> made = turns(allocation, Received(), seconds=360.0, free={"fast": 1, "slow": 0}, holders={})
+    >>> lines = Lines(max_min_fairness.allocate(example()))
+    >>> made = turns(lines, Received(), seconds=360.0, free={"fast": 1, "slow": 0}, holders={})
     >>> [turn.option.kind for turn in made]
     ['fast']
     """
-    alone, together = _queues(allocation, received, seconds, holders)
+    alone, together = _queues(lines, received, seconds, holders)
     heap = [(max(queue[-1][0] for queue in places), number) for number, places in together.items()]
     heapq.heapify(heap)
     taken: set[str] = set()
     made: list[Turn] = []
-    for priority, number, task in [*alone, (math.inf, -1, "")]:
+    for priority, number, _, task in alone:
         while heap and heap[0][0] <= priority:
-            _serve_gang(heap, together, allocation, free, taken, made)
-        if number >= 0 and task not in taken:
-            option = allocation.shares[number].option
+            _serve_gang(heap, together, lines, free, taken, made)
+        if task not in taken:
+            option = lines.options[number]
             if option.count <= free[option.kind]:
                 taken.add(task)
                 free[option.kind] -= option.count
                 made.append(Turn((task,), option, number))
+    while heap:
+        _serve_gang(heap, together, lines, free, taken, made)
     return made
 
 
 def _serve_gang(
     heap: list[tuple[float, int]],
     together: Mapping[int, list[_Queue]],
-    allocation: Allocation,
+    lines: Lines,
     free: dict[str, int],
     taken: set[str],
     made: list[Turn],
 ) -> None:
     """Serve the gang at the head of the heap if it still is the first, else put its share where it now belongs."""
     priority, number = heap[0]
-    option = allocation.shares[number].option
+    option = lines.options[number]
     gang = _heads(together[number], taken) if option.count <= free[option.kind] else None
     if gang is None:
         heapq.heappop(heap)
@@ -91,31 +128,24 @@ def _serve_gang(
 
 
 def _queues(
-    allocation: Allocation, received: Received, seconds: float, holders: Mapping[str, Option]
-) -> tuple[list[tuple[float, int, str]], dict[int, list[_Queue]]]:
+    lines: Lines, received: Received, seconds: float, holders: Mapping[str, Option]
+) -> tuple[list[tuple[float, int, int, str]], dict[int, list[_Queue]]]:
     """The queue of all that run alone, the next first, and of each share of gangs a queue for each place, the next
     last. Priorities are negated."""
-    groups = allocation.groups
-    totals = [0.0] * len(groups)
-    for share in allocation.shares:
-        for group in share.groups:
-            totals[group] += share.share
     horizon = received.elapsed_seconds + seconds
     had, owed = received.seconds, received.owed_seconds
-    alone: list[tuple[float, int, str]] = []
+    alone: list[tuple[float, int, int, str]] = []
     together: dict[int, list[_Queue]] = {}
-    for number, share in enumerate(allocation.shares):
-        if share.share <= 0:
-            continue
-        option = share.option
+    for number, places in lines.shares:
+        option = lines.options[number]
         kind, families = option.kind, option.families
-        places: list[_Queue] = []
-        for group in share.groups:
-            due = share.share / len(groups[group]) * horizon
-            part = share.share / totals[group]
+        queues: list[_Queue] = []
+        for unit, part, keys in places:
+            due = unit * horizon
             queue: _Queue = []
-            for task in groups[group]:
-                time, held = had.get((number, task), 0.0), holders.get(task)
+            for place, key in enumerate(keys):
+                task = key[1]
+                time, held = had.get(key, 0.0), holders.get(task)
                 # The same option object is looked for first, since it mostly is the same.
                 stays = held is not None and (held is option or (held.kind == kind and held.families == families))
                 if not stays:
@@ -123,12 +153,12 @@ def _queues(
                 elif time < seconds:
                     time = seconds
                 late = due + part * owed[task] if task in owed else due
-                queue.append((-late / time, task))
-            places.append(queue)
-        if len(places) == 1:
-            alone += [(priority, number, task) for priority, task in places[0]]
+                queue.append((-late / time, place, task))
+            queues.append(queue)
+        if len(queues) == 1:
+            alone += [(priority, number, place, task) for priority, place, task in queues[0]]
         else:
-            together[number] = [sorted(queue, reverse=True) for queue in places]
+            together[number] = [sorted(queue, reverse=True) for queue in queues]
     alone.sort()
     return alone, together
 
@@ -138,11 +168,11 @@ def _heads(places: list[_Queue], taken: set[str]) -> tuple[float, tuple[str, ...
     gang: list[str] = []
     priority = -math.inf
     for queue in places:
-        while queue and queue[-1][1] in taken:
+        while queue and queue[-1][2] in taken:
             queue.pop()
-        head = next((entry for entry in reversed(queue) if entry[1] not in taken and entry[1] not in gang), None)
+        head = next((entry for entry in reversed(queue) if entry[2] not in taken and entry[2] not in gang), None)
         if head is None:
             return None
-        gang.append(head[1])
+        gang.append(head[2])
         priority = max(priority, head[0])
     return priority, tuple(gang)

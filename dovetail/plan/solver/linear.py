@@ -83,8 +83,9 @@ def maximise(program: Program, *, then: Numbers | None = None) -> Solution | Non
         model.add_term_to_constraint(kept, column, float(program.objective[column]))
     model.set_constraint_lower_bound(kept, found.value - YIELDED * abs(found.value))
     model.set_constraint_upper_bound(kept, np.inf)
-    for column, worth in enumerate(then.tolist()):  # the call for all at once passes zeros over
-        model.set_var_objective_coefficient(column, worth)
+    for column in np.flatnonzero((then == 0) & (program.objective != 0)).tolist():
+        model.set_var_objective_coefficient(column, 0.0)  # the call for all at once passes zeros over
+    model.set_objective_coefficients(list(range(then.size)), then.tolist())
     # The first optimum is feasible but for the new row, which the dual simplex mends faster than a new start.
     better = _solve(model, parameters=f"use_dual_simplex: true {_PLAIN if small else ''}")
     # Within the solver's tolerance the first optimum may not satisfy its own row; it is an optimum still.

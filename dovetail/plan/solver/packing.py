@@ -16,7 +16,8 @@ class Activity:
     """Something that may take place once, for `ticks`: what it covers, what it draws from each resource meanwhile,
     and the tick of its start in a packing known already.
 
-    `after` is an equal activity that must be used first and start no later: of equals, any order is as good.
+    `after` is an equal activity that must be used first and start no later: of equals, any order is as good. It starts
+    by `latest` at the latest.
 
     >>> Activity(ticks=5, covers={0: 1}, draws={0: 2}).after is None
     True
@@ -27,6 +28,7 @@ class Activity:
     draws: Mapping[int, int]
     hint: int | None = None
     after: int | None = None
+    latest: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +123,17 @@ def _variables(model: Any, activities: Sequence[Activity], horizon: int) -> tupl
     """Whether and when each activity that can end in time takes place."""
     used, starts = {}, {}
     for number, activity in enumerate(activities):
-        if activity.ticks > horizon:
+        last = horizon - activity.ticks if activity.latest is None else min(horizon - activity.ticks, activity.latest)
+        if last < 0:
             continue
         used[number] = model.new_bool_var("")
-        starts[number] = model.new_int_var(0, horizon - activity.ticks, "")
+        starts[number] = model.new_int_var(0, last, "")
         if activity.after in used:
             model.add_implication(used[number], used[activity.after])
             model.add(starts[activity.after] <= starts[number]).only_enforce_if(used[number])
         model.add_hint(used[number], activity.hint is not None)
         if activity.hint is not None:
-            model.add_hint(starts[number], min(activity.hint, horizon - activity.ticks))
+            model.add_hint(starts[number], min(activity.hint, last))
     return used, starts
 
 

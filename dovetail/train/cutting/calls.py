@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.train.cutting.generators import generator_states, host_states
 from dovetail.vocabulary import TechniqueRefused
 
 Loss = Callable[[Any, Any], Any]
@@ -59,16 +60,18 @@ def captured_call(loss: Loss, model: nn.Module, batch: Any) -> Call:
 def loss_given(loss: Loss, model: nn.Module, batch: Any, output: Any) -> Any:
     """What `loss(model, batch)` returns where the model gives `output`.
 
-    Refuses a loss that calls the model more than once, or reads parameters: these are not all here.
+    Refuses a loss that calls the model more than once, or reads parameters: these are not all here; and one that draws
+    random numbers after the call: torch's generators stand where the model's last draw left them, which was elsewhere.
+    Before the call it may draw; begin where the call that was captured began.
 
     >>> loss_given(lambda model, batch: model(batch) + 1, nn.Identity(), None, torch.tensor(2.0))
     tensor(3.)
     """
-    calls = 0
+    calls, called_at = 0, torch.empty(0)
 
     def answer(call: Call) -> Any:
-        nonlocal calls
-        calls += 1
+        nonlocal calls, called_at
+        calls, called_at = calls + 1, generator_states()
         if calls > 1:
             raise TechniqueRefused(
                 f"the loss must call its model once for the model to be cut; {_name(loss)} calls it again. "
@@ -80,6 +83,11 @@ def loss_given(loss: Loss, model: nn.Module, batch: Any, output: Any) -> Any:
         found = loss(stand_in, batch)
     if not calls:
         raise TechniqueRefused(f"the loss must call its model once for the model to be cut; {_name(loss)} does not.")
+    if not torch.equal(called_at, generator_states()):
+        raise TechniqueRefused(
+            f"the loss must draw random numbers before it calls its model for the model to be cut; {_name(loss)} draws "
+            f"after the call. Draw before it, or in a module of the model."
+        )
     return found
 
 
@@ -101,8 +109,14 @@ def _stand_in(model: nn.Module, loss: Loss, answer: Callable[[Call], Any], check
     if loss in checked.setdefault(model, _losses()):
         yield stand_in
         return
+    before = host_states()
     with _refusing_parts(model), _Hidden({id(parameter) for parameter in model.parameters()}):
         yield stand_in
+    if host_states() != before:
+        raise TechniqueRefused(
+            f"the loss must draw random numbers from torch's generators for the model to be cut, which are keyed by "
+            f"step; {_name(loss)} draws from Python's or NumPy's. Use torch.rand, or draw in the batches."
+        )
     with contextlib.suppress(TypeError):  # a callable that cannot be kept weakly is watched every time
         checked[model].add(loss)
 

@@ -15,13 +15,14 @@ from torch.utils import _pytree as pytree
 from dovetail.train.cutting.assign import Division, divide, layer_events
 from dovetail.train.cutting.calls import Call, tensors_in
 from dovetail.train.cutting.direct import DirectPiece
+from dovetail.train.cutting.generators import generator_states
 from dovetail.train.cutting.intercept import visible_modules
 from dovetail.train.cutting.layouts import Layout
 from dovetail.train.cutting.pieces import Cut, Like, Piece
 from dovetail.train.cutting.record import Event, Record, Value
 from dovetail.train.cutting.run import OUTPUT, RANDOM, TracedPiece
 from dovetail.train.cutting.steps import Plan, plan
-from dovetail.train.cutting.watch import generator_states, held, untouched, watch
+from dovetail.train.cutting.watch import held, untouched, watch
 from dovetail.vocabulary import TechniqueRefused
 
 

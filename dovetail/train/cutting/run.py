@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 
 from dovetail.train.cutting.absent import Absent, absent, shapes
 from dovetail.train.cutting.calls import Call, operation_name
+from dovetail.train.cutting.generators import generator_states, set_generator_states
 from dovetail.train.cutting.intercept import Interceptor
 from dovetail.train.cutting.layouts import Arriving, Leaving
 from dovetail.train.cutting.pieces import Like, Piece
 from dovetail.train.cutting.record import OPAQUE, Event, Same, Value, signature
 from dovetail.train.cutting.steps import Plan, Step
-from dovetail.train.cutting.watch import generator_states, set_generator_states
 from dovetail.train.randomness import count_call
 from dovetail.vocabulary import TechniqueRefused
 

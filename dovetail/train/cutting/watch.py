@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dovetail.train.cutting.calls import Call, operation_name
+from dovetail.train.cutting.generators import generator_states, set_generator_states
 from dovetail.train.cutting.intercept import Interceptor, visible_modules
 from dovetail.train.cutting.layouts import Layout
 from dovetail.train.cutting.pieces import Like, is_plain
@@ -75,24 +76,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
         random.setstate(python)
         numpy.random.set_state(numbers)
         set_generator_states(states)
-
-
-def generator_states() -> torch.Tensor:
-    """Where torch's generators stand: the host's, and the current CUDA device's where CUDA is in use.
-
-    >>> before = generator_states()
-    >>> set_generator_states(before)
-    """
-    host = torch.default_generator.get_state()
-    return torch.cat([host, torch.cuda.get_rng_state()]) if torch.cuda.is_initialized() else host
-
-
-def set_generator_states(states: torch.Tensor) -> None:
-    """Put torch's generators where `generator_states` found them."""
-    host = len(torch.default_generator.get_state())
-    torch.default_generator.set_state(states[:host])
-    if len(states) > host:
-        torch.cuda.set_rng_state(states[host:])
 
 
 class _Watcher(Interceptor):

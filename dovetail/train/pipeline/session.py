@@ -11,7 +11,8 @@ from torch import nn
 
 from dovetail.feed.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
-from dovetail.train.cutting import Cut, captured_call, cut, equal
+from dovetail.train.cutting import Cut, captured_call, cut, equal, loss_given
+from dovetail.train.cutting.watch import untouched
 from dovetail.train.led import share_state
 from dovetail.train.pipeline.ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
@@ -156,6 +157,8 @@ class PipelineSession(SteppingSession):
         self._division.enter(rows)
         with self._computing():
             call = captured_call(training.loss, training.model, first)
+            with untouched(training.model), torch.no_grad():  # so that every rank sees what a loss must not do
+                loss_given(training.loss, training.model, first, training.model(*call.args, **call.kwargs))
             stages = layout.stages or equal(training.model, call, layout.depth)
             made = cut(training.model, call, stages=stages)
         self._refuse(made)
@@ -175,12 +178,13 @@ class PipelineSession(SteppingSession):
         own = [stage for stage, holders in enumerate(table.holders) if rank in holders]
         for stage in own:
             made.pieces[stage].to(self._device)
-        if self._layout.timetable == "zero_bubble":
-            mine = {p for stage in own for p in trained[stage].values()}
-            self._deferred = Deferred(m for m in model.modules() if mine & set(m._parameters.values()))
         self._trained = {name: parameter for stage in own for name, parameter in trained[stage].items()}
         self._by_stage = {stage: trained[stage] for stage in own}
         self._exchange = Exchange(table.holders, trained, ranks=self._ranks, device=self._device)
+        if self._layout.timetable == "zero_bubble":
+            # What several stages share is not put off: an earlier stage's backward goes on with it.
+            mine = {p for name, p in self._trained.items() if name not in self._exchange.shared}
+            self._deferred = Deferred(m for m in model.modules() if mine & set(m._parameters.values()))
         is_round = self._layout.timetable in ("stashing", "vertical_sync")
         for stage in own:
             self._stages[stage] = Stage(

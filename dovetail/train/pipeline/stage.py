@@ -20,6 +20,7 @@ from dovetail.train.rows import Rows
 
 Values = dict[str, torch.Tensor]
 Slot = tuple[dict[str, Any], str]
+Tied = Mapping[nn.Parameter, torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +96,9 @@ class Stage:
             return outputs, {name: self.piece.likes[name].requires_grad for name in outputs}
         return outputs, {name: value.requires_grad for name, value in outputs.items()}
 
-    def backward(self, microbatch: int, gradients: Values) -> Values:
+    def backward(self, microbatch: int, gradients: Values, theirs: Tied) -> Values:
         """The gradients of what came from the stage before, for those of what went to the next. A value that nothing
-        was derived from is not among them."""
+        was derived from is not among them. `theirs` are what later stages found of parameters that they share."""
         flight = self._flights.pop(microbatch)
         if self._recompute:
             self._compute_again(flight)
@@ -107,16 +108,18 @@ class Stage:
         if flight.objective is not None:
             flight.objective.backward()
         else:
-            derived = {name: flight.outputs[name] for name in gradients}
-            torch.autograd.backward(list(derived.values()), list(gradients.values()))
+            # One more root, and not a term of a sum: so parts are added in the order of their uses in the whole model.
+            derived = [*(flight.outputs[name] for name in gradients), *theirs]
+            if derived:
+                torch.autograd.backward(derived, [*gradients.values(), *theirs.values()])
         found = {name: value.grad for name, value in flight.values.items()}
         return {name: gradient for name, gradient in found.items() if gradient is not None}
 
-    def inputs(self, microbatch: int, gradients: Values) -> Values:
+    def inputs(self, microbatch: int, gradients: Values, theirs: Tied) -> Values:
         """The same, leaving the gradients of weights for later."""
         assert self._deferred is not None
         with self._deferred.putting_off(microbatch):
-            return self.backward(microbatch, gradients)
+            return self.backward(microbatch, gradients, theirs)
 
     def weights(self, microbatch: int) -> None:
         """The gradients of weights that `inputs` left."""
@@ -139,8 +142,9 @@ class Stage:
                 flight.outputs = self.piece(flight.values, call=call)
             if not self.is_last:
                 return
-            output = flight.outputs.pop("output")
-            found = loss_given(training.loss, training.model, microbatch.batch, output)
+            # What the loss draws before it calls the model, it draws again.
+            self._random.again(flight.mark)
+            found = loss_given(training.loss, training.model, microbatch.batch, flight.outputs.pop("output"))
         loss, metrics = found if isinstance(found, tuple) else (found, {})
         flight.objective = loss / self._divisor if self._divisor > 1 else loss
         self.losses[microbatch.number] = loss.detach(), metrics

@@ -73,11 +73,16 @@ class SteppingSession(LedSession):
         # From here on a rank is waited for by what steps take: one that hangs is alive, so that engines do not notice.
         self._longest_seconds = max(self._longest_seconds, time.monotonic() - start)
         self._mail.patience = datetime.timedelta(seconds=max(_LEAST_PATIENCE, _PATIENCE * self._longest_seconds))
+        self._do("the update")
         if not self._layout.is_asynchronous:
             self._update()
             self._exchange.settle()
             self._mail.settle()
         return self._reported()
+
+    def _do(self, what: str) -> None:
+        # In the first step a model may be compiled, by other processes than this one.
+        self.doing(f"{what} in step {self._step + 1}", computing=self._longest_seconds > 0)
 
     def _arrive(self, step: int, batches: list[Any]) -> None:
         first = step * self._layout.microbatches if self._layout.is_asynchronous else 0
@@ -106,7 +111,7 @@ class SteppingSession(LedSession):
                 source, kind, name = incoming[posted]
                 is_known = self._mail.expect(source, kind=kind, name=name)
                 posted += is_known
-            self.doing(f"{action} in step {self._step + 1}")
+            self._do(str(action))
             if self._incoming(action) is not None:
                 received += 1
                 posted, is_known = max(posted, received), True
@@ -139,7 +144,9 @@ class SteppingSession(LedSession):
         if incoming is None:
             return self._local.pop((of, action.stage, action.microbatch), ({}, {}))
         source, kind, name = incoming
+        self._do(f"waiting for rank {source} before {action}")
         found = self._mail.receive(source, kind=kind, name=name)
+        self._do(str(action))
         # Who sends a gradient has taken what it comes of; who sends an activation has only so many under way.
         if of == "backward":
             self._mail.forget(source, f"forward {action.stage}", action.microbatch)
@@ -175,9 +182,13 @@ class SteppingSession(LedSession):
             self._versions[action.stage].use(action.version)
         gradients, _ = self._received(action, "backward")
         derive = stage.inputs if action.operation == "inputs" else stage.backward
-        found = derive(action.microbatch, gradients)
+        found = derive(action.microbatch, gradients, self._exchange.of_later(action.stage, action.microbatch))
         if not stage.is_first:
             self._sent(action, "backward", action.stage - 1, found, {})
+        if self._exchange.shared:
+            tied = {n: p.grad for n, p in self._by_stage[action.stage].items() if n in self._exchange.shared}
+            there = {name: gradient for name, gradient in tied.items() if gradient is not None}
+            self._exchange.to_earlier(action.stage, action.microbatch, there)
         self._collect(action)
 
     # Gradients and updates

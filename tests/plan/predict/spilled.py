@@ -4,8 +4,8 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from dovetail.plan.predict.interleave import Layout, Rates, Segment, Spilled
 from dovetail.plan.predict.spill import layout
+from dovetail.plan.streaming.records import Layout, Rates, Segment, Spilled
 
 #: One H200 and its 16-core host, as measured.
 H200 = Rates(

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.plan.predict.interleave import CONTENDED, Pace, Rates, Spilled, option, step_seconds
+from dovetail.plan.predict.interleave import option
 from dovetail.plan.predict.spill import layout
+from dovetail.plan.streaming.records import CONTENDED, Pace, Rates, Spilled
+from dovetail.plan.streaming.simulate import step_seconds
 from dovetail.vocabulary import Kind, Profile
 
 from .spilled import H200, LARGE, SMALL, any_rates, members, segment, segments, spilled, streamed

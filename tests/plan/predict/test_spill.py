@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.plan.predict.interleave import Layout, Rates, Segment
 from dovetail.plan.predict.resident import CUDA_HOST_BYTES
 from dovetail.plan.predict.spill import DoesNotFit, Room, cut, layout, option, predict, segments, working_bytes
+from dovetail.plan.streaming.records import Layout, Rates, Segment
 from dovetail.vocabulary import Cluster, Kind, LayerProfile, Link, Profile, TechniqueRefused
 
 from .spilled import LARGE, segment

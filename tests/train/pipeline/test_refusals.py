@@ -51,6 +51,8 @@ def short():
         ("momentum", {"microbatches": 3}, "one of 8 rows cannot be divided into 3"),
         (ranked.contrastive, {"microbatches": 2}, "must be the mean over its rows"),
         (ranked.unlike_batches, {}, "the same (batches|weights) in every process"),
+        (towers.late, {}, "draws after the call"),
+        (towers.unkeyed, {}, "draws from Python's or NumPy's"),
         ("tied", {"timetable": "stashing"}, "'embedding.weight' is used by stages"),
     ],
 )

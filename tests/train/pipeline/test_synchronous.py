@@ -30,6 +30,22 @@ def test_one_device_gives_the_same_bits(four, knobs, program):
     assert_equal(four.open(PIPELINE, program, knobs=knobs), program)
 
 
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"timetable": "1f1b"},
+        {"timetable": "gpipe", "replicas": (1, 2, 1)},
+        {"timetable": "interleaved", "chunks": 2},
+        {"timetable": "zero_bubble"},
+        {"timetable": "1f1b", "replicas": (2, 2), "recompute": True},
+    ],
+    ids=lambda knobs: "-".join(map(str, knobs.values())),
+)
+@pytest.mark.parametrize("program", [towers.thrice, towers.noisy], ids=["thrice", "noisy"])
+def test_ties_within_a_stage_and_losses_that_draw(four, knobs, program):
+    assert_equal(four.open(PIPELINE, program, knobs=knobs), program, steps=3)
+
+
 def test_backward_in_two_puts_weights_off(four):
     session = four.open(PIPELINE, towers.of(), knobs={"timetable": "zero_bubble"})
     session.advance()

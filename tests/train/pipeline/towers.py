@@ -1,7 +1,9 @@
 """Programs for pipelines: enough layers for several stages, and everything a step can have. At the top of a module,
 because the other ranks build them too."""
 
+import dataclasses
 import functools
+import random
 
 import torch
 from torch import nn
@@ -73,3 +75,47 @@ def language():
         accumulate=4,
         clip_norm=0.5,
     )
+
+
+class Thrice(Language):
+    """The embedding is read twice at the beginning, and once more in the middle, before it is the output layer."""
+
+    def forward(self, words):
+        x = self.embedding(words) + 0.5 * torch.tanh(self.embedding(words.flip(1)))
+        for number, block in enumerate(self.blocks):
+            x = x + torch.tanh(block(x))
+            if number == 3:
+                x = x + self.embedding((words + 1) % 7)
+        return self.head(x)
+
+
+def thrice():
+    """Tied weights, of which one stage has several uses."""
+    training = language()
+    training.model.__class__ = Thrice
+    return training
+
+
+def noisy():
+    """A loss that draws what it adds to the inputs, as diffusion does, and dropout."""
+
+    def loss(model, batch):
+        noise = torch.randn_like(batch[0])
+        return (model(batch[0] + noise) - noise.mean(1, keepdim=True)).square().mean()
+
+    return dataclasses.replace(tower(), loss=loss)
+
+
+def late():
+    """A loss that draws after the call."""
+
+    def loss(model, batch):
+        output = model(batch[0])
+        return (output - torch.rand_like(output)).square().mean()
+
+    return dataclasses.replace(tower(), loss=loss)
+
+
+def unkeyed():
+    """A loss that draws from Python's generator."""
+    return dataclasses.replace(tower(), loss=lambda model, batch: model(batch[0]).mean() * random.random())

@@ -1,0 +1,244 @@
+"""What users ask of tasks while they run: take some on, pause, resume, cancel, prefer, clone.
+
+Called by the loop, from its thread. What is asked for is put on record first, so that a controller killed right after
+its answer has not forgotten it; what follows from it (a stop, a new plan) the loop does.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.control.daemon import cloning, waits
+from dovetail.control.daemon.submissions import Submission, changed, current, read_priority
+from dovetail.control.deciding.outlook import Outlook
+from dovetail.control.state import State
+from dovetail.store import Store
+from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task
+
+Answer = dict[str, Any]
+NAMED = 12
+
+
+class Tending:
+    """Carries out requests. `stop(task, reason)` is to save a task and end its attempt, `cancel(task)` to do so for
+    good; `note(because)` is told what makes another plan due, and `came(tasks)` which may have to be measured."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        store: Store,
+        stop: Callable[[str, str], bool],
+        cancel: Callable[[str], None],
+        note: Callable[[str], None],
+        came: Callable[[list[str]], None],
+        outlook: Callable[[], Mapping[str, Outlook]],
+    ) -> None:
+        self._state, self._store, self._ledger = state, store, state.ledger
+        self._stop, self._cancel, self._note, self._came, self._outlook = stop, cancel, note, came, outlook
+
+    def answer(self, request: Mapping[str, Any]) -> Answer:
+        """Carry out a request; what is wrong with it is the answer's `error`."""
+        verbs: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+            "submit": self.submit,
+            "list": self.show,
+            "pause": self.pause,
+            "resume": self.resume,
+            "cancel": self.cancel,
+            "priority": self.priority,
+            "clone": self.clone,
+        }
+        try:
+            if request["do"] not in verbs:
+                raise InvalidWorkload(
+                    f"a command must be one of {', '.join(verbs)}, status or stop, got {request['do']!r}."
+                )
+            return verbs[request["do"]](request)
+        except DovetailError as error:
+            return {"error": str(error)}
+
+    def show(self, request: Mapping[str, Any]) -> Answer:
+        """Where every task stands, why it waits, and when it should start and end."""
+        return {"now_seconds": self._state.now(), "tasks": waits.rows(self._state, self._outlook())}
+
+    def submit(self, request: Mapping[str, Any]) -> Answer:
+        """Take tasks on: all of them, or none and why."""
+        self._check_open("submit")
+        submission: Submission = request["submission"]
+        names = [task.name for task in submission.tasks]
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise InvalidWorkload(
+                f"submitted tasks must have names of their own; {twice[0]!r} is there more than once."
+            )
+        events = self._arrivals(submission.tasks)
+        self._take_on(submission, events)
+        return {"done": f"{_count(len(names))} submitted", "tasks": names}
+
+    def pause(self, request: Mapping[str, Any]) -> Answer:
+        """Save a task and keep it out of plans until it is resumed."""
+        task = self._find(request)
+        one = self._ledger[task]
+        if self._ledger.has_ended(task) or one.paused:
+            raise InvalidWorkload(f"a task to pause must be running or waiting; {self._said(task)}.")
+        self._ledger.record([self._ledger.event("paused", task)])
+        self._note("a task was paused")
+        self._stop(task, "paused")
+        return {"done": f"{self._name(task)} is paused" + (" once it is saved" if one.status == "running" else "")}
+
+    def resume(self, request: Mapping[str, Any]) -> Answer:
+        """Let a paused task be placed again; one that failed or was cancelled is tried again."""
+        task = self._find(request)
+        one = self._ledger[task]
+        if one.status not in ("failed", "cancelled") and not one.paused:
+            raise InvalidWorkload(f"a task to resume must be paused, failed or cancelled; {self._said(task)}.")
+        kinds = [kind for kind, holds in [("resumed", one.paused), ("retried", self._ledger.has_ended(task))] if holds]
+        self._ledger.record([self._ledger.event(kind, task) for kind in kinds])
+        self._note("a task was resumed")
+        self._came([task])
+        return {"done": f"{self._name(task)} goes on from step {one.saved_step}"}
+
+    def cancel(self, request: Mapping[str, Any]) -> Answer:
+        """Save a task and run it no more."""
+        task = self._find(request)
+        if self._ledger.has_ended(task):
+            raise InvalidWorkload(f"a task to cancel must not have ended; {self._said(task)}.")
+        self._cancel(task)
+        return {"done": f"{self._name(task)} is cancelled"}
+
+    def priority(self, request: Mapping[str, Any]) -> Answer:
+        """Let a task count more or less to planners and policies."""
+        task, priority = self._find(request), read_priority(request.get("priority"))
+        if self._ledger.has_ended(task):
+            raise InvalidWorkload(f"a task to prefer must not have ended; {self._said(task)}.")
+        before = self._ledger[task].priority
+        self._ledger.record([self._ledger.event("prioritized", task, priority=priority)])
+        self._note("a task has another priority")
+        return {"done": f"{self._name(task)} has priority {priority:g}, before {before:g}"}
+
+    def clone(self, request: Mapping[str, Any]) -> Answer:
+        """A copy of a task with changed parameters: warm, with its last saved weights, or fresh."""
+        self._check_open("clone")
+        other = self._find(request)
+        record, warm = self._state.tasks[other], bool(request.get("warm"))
+        changes = request.get("parameters", {})
+        parameters, found = changed(record, changes), current(record.program)
+        checkpoint, step, begins_with = None, 0, ""
+        if warm:
+            checkpoint, step = self._saved(other)
+            begins_with = cloning.digest_of(checkpoint)
+        name = request.get("name") or clone_name(record.name, changes, step)
+        task = dataclasses.replace(record, name=name, program=found, parameters=parameters, begins_with=begins_with)
+        events = self._arrivals([task])
+        if checkpoint is not None:
+            assert self._store.home is not None
+            cloning.keep(checkpoint, Path(self._store.home, "checkpoints", task.identity))
+        one = self._ledger[other]
+        # A workload of its own: whoever runs the other's file again must not find that this one is gone from it.
+        submission = Submission(workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority)
+        self._take_on(submission, events, of=record.name, step=step)
+        said = f"with the weights of step {step} of {record.name}" if warm else "fresh"
+        return {"done": f"{task.name} begins {said}", "task": task.name}
+
+    # Taking on
+
+    def _check_open(self, verb: str) -> None:
+        if not self._state.workload.open:
+            raise InvalidWorkload(
+                f"{verb} must go to a daemon; this controller carries one workload, {self._state.workload.name!r}, "
+                f"to its end. Start one with 'dovetail daemon' when it is done, or on another store."
+            )
+
+    def _arrivals(self, tasks: Iterable[Task]) -> list[Event]:
+        """What taking these tasks on means."""
+        by_name = {record.name: task for task, record in self._state.tasks.items()}
+        return [event for task in tasks for event in self._arrival(task, by_name.get(task.name))]
+
+    def _arrival(self, task: Task, same: str | None) -> list[Event]:
+        """It is new, takes the place of the one of the `same` name that has ended, or has more to do."""
+        if same is not None and not self._ledger.has_ended(same):
+            raise InvalidWorkload(
+                f"a task must have a name of its own; {self._said(same)}. Rename the new one, or cancel the old one "
+                f"first."
+            )
+        events = []
+        if same is not None and same != task.identity:
+            events.append(self._ledger.event("changed", same, by=task.identity))
+        if self._ledger[task.identity].vanished:
+            events.append(self._ledger.event("returned", task.identity))
+        if self._ledger[task.identity].paused:
+            events.append(self._ledger.event("resumed", task.identity))
+        if not self._ledger.has_ended(task.identity):
+            return [*events, self._ledger.event("described", task.identity)]
+        if self._ledger[task.identity].status != "finished":
+            return [*events, self._ledger.event("retried", task.identity)]
+        stop = next(record.stop for _, record in self._store.tasks() if record.identity == task.identity)
+        if stop == task.stop:
+            raise InvalidWorkload(
+                f"a task must be new or have something left to do; {task.name!r} has finished ({stop}). Change its "
+                f"parameters or its end, or clone it."
+            )
+        return [*events, self._ledger.event("extended", task.identity, before=str(stop), after=str(task.stop))]
+
+    def _take_on(self, submission: Submission, events: list[Event], **more: Any) -> None:
+        data = {"priority": submission.priority, **more}
+        if math.isfinite(submission.deadline_seconds):
+            data["deadline_seconds"] = submission.deadline_seconds
+        submitted = [self._ledger.event("submitted", task.identity, **data) for task in submission.tasks]
+        self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
+        self._state.replace(submission.tasks, gone=[event.task for event in events if event.kind == "changed"])
+        self._note(f"{_count(len(submission.tasks))} came")
+        self._came([task.identity for task in submission.tasks])
+
+    # Looking up
+
+    def _find(self, request: Mapping[str, Any]) -> str:
+        """The task that a request names."""
+        name = request.get("task")
+        for task, record in self._state.tasks.items():
+            if record.name == name:
+                return task
+        names = [record.name for record in self._state.tasks.values()]
+        near = difflib.get_close_matches(str(name), names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {name!r}.{hint}")
+
+    def _name(self, task: str) -> str:
+        return self._state.tasks[task].name
+
+    def _said(self, task: str) -> str:
+        one = self._ledger[task]
+        status = "paused" if one.paused and not self._ledger.has_ended(task) else one.status
+        return f"{self._name(task)!r} is {status} at step {one.step}"
+
+    def _saved(self, task: str) -> tuple[Path, int]:
+        found = cloning.last_saved(self._store, task)
+        if found is None:
+            raise InvalidWorkload(
+                f"a task must have saved something to be cloned warm; {self._said(task)} and has no checkpoint. "
+                f"Wait for its first save, or clone it with --fresh."
+            )
+        return found
+
+    def _workload(self, task: str) -> str:
+        name = next(name for name, record in self._store.tasks() if record.identity == task)
+        return name.removesuffix(", cloned")
+
+
+def clone_name(name: str, changes: Mapping[str, Any], step: int) -> str:
+    """What a clone is called unless told otherwise.
+
+    >>> clone_name("digits", {"learning_rate": 0.1}, 500), clone_name("digits", {}, 0)
+    ('digits, learning_rate=0.1, from step 500', 'digits, again')
+    """
+    words = [f"{key}={value}" for key, value in changes.items()]
+    words += [f"from step {step}"] if step else []
+    return ", ".join([name, *(words or ["again"])]).replace("/", "_")
+
+
+def _count(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"

@@ -1,0 +1,70 @@
+"""What a list of tasks says: where each stands, why it waits, and when it should start and end."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.control.deciding.outlook import Outlook
+from dovetail.control.state import State
+from dovetail.metrics.progress import ENDED, Progress
+from dovetail.vocabulary.units import show_seconds
+
+
+def rows(state: State, outlook: Mapping[str, Outlook]) -> list[dict[str, Any]]:
+    """Every task as plain data; times are on the engine's clock."""
+    return [_row(state, task, outlook.get(task, Outlook())) for task in state.tasks]
+
+
+def _row(state: State, task: str, found: Outlook) -> dict[str, Any]:
+    one = state.ledger[task]
+    start = end = None
+    if one.status == "running":
+        start, end = one.spans[-1].start_seconds, found.end_seconds
+    elif one.status == "pending":
+        start, end = found.start_seconds, found.end_seconds
+    elif one.status in ENDED and one.spans:
+        start, end = one.spans[-1].start_seconds, one.spans[-1].end_seconds
+    return {
+        "task": state.tasks[task].name,
+        "status": one.status,
+        "step": one.step,
+        "steps": _last_step(state, task, one),
+        "priority": one.priority,
+        "deadline_seconds": one.deadline_seconds if math.isfinite(one.deadline_seconds) else None,
+        "start_seconds": start,
+        "end_seconds": end,
+        "why": _why(state, one, found) + _late(one, end),
+        "metrics": dict(one.metrics),
+        "parameters": dict(state.tasks[task].parameters),
+    }
+
+
+def _why(state: State, one: Progress, found: Outlook) -> str:
+    if one.status == "running":
+        devices = ", ".join(one.spans[-1].devices)
+        return f"on {devices}, to be saved and paused" if one.paused else f"on {devices}"
+    if one.status == "paused":
+        return f"paused by a user at step {one.step}"
+    if one.status == "resting":
+        return f"at a rung, step {one.step}, until the others have reached it"
+    if one.status != "pending":
+        return one.reason
+    if one.fingerprint is None:
+        return "new: its program is to be built and measured first"
+    if state.recovery.waits(one.task):
+        return f"lost {one.losses} times in a row ({one.reason}); tried again in a moment"
+    if state.trouble:
+        return f"no decision can be made: {state.trouble}"
+    return found.why or "not in a plan yet; the next one is about to be made"
+
+
+def _late(one: Progress, end: float | None) -> str:
+    if end is None or end <= one.deadline_seconds or one.status in ENDED:
+        return ""
+    return f"; it will miss its deadline by about {show_seconds(end - one.deadline_seconds)}"
+
+
+def _last_step(state: State, task: str, one: Progress) -> int | None:
+    if one.fingerprint is None:
+        return state.tasks[task].stop.steps
+    return state.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))

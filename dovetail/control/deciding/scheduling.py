@@ -1,0 +1,108 @@
+"""Deciding by schedule: one plan for all that is left, followed until something makes another worth making."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from dovetail.control.deciding.base import Deciding
+from dovetail.control.deciding.outlook import Outlook, of_plan
+from dovetail.control.state import Running, State
+from dovetail.control.state.snapshot import unplaceable, without
+from dovetail.plan import PLANNERS, Problem, best_move, check
+from dovetail.vocabulary import Event, NoFeasiblePlan, Objective, Placement, Plan
+from dovetail.vocabulary.units import show_seconds
+
+# A placement that took this much more or less than predicted makes the plan worth making again.
+DRIFT = 0.10
+DRIFT_SECONDS = 1.0
+# How many of the newest plans are kept in memory, next to the first.
+KEPT_PLANS = 8
+
+
+class Scheduling(Deciding):
+    """Plans what is left with a planner, starts placements as their devices fall free, and stops what would better run
+    elsewhere."""
+
+    def __init__(self, state: State, *, planner: Callable[[Problem], Plan]) -> None:
+        self._state, self._planner = state, planner
+        self._moving: set[str] = set()
+        self._idles, self._asked_until = False, 0.0
+
+    def plan(self) -> Plan:
+        """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
+        problem = self._state.problem()
+        if nowhere := unplaceable(problem):
+            self._state.fail(nowhere)
+            problem = without(problem, nowhere)
+        try:
+            plan = self._planner(problem)
+        except NoFeasiblePlan as error:
+            if Objective.parse(problem.objective).name != "spend":
+                raise
+            # The deadline cannot be kept any more: what is left is to be late by as little as can be.
+            plan = self._planner(dataclasses.replace(problem, objective="makespan"))
+            warning = Event(kind="warned", at_seconds=self._state.now(), data={"message": str(error)})
+            self._state.ledger.record([warning])
+        assert plan.schedule is not None
+        check(plan.schedule, self._state.cluster, running=problem.running)
+        return plan
+
+    def renew(self, because: str) -> None:
+        """Plan anew."""
+        state, plan = self._state, self.plan()
+        assert plan.schedule is not None
+        state.plans.append((state.now(), plan))
+        del state.plans[1:-KEPT_PLANS]  # the store has them all; a run of days would fill memory with them
+        state.ledger.record_plan(plan, workload=state.workload.name, because=because)
+        state.queues.load(plan.schedule)
+        self._idles = True
+
+    def ready(self) -> list[Placement]:
+        """What heads the queues of its devices."""
+        return self._state.queues.ready()
+
+    def unwanted(self) -> Iterator[tuple[str, str]]:
+        """Where devices idle, what should run there instead; the plan that follows places it."""
+        state = self._state
+        idles, self._idles = self._idles and state.queues.idles(), False
+        if not idles or self._moving or not state.running or state.now() < self._asked_until:
+            return
+        problem = state.problem(moving=True)
+        longest = max((placement.end_seconds for placement in problem.running), default=0.0)
+        self._asked_until = state.now() + DRIFT * longest  # asking takes time too
+        move = best_move(problem, planner=PLANNERS["at once"])
+        if move is None:
+            return
+        (name,) = (n for n, each in state.running.items() if set(move.placement.tasks) & each.tasks)
+        self._moving = state.running[name].tasks
+        reason = (
+            f"placing it anew ends everything in {show_seconds(move.after_seconds)} instead of "
+            f"{show_seconds(move.before_seconds)}, moving counted in"
+        )
+        yield name, reason
+
+    def freed(self, running: Running, *, taken_seconds: float) -> str:
+        """A new plan is due where the order was stopped to be moved, ended too early, or ran so long that others wait
+        while devices idle."""
+        assert running.placement is not None
+        self._idles = True
+        if self._moving & running.tasks:
+            self._moving = set()
+            return "what ran is placed anew"
+        if any(self._state.ledger[task].status in ("pending", "paused", "cancelled") for task in running.tasks):
+            return "a placement ended before its tasks"
+        predicted = running.placement.duration_seconds
+        off = abs(taken_seconds - predicted)
+        drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
+        if drifted and self._is_ripe() and self._state.queues.idle_and_behind():
+            return f"a placement took {taken_seconds:.1f} s for {predicted:.1f} s"
+        return ""
+
+    def outlook(self) -> dict[str, Outlook]:
+        """As the plan has it."""
+        return of_plan(self._state)
+
+    def _is_ripe(self) -> bool:
+        # Planning takes time too: a plan is followed for a tenth of its length before drift alone ends it.
+        made_at, plan = self._state.plans[-1]
+        assert plan.schedule is not None
+        return self._state.now() - made_at > DRIFT * plan.schedule.makespan_seconds

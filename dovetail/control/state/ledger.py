@@ -1,0 +1,160 @@
+"""What the controller knows and what is on disk, kept the same: written first, believed second."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dovetail.metrics.progress import ENDED, Progress, fold
+from dovetail.plan import Trial
+from dovetail.store import Point, Store
+from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, from_json, to_json
+from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
+
+# What people wrote, or what was taken from their programs' words.
+_TEXTS = ("reason", "log", "message")
+
+RUN_BEGAN = "the run began"
+"""Why the first plan of a run was made."""
+
+
+class Ledger:
+    """Everything in a store, in memory, and the one way to add to both.
+
+    >>> ledger = Ledger(Store(None, write=True), now=lambda: 0.0)
+    >>> ledger.record([ledger.event("finished", "a", step=5)])
+    >>> ledger["a"].status
+    'finished'
+    """
+
+    def __init__(self, store: Store, *, now: Callable[[], float]) -> None:
+        self.store = store
+        self._now = now
+        self._progress = fold(event for _, event in store.events())
+        self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._rejections: dict[Trial, Rejection] = {}
+        self._unfit: set[_Key] = set()
+        self._divided: dict[_Key, int] = {}
+        self._reject(event for _, event in store.events())
+        self._touched: dict[str, None] = {}
+        self._secrets = secrets_of_environment(os.environ)
+        self._redact = hiding(self._secrets)
+        self.measured = len(self._profiles)
+
+    def __getitem__(self, task: str) -> Progress:
+        """Where a task stands; one never heard of is pending."""
+        found = self._progress.get(task)
+        if found is None:
+            found = self._progress[task] = Progress(task=task)
+        return found
+
+    def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
+        """What looks like a secret among these stands in no event from now on."""
+        found = set[str]().union(*map(secrets_of, parameters)) - self._secrets
+        if found:
+            self._secrets |= found
+            self._redact = hiding(self._secrets)
+
+    def has_ended(self, task: str) -> bool:
+        """Whether nothing more is to be done for a task."""
+        return self[task].status in ENDED
+
+    def touched(self) -> dict[str, None]:
+        """The tasks of which something was recorded since this was last asked."""
+        found, self._touched = self._touched, {}
+        return found
+
+    def rests(self, task: str) -> bool:
+        """Whether nothing is to be done for a task now: it has ended, or is to be paused."""
+        one = self[task]
+        return one.status in ENDED or one.paused
+
+    def gone(self) -> set[str]:
+        """The tasks that are no longer in their workload files."""
+        return {task for task, one in self._progress.items() if one.vanished}
+
+    def profiles(self) -> list[Profile]:
+        """Everything measured, but for options that were found not to fit after all."""
+        return [profile for key, profile in self._profiles.items() if key not in self._unfit]
+
+    def divided(self) -> list[tuple[Profile, int]]:
+        """What ran out of memory with whole batches, as it was measured, and in how many parts its batches are offered
+        now."""
+        known = self._profiles
+        return [(known[key], parts) for key, parts in self._divided.items() if key in known]
+
+    def rejections(self) -> dict[Trial, Rejection]:
+        """The trials that found an option not to fit."""
+        return dict(self._rejections)
+
+    def event(self, kind: str, task: str, *, attempt: int | None = None, **data: Any) -> Event:
+        """An event of this moment, by default of the task's newest attempt."""
+        number = self[task].attempt if attempt is None else attempt
+        return Event(kind=kind, task=task, attempt=number, at_seconds=self._now(), data=data)
+
+    def record(self, events: Iterable[Event], *, tasks: Iterable[tuple[str, Task]] = ()) -> None:
+        """Put events, the points they carry and the profiles they bring on disk, then let them count. New tasks,
+        as (workload, task), go with the events that speak of them."""
+        events, tasks = list(events), list(tasks)
+        if not (events or tasks):
+            return
+        if self._secrets:
+            events = [self._masked(event) for event in events]
+        kinds = {event.kind for event in events}
+        points = [
+            Point(task=event.task, name=name, step=step, value=value, at_seconds=event.at_seconds)
+            for event in (events if "progress" in kinds else ())
+            if event.kind == "progress"
+            for name, step, value in event.data["points"]
+        ]
+        measured = [event for event in events if event.kind == "measured"] if "measured" in kinds else []
+        profiles = [from_json(Profile, to_json(event.data)) for event in measured]
+        # Progress comes several times a second and its points say it all.
+        kept = [event for event in events if event.kind != "progress"] if "progress" in kinds else events
+        self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
+        fold(events, self._progress)
+        self._touched |= dict.fromkeys([event.task for event in events])
+        self._profiles |= {_key(profile): profile for profile in profiles}
+        self.measured += len(profiles)
+        if "rejected" in kinds:
+            self.measured += 1  # what a trial found not to fit is another set of options, too
+            self._reject(events)
+
+    def _masked(self, event: Event) -> Event:
+        texts = {key: event.data[key] for key in _TEXTS if isinstance(event.data.get(key), str)}
+        hidden = {key: self._redact(text) for key, text in texts.items()}
+        return event if hidden == texts else dataclasses.replace(event, data={**event.data, **hidden})
+
+    def _reject(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.kind == "rejected":
+                found = from_json(Rejection, to_json(event.data))
+                (family,) = found.families
+                trial = Trial(family=family, technique=found.technique, kind=found.kind, count=found.count)
+                self._rejections[trial] = found
+                key = family, found.technique, found.kind, found.count
+                self._unfit.add(key)
+                self._divided.pop(key, None)  # what was offered of it last; more parts come with their own event
+            elif event.kind == "divided":
+                data = event.data
+                self._divided[data["family"], "resident", data["kind"], data["count"]] = data["microbatches"]
+
+    def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
+        """Keep a plan and why it was made."""
+        assert plan.schedule is not None
+        now = self._now()
+        data = {
+            "plan": self.store.add_plan(plan, workload=workload, at_seconds=now),
+            "workload": workload,
+            "makespan_seconds": plan.schedule.makespan_seconds,
+            "bound_seconds": plan.bound_seconds,
+            "because": because,
+        }
+        self.record([Event(kind="planned", at_seconds=now, data=data)])
+
+
+_Key = tuple[str, str, str, int]
+
+
+def _key(profile: Profile) -> _Key:
+    return profile.family, profile.technique, profile.kind, profile.count

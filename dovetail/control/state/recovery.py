@@ -1,0 +1,182 @@
+"""What follows from a fault: whether and when a task is tried again, which option is tried no more, who is set aside.
+
+A loss is tried again: at once the first time, since most are bad luck, then after ever longer pauses. Whoever is lost
+more often in a row than the budget allows, with nothing newly saved in between, is set aside with the reason, and the
+others go on. A placement that ran out of memory rejects its option, as a trial would have: the task is planned anew
+with what is left, at the same batch (in more parts one after another, sharded, spilled, on another kind), and fails
+with every reason where nothing is. That is no loss of the task's own, and uses up none of its budget. A trial that is
+lost again and again rejects its option, too. A loss of a gang says not whose fault it was: after two in a row its
+members are tried alone, and only what is lost alone uses up a budget. Knows events and the ledger; starts and stops
+nothing.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+from dovetail.control.state.ledger import Ledger
+from dovetail.engines import Order
+from dovetail.vocabulary import Event, Rejection, to_json
+
+# The pause before the second retry; each further one is twice as long, up to the most.
+PAUSE_SECONDS = 1.0
+MOST_PAUSE_SECONDS = 60.0
+# Batches are offered in at most so many parts. Each doubling that does not fit costs a start, and weights, gradients
+# and optimizer state are as large in any number of parts.
+MOST_MICROBATCHES = 64
+# After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
+GANG_LOSSES = 2
+
+
+def pause_seconds(losses: int) -> float:
+    """How long to wait after so many losses in a row.
+
+    >>> [pause_seconds(losses) for losses in (1, 2, 3, 4, 20)]
+    [0.0, 1.0, 2.0, 4.0, 60.0]
+    """
+    return 0.0 if losses < 2 else min(PAUSE_SECONDS * 2.0 ** min(losses - 2, 30), MOST_PAUSE_SECONDS)
+
+
+class Recovery:
+    """Decides what follows from faults. Called by the loop alone.
+
+    `kind_of` gives the kind of a device by its name; `divides` says whether batches may be taken in parts, which rounds
+    otherwise than whole ones.
+
+    >>> from dovetail.store import Store
+    >>> Recovery(Ledger(Store(None, write=True), now=lambda: 0.0), now=lambda: 0.0, kind_of=str, retries=3).waits("a")
+    False
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        now: Callable[[], float],
+        kind_of: Callable[[str], str],
+        retries: int,
+        divides: bool = True,
+    ) -> None:
+        self._ledger, self._now, self._kind_of, self._retries = ledger, now, kind_of, retries
+        self._divides = divides
+        self._until: dict[str, float] = {}
+        self._ganged: dict[str, tuple[int, int]] = {}  # losses in a gang, in a row, and what was saved by then
+        self._alone: set[str] = set()
+
+    def waits(self, task: str) -> bool:
+        """Whether a task is not to be tried again just now."""
+        return task in self._until
+
+    def alone(self, task: str) -> bool:
+        """Whether a task is to run with no other in a gang, since gangs with it were lost."""
+        return task in self._alone
+
+    def wake_seconds(self) -> float:
+        """When the first of those that wait may be tried again, on the engine's clock; infinite: none waits."""
+        return min(self._until.values(), default=math.inf)
+
+    def ripen(self) -> bool:
+        """Let those go whose pause is over; whether there were any."""
+        now = self._now()
+        ripe = [task for task, until in self._until.items() if until <= now]
+        for task in ripe:
+            del self._until[task]
+        return bool(ripe)
+
+    def accept(self, event: Event, order: Order | None) -> list[Event]:
+        """What a failure or a loss of an order's task is put on record as."""
+        if order is None:
+            return [event]
+        cause = event.data.get("cause")
+        if event.kind == "failed" and event.attempt and cause == "memory":
+            parts = order.knobs.get("microbatches", 1)
+            how = f"while training, each batch in {parts} parts" if parts > 1 else "while training"
+            return self._without_option(event, order, f"ran out of memory {how}: {event.data['reason']}")
+        if event.kind == "failed" and event.attempt and cause == "refused" and "microbatches" in order.knobs:
+            reason = f"its batches cannot be taken in {order.knobs['microbatches']} parts: {event.data['reason']}"
+            return self._without_option(event, order, reason)
+        # What measures is tried again at once: its orders wait for one another, and nobody else should.
+        return [self._paused(event)] if event.kind == "lost" and event.attempt else [event]
+
+    def after_loss(self, event: Event, order: Order | None) -> list[Event]:
+        """What a loss that is on record leads to: another try, maybe later; or its end, or that of a trial's option."""
+        one = self._ledger[event.task]
+        if event.data.get("of_option"):
+            one.losses -= 1
+            return []
+        is_gang = order is not None and order.purpose == "train" and len(order.members) > 1
+        if is_gang:
+            one.losses -= 1
+        if one.losses <= self._retries:
+            if pause := event.data.get("again_in_seconds", 0.0):
+                self._until[event.task] = self._now() + pause
+            return self._after_gang(event.task) if is_gang else []
+        reason = (
+            f"a task may be lost {self._retries} times in a row without anything newly saved; "
+            f"this was loss {one.losses}: {event.data['reason']}"
+        )
+        if order is not None and order.purpose == "measure":
+            one.losses = 0  # the option's fault until shown otherwise: others are tried
+            return self._rejected(event, order, f"its trial was lost each time. {reason}")
+        return [self._ledger.event("failed", event.task, reason=reason, log=event.data.get("log", ""))]
+
+    def _after_gang(self, task: str) -> list[Event]:
+        """A gang was lost with this member: it is tried alone once that has happened again."""
+        saved_step = self._ledger[task].saved_step
+        losses, at_step = self._ganged.get(task, (0, saved_step))
+        losses = losses + 1 if at_step == saved_step else 1
+        self._ganged[task] = losses, saved_step
+        if losses < GANG_LOSSES or task in self._alone:
+            return []
+        self._alone.add(task)
+        message = (
+            f"lost {losses} times in a row together with others: tried alone from now on, to see whose fault it is"
+        )
+        return [self._ledger.event("warned", task, message=message)]
+
+    def _without_option(self, event: Event, order: Order, reason: str) -> list[Event]:
+        """The option is tried no more, the task is planned anew; where its family is not known, that is a loss."""
+        lost = dataclasses.replace(event, kind="lost", data={**event.data, "reason": reason})
+        rejected = self._rejected(event, order, reason)
+        if not rejected:
+            return [self._paused(lost)]
+        of_option = dataclasses.replace(lost, data={**lost.data, "of_option": True})
+        return [*rejected, *self._more_parts(event, order), of_option]
+
+    def _more_parts(self, event: Event, order: Order) -> list[Event]:
+        """That the same batches are offered in twice as many parts, where that may help."""
+        parts = 2 * order.knobs.get("microbatches", 1)
+        divisible = order.technique == "resident" and event.data["cause"] == "memory" and self._divides
+        if not divisible or parts > MOST_MICROBATCHES:
+            return []
+        data = {
+            "family": order.family or _family(self._ledger[event.task].fingerprint),
+            "kind": self._kind_of(order.devices[0]),
+            "count": len(order.devices),
+            "microbatches": parts,
+            "message": f"ran out of memory: each batch, as large as before, may be taken in {parts} parts from now on",
+        }
+        return [dataclasses.replace(event, kind="divided", data=data)]
+
+    def _paused(self, lost: Event) -> Event:
+        pause = pause_seconds(self._ledger[lost.task].losses + 1)
+        return dataclasses.replace(lost, data={**lost.data, "again_in_seconds": pause}) if pause else lost
+
+    def _rejected(self, event: Event, order: Order, reason: str) -> list[Event]:
+        family = order.family or _family(self._ledger[event.task].fingerprint)
+        if not family:
+            return []
+        rejection = Rejection(
+            families=(family,),
+            technique=order.technique,
+            kind=self._kind_of(order.devices[0]),
+            count=len(order.devices),
+            reason=reason,
+        )
+        data = to_json(rejection)
+        assert isinstance(data, dict)
+        return [dataclasses.replace(event, kind="rejected", data=data)]
+
+
+def _family(fingerprint: Mapping[str, object] | None) -> str:
+    return str(fingerprint["family"]) if fingerprint else ""

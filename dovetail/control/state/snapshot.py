@@ -1,0 +1,163 @@
+"""From where things stand to the one frozen problem that planners read."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from dovetail.plan import Problem, options
+from dovetail.vocabulary import RANKED, Cluster, Family, Member, Option, Placement, Profile, Rejection
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A task to be placed: its family, the steps it still needs, the threads it must keep (0: any), how much
+    it counts, and whether it is to run with no other in a gang."""
+
+    task: str
+    family: str
+    steps: int
+    count: int = 0
+    weight: float = 1.0
+    alone: bool = False
+
+
+def snapshot(
+    waiting: Iterable[Waiting],
+    *,
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    running: tuple[Placement, ...] = (),
+    rejected: Iterable[Rejection] = (),
+    more: Iterable[Option] = (),
+    objective: str = "makespan",
+) -> Problem:
+    """The problem of placing these tasks next to what runs. `rejected` are the options that trials found not to fit,
+    and `more` are options besides those that profiles give.
+
+    A task that has begun on n CPU threads keeps n, because its rounding depends on them (law 1); such tasks are
+    a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
+    Those that are to run alone are families of their own, too, which no gang has among its own.
+    """
+    offered, rejections = options(profiles, cluster, gangs=True)
+    offers = Offers([*offered, *more], rejections)
+    families: dict[tuple[str, int], list[Member]] = {}
+    alone: dict[tuple[str, int], list[Member]] = {}
+    for one in waiting:
+        key = one.family, offers.kept(one.family, one.count)
+        member = Member(task=one.task, steps=one.steps, weight=one.weight)
+        (alone if one.alone else families).setdefault(key, []).append(member)
+    problem = offers.problem(families, cluster=cluster)
+    present = {kind.name for kind, count in cluster.counts() if count}
+    return dataclasses.replace(
+        problem,
+        families=(*problem.families, *(Family(name=_alone(*key), members=tuple(alone[key])) for key in alone)),
+        options=(*problem.options, *itertools.chain.from_iterable(map(offers.alone, alone))),
+        rejections=(*offers.rejections, *(each for each in rejected if each.kind in present)),
+        running=running,
+        objective=objective,
+    )
+
+
+class Offers:
+    """The options there are, looked up by family once for the many problems that are made of them.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> two = dataclasses.replace(one, count=2)
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> problem = Offers([one, two]).problem({("f", 2): [Member(task="a", steps=9)]}, cluster=cluster)
+    >>> [(option.families, option.count) for option in problem.options]
+    [(('f@2',), 2)]
+    """
+
+    def __init__(self, options: Iterable[Option], rejections: Iterable[Rejection] = ()) -> None:
+        self.rejections = tuple(rejections)
+        self._alone: dict[str, list[Option]] = {}
+        self._together: list[Option] = []
+        for option in options:
+            if len(option.families) == 1:
+                self._alone.setdefault(option.families[0], []).append(option)
+            else:
+                self._together.append(option)
+        self._kept: dict[tuple[str, int], list[Option]] = {}
+
+    def kept(self, family: str, count: int) -> int:
+        """The count that a task must keep if it can, else 0."""
+        return count if count and any(_threads(o) == count for o in self._alone.get(family, ())) else 0
+
+    def problem(self, families: Mapping[tuple[str, int], Iterable[Member]], *, cluster: Cluster) -> Problem:
+        """The problem of these members, by family and the count that they keep (0: any)."""
+        return Problem(
+            cluster=cluster,
+            families=tuple([Family(name=_name(*key), members=tuple(members)) for key, members in families.items()]),
+            options=(*itertools.chain.from_iterable(map(self._of, families)), *_gangs(self._together, families)),
+        )
+
+    def alone(self, key: tuple[str, int]) -> list[Option]:
+        """The options of a family's members that are to run alone, and keep this count (0: any)."""
+        return [dataclasses.replace(option, families=(_alone(*key),)) for option in self._of(key)]
+
+    def _of(self, key: tuple[str, int]) -> list[Option]:
+        family, count = key
+        if not count:
+            return self._alone.get(family, [])
+        if key not in self._kept:
+            named = (_name(family, count),)
+            found = [o for o in self._alone.get(family, ()) if _threads(o) == count]
+            self._kept[key] = [dataclasses.replace(option, families=named) for option in found]
+        return self._kept[key]
+
+
+def _gangs(options: Iterable[Option], families: Iterable[tuple[str, int]]) -> Iterator[Option]:
+    """Each gang for every way in which its families are split by the counts that their tasks keep."""
+    kept: dict[str, list[int]] = {}
+    for family, count in families:
+        kept.setdefault(family, []).append(count)
+    for option in options:
+        if not all(family in kept for family in option.families):
+            continue
+        able = [[n for n in kept.get(family, ()) if n in (0, _threads(option))] for family in option.families]
+        for counts in itertools.product(*able):
+            if not any(counts):
+                yield option  # the very same, which rounds can tell at a glance
+                continue
+            names = tuple(_name(family, count) for family, count in zip(option.families, counts, strict=True))
+            yield dataclasses.replace(option, families=names)
+
+
+def unplaceable(problem: Problem) -> dict[str, str]:
+    """For each task that no option fits, why."""
+    able = {family for option in problem.options for family in option.families}
+    return {
+        member.task: _reason(family.name, problem.rejections)
+        for family in problem.families
+        if family.name not in able
+        for member in family.members
+    }
+
+
+def without(problem: Problem, tasks: Mapping[str, str]) -> Problem:
+    """The problem less some tasks."""
+    families = tuple(
+        dataclasses.replace(family, members=tuple(m for m in family.members if m.task not in tasks))
+        for family in problem.families
+    )
+    return dataclasses.replace(problem, families=tuple(family for family in families if family.members))
+
+
+def _threads(option: Option) -> int:
+    """How many of a CPU's cores each process of an option has."""
+    return 1 if option.technique in RANKED else option.count
+
+
+def _name(family: str, count: int) -> str:
+    return f"{family}@{count}" if count else family
+
+
+def _alone(family: str, count: int) -> str:
+    return f"{_name(family, count)}@alone"
+
+
+def _reason(family: str, rejections: Iterable[Rejection]) -> str:
+    reasons = [rejection.reason for rejection in rejections if family.partition("@")[0] in rejection.families]
+    return "no option fits it: " + ("; ".join(reasons) if reasons else "none was measured")

@@ -1,0 +1,281 @@
+"""What the loop knows: the tasks, where each stands, what runs; and the problem that planners are shown of it.
+
+Shared by the loop and by its way of deciding; the loop alone writes to it.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from dovetail.control import halving
+from dovetail.control.settings import Settings
+from dovetail.control.state.ledger import Ledger
+from dovetail.control.state.queues import Queues
+from dovetail.control.state.recovery import Recovery
+from dovetail.control.state.snapshot import Offers, Waiting, snapshot
+from dovetail.engines import Order
+from dovetail.metrics.progress import Progress
+from dovetail.plan import Problem, options
+from dovetail.plan.candidates import misfit
+from dovetail.plan.predict.resident import divided
+from dovetail.store import Store
+from dovetail.vocabulary import ROUNDED, Cluster, DovetailError, Objective, Option, Placement, Plan, Task, Workload
+
+
+@dataclasses.dataclass(kw_only=True)
+class Running:
+    """An order under way; one that measures has no placement."""
+
+    order: Order
+    option: Option | None
+    placement: Placement | None
+    started_at: float
+
+    @functools.cached_property
+    def tasks(self) -> frozenset[str]:
+        """The tasks that it trains or measures."""
+        return frozenset([member.task.identity for member in self.order.members])
+
+
+class State:
+    """Where a workload stands on a cluster.
+
+    >>> from dovetail.vocabulary import Kind, Program, Stop
+    >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    >>> workload = Workload(name="one", tasks=(task,))
+    >>> State(workload, cluster=cluster, store=Store(None, write=True), settings=Settings(), now=lambda: 0.0).pending()
+    True
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        cluster: Cluster,
+        store: Store,
+        settings: Settings,
+        now: Callable[[], float],
+        offers: Offers | None = None,
+    ) -> None:
+        self.workload, self.cluster, self.settings, self.now = workload, cluster, settings, now
+        self.tasks: dict[str, Task] = {task.identity: task for task in workload.tasks}
+        self.ledger = Ledger(store, now=now)
+        self.ledger.hide(task.parameters for task in workload.tasks)
+        self.running: dict[str, Running] = {}
+        self.queues = Queues(cluster)
+        self.recovery = Recovery(
+            self.ledger,
+            now=now,
+            kind_of=lambda device: cluster.device(device).kind,
+            retries=settings.retries,
+            divides=not settings.exact,
+        )
+        self.plans: list[tuple[float, Plan]] = []
+        self.began = now()
+        self.trouble = ""  # why no decision could be made of late
+        self._whole, self._gone = cluster, set[str]()
+        self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
+        self.has_cpus = "cpu" in self._processors.values()
+        self._offers, self._given = offers, offers is not None
+        self._measured = -1
+        self._unended: set[str] = set()
+        self._known: dict[str, Progress] = {}
+        self._seen = 0
+
+    def pending(self) -> bool:
+        """Whether some task has not ended, nor is to be paused."""
+        self._look()
+        return bool(self._unended)
+
+    @property
+    def left(self) -> int:
+        """How many tasks have not ended."""
+        self._look()
+        return len(self._unended)
+
+    def known(self) -> list[tuple[str, Progress]]:
+        """The tasks that have not ended and of which the family is known, and where they stand."""
+        self._look()
+        return list(self._known.items())
+
+    def _look(self) -> None:
+        """Bring the sets up to date. A stream has tens of thousands of tasks of which few are left at a time."""
+        touched = self.ledger.touched()
+        if len(self.tasks) != self._seen:  # some were added
+            self._seen, touched = len(self.tasks), dict.fromkeys(self.tasks)
+        for task in touched:
+            if task not in self.tasks:
+                continue
+            if self.ledger.rests(task):
+                self._unended.discard(task)
+                self._known.pop(task, None)
+                continue
+            self._unended.add(task)
+            if (one := self.ledger[task]).fingerprint:
+                self._known[task] = one
+
+    def replace(self, tasks: Iterable[Task], *, gone: Iterable[str] = ()) -> None:
+        """Take these tasks on, and know of the others no more."""
+        for task in gone:
+            del self.tasks[task]
+            self._unended.discard(task)
+            self._known.pop(task, None)
+        tasks = tuple(tasks)
+        self.ledger.hide(task.parameters for task in tasks)
+        self.tasks |= {task.identity: task for task in tasks}
+        self.workload = dataclasses.replace(self.workload, tasks=tuple(self.tasks.values()))
+        self._seen = -1
+
+    def leave(self, devices: Iterable[str], *, for_good: bool = True) -> None:
+        """Plan without these devices from now on. Raises `DovetailError` where none is left and none comes back."""
+        self._set_cluster(self._gone.union(devices))
+        self.queues.leave(devices)
+        if for_good and not self.cluster.devices:
+            raise DovetailError(
+                "a run must have devices; all of them have left the cluster. What was saved is safe: run the same "
+                "command to go on when there are some."
+            )
+
+    def join(self, devices: Iterable[str]) -> None:
+        """Devices that had left may be planned with again."""
+        self._set_cluster(self._gone.difference(devices))
+        self.queues.join(devices)
+
+    def _set_cluster(self, gone: set[str]) -> None:
+        self._gone, self.cluster = gone, self._whole.without(gone)
+        self._measured = -1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all devices are there."""
+        return not self._gone
+
+    def offers(self) -> Offers:
+        """The options of everything measured so far, or those that were given."""
+        if not self._given and self._measured != self.ledger.measured:
+            self._measured = self.ledger.measured
+            profiles = [each for each in self.ledger.profiles() if self.may(each.technique)]
+            offered, rejections = options(profiles, self.cluster, gangs=True)
+            self._offers = Offers([*offered, *self._divided()], rejections)
+        assert self._offers is not None
+        return self._offers
+
+    def fail(self, reasons: Mapping[str, str]) -> None:
+        """These tasks cannot go on, for these reasons."""
+        self.ledger.record(self.ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
+
+    def problem(self, *, moving: bool = False) -> Problem:
+        """What is to be placed now; with `moving`, what runs could be placed anew as well."""
+        now = self.now()
+        placed = [each for each in self.running.values() if each.placement]
+        # Of a gang that was stopped some may be back before the others; their devices are not free until all are.
+        busy = set[str]().union(*(each.tasks for each in placed))
+        waiting = [
+            self._waiting(task, self.steps(task))
+            for task in self.tasks
+            if task not in busy
+            and (one := self.ledger[task]).status == "pending"
+            and one.fingerprint
+            and not self.recovery.waits(task)
+        ]
+        if moving:
+            waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
+        return snapshot(
+            waiting,
+            profiles=[each for each in self.ledger.profiles() if self.may(each.technique)],
+            cluster=self.cluster,
+            running=tuple(self._remaining(each, now) for each in placed),
+            rejected=self.ledger.rejections().values(),
+            more=self._divided(),
+            objective=self._objective(),
+        )
+
+    def _divided(self) -> list[Option]:
+        """The options with batches in parts that came of running out of memory, where the settings allow them."""
+        present = {kind.name: kind for kind, count in self.cluster.counts() if count}
+        found = [] if self.settings.exact else self.ledger.divided()
+        offered = [
+            divided(profile, kind=present[profile.kind], microbatches=parts)
+            for profile, parts in found
+            if profile.kind in present
+        ]
+        return [option for option in offered if misfit(option, self.cluster) is None]
+
+    def may(self, technique: str) -> bool:
+        """Whether the settings allow a technique."""
+        return not (self.settings.exact and technique in ROUNDED)
+
+    def target(self, task: str) -> tuple[int, bool]:
+        """To which step a task goes next, and whether that is its end."""
+        one = self.ledger[task]
+        assert one.fingerprint is not None
+        last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+        if self.workload.halving is None:
+            return last, True
+        return halving.target(
+            self.workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
+        )
+
+    def steps(self, task: str) -> int:
+        """How many steps a task that does not run has before it."""
+        until, _ = self.target(task)
+        # A task already there has its end to report; that is a step's worth of work at most.
+        return max(1, until - self.ledger[task].saved_step)
+
+    def kept(self, one: Progress) -> int:
+        """The count of threads that a task must keep: its rounding on a CPU depends on it. 0: any."""
+        if not one.spans or not (one.saved_step or one.status == "running"):
+            return 0
+        processor = self._processors.get(one.spans[-1].devices[0], "cpu")
+        return one.count if processor == "cpu" else 0
+
+    def _objective(self) -> str:
+        """The workload's objective, as of now."""
+        wanted = Objective.parse(self.workload.objective)
+        if wanted.name == "first":
+            have = sum(self.ledger[task].status == "finished" for task in self.tasks)
+            # With the results that were asked for, what is left is only to be over soon.
+            left = wanted.results - have
+            return str(dataclasses.replace(wanted, results=left)) if left > 0 else "makespan"
+        if wanted.name == "spend":
+            left_seconds = wanted.deadline_seconds - (self.now() - self.began)
+            return str(dataclasses.replace(wanted, deadline_seconds=left_seconds)) if left_seconds > 0 else "makespan"
+        return str(wanted)
+
+    def _waiting(self, task: str, steps: int) -> Waiting:
+        one = self.ledger[task]
+        assert one.fingerprint is not None
+        return Waiting(
+            task=task,
+            family=one.fingerprint["family"],
+            steps=steps,
+            count=self.kept(one),
+            weight=one.priority,
+            alone=self.recovery.alone(task),
+        )
+
+    def _remaining(self, running: Running, now: float) -> Placement:
+        """A running placement as planners see it: started before zero, ending as its progress says, or as predicted
+        where it has reported none, or soon if it is late."""
+        assert running.placement is not None
+        start, length = running.started_at - now, running.placement.duration_seconds
+        seen = [
+            (member.until_step - one.step) / one.steps_per_second
+            for member in running.order.members
+            if (one := self.ledger[member.task.identity]).status == "running" and one.steps_per_second
+        ]
+        # Late by an unknown amount: a tenth of its length more is as good a guess as any.
+        end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
+        return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
+
+    def _left(self, running: Running, now: float) -> dict[str, int]:
+        """How many steps each task of a running placement has yet to take."""
+        placement = self._remaining(running, now)
+        share = placement.end_seconds / placement.duration_seconds
+        return {
+            task: max(1, min(steps, math.ceil(steps * share)))
+            for task, steps in zip(placement.tasks, placement.steps, strict=True)
+            if self.ledger[task].status == "running"
+        }

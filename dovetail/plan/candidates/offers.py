@@ -1,0 +1,63 @@
+"""From profiles to options: what each technique offers, less what does not fit and what is dominated."""
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+from dovetail.plan.candidates.dominance import undominated
+from dovetail.plan.candidates.fitting import misfit
+from dovetail.plan.candidates.gangs import fused, interleaved, read_together
+from dovetail.plan.candidates.pipelines import pipelined
+from dovetail.plan.candidates.spilling import spilled
+from dovetail.plan.candidates.trials import trial_of
+from dovetail.plan.candidates.untried import untried
+from dovetail.plan.predict import PREDICTORS, spill
+from dovetail.vocabulary import Cluster, Option, Profile, Rejection
+
+_GANGED = ("fuse", "interleave", "together")
+
+
+def options(
+    profiles: Iterable[Profile], cluster: Cluster, *, gangs: bool = False, imagined: Collection[str] = ()
+) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
+    """The options that fit this cluster, less the dominated ones; and why the others do not fit.
+
+    Offered are what was measured, and what is predicted from a profile with layers: spilling on an accelerator whose
+    memory, or a part of it, does not hold the model; and pipelines of steps with several microbatches, where they
+    should be clearly faster than what was measured on as many devices. With `gangs`, also interleaving several models
+    on one where that beats one after another, and those that read the same batches together; without, there are none,
+    because planner 'list' places one task at a time and a bound should not count on what it cannot do.
+    On `imagined` kinds, where nothing can be tried, replicating and sharding are predicted too.
+
+    Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
+    have were measured elsewhere; they are neither options nor rejections here.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), memory_bytes=8 << 30)
+    >>> small = Profile(family="small", kind="cpu", count=1, step_seconds=0.5, peak_bytes=1 << 30)
+    >>> large = Profile(family="large", kind="cpu", count=1, step_seconds=0.5, peak_bytes=9 << 30)
+    >>> fitting, rejected = options([small, large], cluster)
+    >>> [option.families for option in fitting], [rejection.families for rejection in rejected]
+    ([('small',)], [('large',)])
+    """
+    present = {kind.name for kind, count in cluster.counts() if count}
+    known = [each for each in profiles if each.kind in present and (gangs or each.technique not in _GANGED)]
+    latest = tuple({(trial_of(each), each.knobs): each for each in known}.values())
+    offered: list[Option | Rejection] = [_measured(profile, cluster) for profile in latest]
+    offered += spilled(latest, cluster)
+    offered += pipelined(latest, cluster)
+    offered += untried(latest, cluster, imagined)
+    judged = [each if isinstance(each, Rejection) else misfit(each, cluster) or each for each in offered]
+    fitting = [each for each in judged if isinstance(each, Option)]
+    if gangs:
+        fitting += interleaved(latest, cluster, fitting)
+        fitting += fused(latest, cluster, fitting)
+        fitting += read_together(latest, cluster)
+    return tuple(undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
+
+
+def _measured(profile: Profile, cluster: Cluster) -> Option:
+    kind = cluster.kind(profile.kind)
+    option = PREDICTORS[profile.technique](profile, kind=kind)
+    if profile.technique not in ("spill", "interleave") or kind.processor == "cpu":
+        return option
+    return dataclasses.replace(option, cores=spill.Room.of(cluster, kind=kind).cores)  # the host updates with them

@@ -1,0 +1,1 @@
+"""Models whose segments stream through a device: what describes them, and how long their steps take."""

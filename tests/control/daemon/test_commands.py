@@ -1,0 +1,196 @@
+"""Commands through the socket of a store's controller, with a real socket and a real lock."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from dovetail.control import CommandServer, ask, remove_socket
+from dovetail.control.daemon import commands
+from dovetail.control.daemon.commands import ask_server
+from dovetail.store import ControllerLock
+from dovetail.vocabulary import InvalidRecord, StoreError
+
+
+@pytest.fixture
+def server():
+    with contextlib.closing(CommandServer(lambda request: {"heard": request, "from": os.getpid()})) as opened:
+        yield opened
+
+
+def test_a_request_is_answered(server):
+    assert ask_server(server.note, {"do": "stop", "reason": "ü"})["heard"] == {"do": "stop", "reason": "ü"}
+
+
+def test_many_may_ask_at_once(server):
+    answers = {}
+    threads = [
+        threading.Thread(
+            target=lambda n=n: answers.update({n: ask_server(server.note, {"do": "count", "n": n})["heard"]["n"]})
+        )
+        for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {n: n for n in range(20)}
+
+
+def said(server, line):
+    """What the server says to these bytes."""
+    with contextlib.closing(commands._connected(server.note)) as channel:
+        channel.sendall(line)
+        channel.shutdown(socket.SHUT_WR)
+        return json.loads(channel.makefile().readline())["error"]
+
+
+@pytest.mark.parametrize(
+    ("line", "because"),
+    [
+        (b"hello\n", "a request must be one line of JSON; found: Expecting value"),
+        (b"\xff\n", "a request must be one line of JSON"),
+        (b"", "a request must be one line of JSON"),
+        (b"[" * 100_000 + b"\n", "a request must be one line of JSON"),
+        (b"[1]\n", "a request must be an object with a command"),
+        (b'{"do": 3}\n', "a request must be an object with a command"),
+    ],
+)
+def test_what_is_no_request_is_answered_so(server, line, because):
+    assert because in said(server, line)
+    assert ask_server(server.note, {"do": "count", "n": 1})["heard"] == {"do": "count", "n": 1}
+
+
+def test_a_request_may_have_so_many_bytes(server, monkeypatch):
+    monkeypatch.setattr(commands, "LIMIT_BYTES", 1000)
+    assert "a request must be at most 1000 B" in said(server, b"x" * 1001)
+    with pytest.raises(InvalidRecord, match=r"at most 1000 B; this one is longer\. Send it in parts\."):
+        ask_server(server.note, {"do": "x" * 1000})
+
+
+def test_who_says_nothing_holds_up_nobody(server, monkeypatch):
+    monkeypatch.setattr(commands, "LINE_SECONDS", 0.2)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(commands._connected(server.note)) for _ in range(20)]
+        assert ask_server(server.note, {"do": "count"})["heard"]
+        assert [channel.recv(100) for channel in silent] == [b""] * 20  # heard no longer
+
+
+def test_so_many_are_heard_at_once(monkeypatch):
+    monkeypatch.setattr(commands, "CLIENTS", 1)
+    with contextlib.closing(CommandServer(lambda request: request)) as server:
+        with contextlib.closing(commands._connected(server.note)) as first:
+            first.sendall(b"{")
+            assert "at most 1 clients are heard at once" in ask_server(server.note, {"do": "count"})["error"]
+            first.sendall(b'"do": "a"}\n')
+            assert first.recv(100) == b'{"do": "a"}\n'
+        for _ in range(100):  # its thread ends a moment later
+            if ask_server(server.note, {"do": "b"}) == {"do": "b"}:
+                break
+        else:
+            raise AssertionError("the place was never free again")
+
+
+# Over loopback
+
+
+@pytest.fixture
+def loopback():
+    with contextlib.closing(CommandServer(lambda request: {"heard": request}, port=0)) as opened:
+        yield opened
+
+
+def test_over_loopback_the_token_is_needed_and_goes_no_further(loopback):
+    assert ask_server(loopback.note, {"do": "list"}) == {"heard": {"do": "list"}}
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ü", 7, None, ["x"]])
+def test_over_loopback_others_are_refused(loopback, token):
+    answer = ask_server({**loopback.note, "token": token}, {"do": "list"})
+    assert answer == {"error": "a request over loopback must carry the token that the store's lock holds"}
+
+
+def test_it_listens_on_loopback_alone(loopback):
+    assert loopback._server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_named(loopback):
+    port = loopback.note["port"]
+    with pytest.raises(StoreError, match=f"port {port} must be free on loopback; found: .*Use another, or 0 for any"):
+        CommandServer(lambda request: {}, port=port)
+
+
+def test_only_this_user_can_read_the_token(tmp_path, loopback):
+    with ControllerLock(tmp_path, note=loopback.note):
+        assert stat.S_IMODE((tmp_path / "controller.lock").stat().st_mode) == 0o600
+        assert ask(tmp_path, {"do": "list"}) == {"heard": {"do": "list"}}
+
+
+# On a Unix socket
+
+
+def test_only_this_user_can_reach_it(server):
+    path = Path(server.note["socket"])
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_closing_removes_every_trace():
+    server = CommandServer(lambda request: {})
+    folder = Path(server.note["socket"]).parent
+    server.close()
+    assert not folder.exists()
+
+
+def test_what_a_killed_one_left_behind_can_be_removed_and_nothing_else(tmp_path, server):
+    lock = ControllerLock(tmp_path, note=server.note)
+    os.close(lock._file)  # as the kernel does for a process that is killed
+    lock._file = -1
+    with ControllerLock(tmp_path) as after:
+        assert after.left_behind["socket"] == server.note["socket"]
+        remove_socket({"socket": str(tmp_path / "controller.lock")})
+        remove_socket({})
+        remove_socket(after.left_behind)
+        remove_socket(after.left_behind)
+    assert not Path(server.note["socket"]).parent.exists()
+    assert (tmp_path / "controller.lock").exists()
+    with ControllerLock(tmp_path) as last:
+        assert last.left_behind == {}
+
+
+def test_the_controller_of_a_store_is_found_through_its_lock(tmp_path, server):
+    with ControllerLock(tmp_path, note=server.note):
+        assert ask(tmp_path, {"do": "status"})["from"] == os.getpid()
+
+
+def test_a_store_far_down_can_be_reached_too(tmp_path, server):
+    # A socket's own path may have 107 characters; a store's may have thousands.
+    home = tmp_path / ("d" * 120) / ("e" * 120)
+    home.mkdir(parents=True)
+    with ControllerLock(home, note=server.note):
+        assert "heard" in ask(home, {"do": "status"})
+
+
+def test_without_a_controller_the_answer_says_how_to_start_one(tmp_path):
+    with pytest.raises(
+        StoreError, match=r"a controller must be running on .*; none is\. Start one: dovetail daemon, or dovetail run\."
+    ):
+        ask(tmp_path, {"do": "stop"})
+
+
+def test_a_store_that_is_not_there_has_no_controller(tmp_path):
+    with pytest.raises(StoreError, match="none is"):
+        ask(tmp_path / "nothing", {"do": "stop"})
+
+
+def test_a_controller_that_does_not_answer_is_named(tmp_path):
+    with (
+        ControllerLock(tmp_path, note={"socket": str(tmp_path / "gone")}),
+        pytest.raises(StoreError, match=rf"process {os.getpid()}, must answer; found: .*No such file"),
+    ):
+        ask(tmp_path, {"do": "stop"})

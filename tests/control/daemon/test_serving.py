@@ -1,0 +1,568 @@
+"""A controller that stays: what is asked of it while it runs, on the simulated engine."""
+
+import itertools
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.cli.daemon import sharing
+from dovetail.control import standing
+from dovetail.control.daemon.submissions import read_submission
+from dovetail.control.deciding.sharing import Sharing
+from dovetail.control.measuring.measurer import ROOM_SECONDS
+from dovetail.metrics.progress import ENDED
+from dovetail.plan import check
+from dovetail.plan.policies import POLICIES
+from dovetail.store import Store
+from dovetail.vocabulary import InvalidRecord, InvalidWorkload, NoFeasiblePlan, ProgramError, Schedule, Task, to_json
+from tests.control.simulations import (
+    RiggedEngine,
+    carry_out,
+    cluster,
+    controller,
+    events_of,
+    happened,
+    statuses,
+    task,
+    workload,
+    world,
+)
+
+TICK = 10.0
+
+
+class Ticking(RiggedEngine):
+    """Its clock never jumps further than a tick, so that a script can speak up at any time."""
+
+    def wait(self):
+        self.wake(self.now() + TICK)
+        return super().wait()
+
+
+@pytest.fixture
+def store():
+    with Store(None, write=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Where the program of a simulated task is: nothing runs it, but it is read."""
+    path = tmp_path / "a.py"
+    path.write_text("def f(rate=0.1, seed=0):\n    pass\n\ndef g(rate=0.1):\n    pass\n")
+    return path
+
+
+class Script:
+    """Asks one thing after another, each when its time has come; stops the controller once all is asked and ended."""
+
+    def __init__(self, *lines, until=math.inf):
+        self.lines, self.answers, self.until = list(lines), [], until
+        self.count = len(lines)
+
+    def __call__(self, found):
+        while self.lines and self.lines[0][0] <= found.now():
+            _, request = self.lines.pop(0)
+            found.post("request", request=request, reply=self.answers.append)
+        ended = all(one.status in (*ENDED, "paused") for one in found.progress.values())
+        if (ended and len(self.answers) == self.count) or found.now() > self.until:
+            found.post("stop", reason="the script is over")
+
+
+def submitting(*tasks, **more):
+    request = {"tasks": [to_json(each) for each in tasks], **more}
+    return {"do": "submit", "submission": _read(request)}
+
+
+def _read(request):
+    # What a client's thread makes of it; simulated programs have no files to read.
+    from dovetail.control.daemon.submissions import Submission, read_priority
+    from dovetail.vocabulary import from_json
+
+    return Submission(
+        workload="w",
+        tasks=tuple(from_json(Task, each) for each in request["tasks"]),
+        priority=read_priority(request.get("priority", 1.0)),
+        deadline_seconds=request.get("deadline_seconds", math.inf),
+    )
+
+
+def serve(store, *lines, on=None, engine=None, until=math.inf, decider=None, objective="weighted"):
+    """A daemon on a store that is asked these (when, request), until all has ended."""
+    script = Script(*lines, until=until)
+    engine = engine or Ticking(world())
+    found = carry_out(
+        controller(
+            standing(store, objective=objective),
+            store,
+            on=on or cluster(1),
+            engine=engine,
+            observe=script,
+            decider=decider,
+        )
+    )
+    # What was told to stop in the instant in which it started took no time.
+    took = tuple(each for each in happened(store).placements if each.duration_seconds)
+    check(Schedule(placements=took), found.cluster)
+    return found, script.answers
+
+
+def spans(store, record):
+    return [(event.data["step"], event.data["until"]) for event in events_of(store, "started", record)]
+
+
+# Arrivals
+
+
+def test_it_idles_until_something_comes_and_runs_it(store):
+    late = task("late", steps=50)
+    found, answers = serve(store, (100.0, submitting(late)))
+    assert answers == [{"done": "1 task submitted", "tasks": ["late"]}]
+    assert statuses(found) == {"late": "finished"}
+    (started,) = events_of(store, "started", late)
+    assert started.at_seconds >= 100
+
+
+def test_what_comes_while_others_run_is_measured_at_once_and_what_made_room_goes_on(store):
+    long, other = task("long", steps=1000), task("other", steps=100, family="g")
+    found, _ = serve(store, (0.0, submitting(long)), (300.0, submitting(other)))
+    assert set(statuses(found).values()) == {"finished"}
+    (stopped,) = events_of(store, "stopped", long)
+    assert stopped.data["reason"] == "it makes room to measure what has come"
+    (measured,) = [event for event in events_of(store, "measured") if event.data["family"] == "g"]
+    assert 300 <= measured.at_seconds < 350
+    first, second = spans(store, long)
+    assert first == (0, 1000)
+    assert 250 < second[0] < 350
+
+
+def test_many_that_come_one_by_one_do_not_stop_training_each(store):
+    long = task("long", steps=1000)
+    others = [(300.0 + 5 * n, submitting(task(f"t{n}", steps=10))) for n in range(8)]
+    found, _ = serve(store, (0.0, submitting(long)), *others, decider=sharing("first_come", ROUND))
+    assert set(statuses(found).values()) == {"finished"}
+    stops = events_of(store, "stopped", long)
+    room = [event.at_seconds for event in stops if event.data["reason"].startswith("it makes room")]
+    assert room
+    assert all(later - sooner >= ROOM_SECONDS for sooner, later in itertools.pairwise(room))
+
+
+def test_a_family_that_is_known_is_not_measured_again(store):
+    engine = Ticking(world())
+    serve(store, (0.0, submitting(task("a"))), (200.0, submitting(task("b"))), engine=engine)
+    assert [order.purpose for order in engine.orders].count("measure") == 1
+
+
+def test_tasks_keep_the_name_of_the_workload_they_came_with(store):
+    serve(store, (0.0, submitting(task("a"))))
+    assert [name for name, _ in store.tasks()] == ["w"]
+
+
+# Restarts
+
+
+def test_a_daemon_that_is_started_again_goes_on_with_what_it_had(store):
+    a, b, c = task("a", steps=500), task("b", steps=500), task("c", steps=500)
+    serve(store, (0.0, submitting(a, b, c)), (50.0, {"do": "pause", "task": "c"}), until=300)
+    found, _ = serve(store, (0.0, {"do": "list"}))
+    assert statuses(found) == {"a": "finished", "b": "finished", "c": "paused"}
+    found, _ = serve(store, (0.0, {"do": "resume", "task": "c"}))
+    assert statuses(found)["c"] == "finished"
+
+
+def test_a_workload_that_was_only_run_is_not_the_daemons(store):
+    carry_out(controller(workload(task("ran")), store))
+    assert standing(store).tasks == ()
+
+
+def test_a_failed_task_is_not_tried_again_by_a_restart(store):
+    serve(store, (0.0, submitting(task("a", steps=100))), (10.0, {"do": "cancel", "task": "a"}))
+    found, _ = serve(store, (0.0, {"do": "list"}))
+    assert statuses(found) == {"a": "cancelled"}
+
+
+# Pausing
+
+
+def test_a_running_task_is_saved_and_stays_out_until_it_is_resumed(store):
+    long, other = task("long", steps=300), task("other", steps=100)
+    found, answers = serve(
+        store,
+        (0.0, submitting(long)),
+        (100.0, {"do": "pause", "task": "long"}),
+        (110.0, submitting(other)),
+        (600.0, {"do": "resume", "task": "long"}),
+    )
+    assert [each.get("done") for each in answers] == [
+        "1 task submitted",
+        "long is paused once it is saved",
+        "1 task submitted",
+        f"long goes on from step {spans(store, long)[1][0]}",
+    ]
+    assert set(statuses(found).values()) == {"finished"}
+    first, second = (event.at_seconds for event in events_of(store, "started", long))
+    assert first < 100 < 600 <= second
+    assert 80 < spans(store, long)[1][0] < 120
+
+
+def test_a_task_that_waits_is_paused_at_once(store):
+    first, second = task("first", steps=100), task("second", steps=200)
+    found, _ = serve(store, (0.0, submitting(first, second)), (10.0, {"do": "pause", "task": "second"}))
+    assert statuses(found) == {"first": "finished", "second": "paused"}
+    assert spans(store, second) == []
+
+
+def test_a_paused_task_ends_a_run_that_it_is_part_of_and_running_again_resumes_it(store):
+    engine, script = Ticking(world()), Script((50.0, {"do": "pause", "task": "b"}))
+    what = workload(task("a", steps=100), task("b", steps=100))
+    found = carry_out(controller(what, store, on=cluster(2), engine=engine, observe=script))
+    assert statuses(found) == {"a": "finished", "b": "paused"}
+    assert statuses(carry_out(controller(what, store))) == {"a": "finished", "b": "finished"}
+
+
+def test_what_failed_is_tried_again_when_it_is_resumed(store):
+    a = task("a", steps=100)
+    found, _ = serve(
+        store, (0.0, submitting(a)), (50.0, {"do": "cancel", "task": "a"}), (100.0, {"do": "resume", "task": "a"})
+    )
+    assert statuses(found) == {"a": "finished"}
+    assert spans(store, a)[1][0] > 0
+
+
+# Priorities, and why a task waits
+
+
+def test_the_task_of_higher_priority_goes_first(store):
+    tasks = [task(name, steps=100 + 10 * n) for n, name in enumerate("abcd")]  # the shortest goes first
+    serve(store, (0.0, submitting(*tasks)), (50.0, {"do": "priority", "task": "d", "priority": 9}))
+    begun = {record.name: events_of(store, "started", record)[0].at_seconds for record in tasks}
+    assert sorted(begun, key=begun.__getitem__) == ["a", "d", "b", "c"]
+
+
+def test_a_list_says_why_and_when(store):
+    tasks = [task("a", steps=100), task("b", steps=100), task("c", steps=200), task("d", steps=300)]
+    _, answers = serve(
+        store,
+        (0.0, submitting(*tasks[:3])),
+        (50.0, submitting(tasks[3], deadline_seconds=200.0)),
+        (60.0, {"do": "pause", "task": "c"}),
+        (70.0, {"do": "list"}),
+        on=cluster(1),
+    )
+    rows = {row["task"]: row for row in answers[-1]["tasks"]}
+    assert json.loads(json.dumps(answers[-1])) == answers[-1]
+    running, waiting = sorted((rows["a"], rows["b"]), key=lambda row: row["status"], reverse=True)
+    assert running["why"] == "on n0:0"
+    assert running["start_seconds"] < 70 < running["end_seconds"] < 120
+    assert waiting["why"].startswith(f"its device is taken by {running['task']} until about ")
+    assert waiting["why"].endswith("; it is next")
+    assert waiting["start_seconds"] == pytest.approx(running["end_seconds"], abs=15)
+    assert waiting["end_seconds"] == pytest.approx(waiting["start_seconds"] + 100, abs=1)
+    assert rows["c"]["why"] == "paused by a user at step 0"
+    assert (rows["c"]["start_seconds"], rows["c"]["end_seconds"]) == (None, None)
+    assert "; 1 starts before it; it will miss its deadline by about " in rows["d"]["why"]
+
+
+# Sharing by rounds
+
+ROUND = 60.0
+SHARED = sharing("max_min_fairness", ROUND)
+
+
+def shares(store, *tasks, until):
+    """The seconds that each task ran until a moment."""
+    found = []
+    for record in tasks:
+        starts = [event.at_seconds for event in events_of(store, "started", record)]
+        ends = [e.at_seconds for kind in ("stopped", "finished") for e in events_of(store, kind, record)]
+        spent = [min(end, until) - start for start, end in zip(starts, sorted(ends), strict=True) if start < until]
+        found.append(sum(spent))
+    return found
+
+
+def test_what_comes_has_its_turn_at_the_next_round_and_what_runs_is_saved_first(store):
+    first, second = task("first", steps=2000), task("second", steps=500)
+    found, _ = serve(store, (0.0, submitting(first)), (300.0, submitting(second)), decider=SHARED)
+    assert set(statuses(found).values()) == {"finished"}
+    assert events_of(store, "started", second)[0].at_seconds <= 300 + 2 * ROUND + TICK
+    one, other = shares(store, first, second, until=events_of(store, "finished", second)[0].at_seconds)
+    assert other == pytest.approx(500, abs=1)
+    assert one - 300 == pytest.approx(500, abs=3 * ROUND)  # a share alike, since it came
+    starts = [step for step, _ in spans(store, first)]
+    assert starts == sorted(set(starts))
+
+
+def test_an_idle_device_is_given_away_at_once(store):
+    a, b = task("a", steps=500), task("b", steps=500)
+    serve(store, (0.0, submitting(a)), (205.0, submitting(b)), on=cluster(2), decider=SHARED)
+    # A tick until it is heard, a moment for its family; no round has to end first.
+    assert events_of(store, "started", b)[0].at_seconds <= 205 + 2 * TICK
+
+
+def test_whoever_has_twice_the_priority_has_twice_the_time(store):
+    a, b = task("a", steps=3000), task("b", steps=3000)
+    prefer = {"do": "priority", "task": "b", "priority": 2}
+    serve(store, (0.0, submitting(a, b)), (10.0, prefer), decider=SHARED, until=2000)
+    one, other = shares(store, a, b, until=2000)
+    assert other / one == pytest.approx(2, rel=0.25)
+
+
+def test_a_paused_task_has_no_turn(store):
+    a, b = task("a", steps=600), task("b", steps=600)
+    found, _ = serve(
+        store,
+        (0.0, submitting(a, b)),
+        (200.0, {"do": "pause", "task": "a"}),
+        (1500.0, {"do": "resume", "task": "a"}),
+        decider=SHARED,
+    )
+    assert set(statuses(found).values()) == {"finished"}
+    assert not [e for e in events_of(store, "started", a) if 200 + TICK < e.at_seconds < 1500]
+    assert events_of(store, "finished", b)[0].at_seconds < 1000
+
+
+def test_a_list_says_what_share_a_task_is_due_and_when_its_turn_comes(store):
+    tasks = [task(name, steps=5000) for name in "abc"]
+    _, answers = serve(store, (0.0, submitting(*tasks)), (170.0, {"do": "list"}), decider=SHARED, until=1000)
+    rows = list(zip(tasks, answers[1]["tasks"], strict=True))
+    (running,) = [row["task"] for _, row in rows if row["status"] == "running"]
+    for record, row in rows:
+        assert row["end_seconds"] == pytest.approx(170 + 3 * 5000, rel=0.1)
+        if row["status"] == "pending":
+            begun = [event.at_seconds for event in events_of(store, "started", record) if event.at_seconds > 170]
+            assert row["start_seconds"] == pytest.approx(begun[0])  # and so it came
+            assert row["why"].startswith(f"{running} has this round, until about ")
+            assert "; it is due 33% of the time and its turn comes in " in row["why"]
+
+
+# Names
+
+
+def test_a_name_is_taken_until_its_task_has_ended(store):
+    edited = task("a", steps=100, source="edited")
+    found, answers = serve(
+        store,
+        (0.0, submitting(task("a", steps=100))),
+        (50.0, submitting(edited)),
+        (60.0, {"do": "cancel", "task": "a"}),
+        (100.0, submitting(edited)),
+    )
+    assert "a task must have a name of its own; 'a' is running at step 0. Rename" in answers[1]["error"]
+    assert answers[3] == {"done": "1 task submitted", "tasks": ["a"]}
+    assert list(found.tasks) == [edited.identity]
+    assert [each.identity for each in standing(store).tasks] == [edited.identity]
+
+
+def test_what_has_finished_may_be_given_more_to_do_but_not_the_same(store):
+    _, answers = serve(
+        store,
+        (0.0, submitting(task("a", steps=100))),
+        (200.0, submitting(task("a", steps=100))),
+        (210.0, submitting(task("a", steps=150))),
+    )
+    assert "must be new or have something left to do; 'a' has finished (100 steps)" in answers[1]["error"]
+    assert spans(store, task("a")) == [(0, 100), (100, 150)]
+
+
+def test_a_submission_is_taken_whole_or_not_at_all(store):
+    found, answers = serve(
+        store,
+        (0.0, submitting(task("a"))),
+        (10.0, submitting(task("b"), task("a", source="x"))),
+        (20.0, submitting(task("c"), task("c", source="x"))),
+    )
+    assert list(statuses(found)) == ["a"]
+    assert "'c' is there more than once" in answers[2]["error"]
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("request_", "because"),
+    [
+        ({"do": "pause", "task": "b"}, "the task must be one of ['a'], got 'b'."),
+        ({"do": "pause"}, "the task must be one of ['a'], got None."),
+        ({"do": "resume", "task": "a"}, "a task to resume must be paused, failed or cancelled; 'a' is pending"),
+        ({"do": "priority", "task": "a", "priority": 0}, "a priority must be a number greater than 0"),
+        ({"do": "priority", "task": "a", "priority": "high"}, "got 'high'"),
+        ({"do": "priority", "task": "a", "priority": math.nan}, "got nan"),
+        ({"do": "priority", "task": "a", "priority": True}, "got True"),
+        ({"do": "dance"}, "a command must be one of submit, list, pause, resume, cancel, priority, clone, status or"),
+        ({"do": "clone", "task": "a", "warm": True}, "a submitted program's file must be given by its whole path"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(store, request_, because):
+    _, answers = serve(store, (0.0, submitting(task("a"))), (10.0, request_))
+    assert because in answers[1]["error"]
+
+
+def test_pausing_twice_or_what_has_ended_is_refused(store):
+    pause = {"do": "pause", "task": "a"}
+    _, answers = serve(store, (0.0, submitting(task("a"))), (10.0, pause), (20.0, pause), (30.0, {"do": "list"}))
+    assert "a task to pause must be running or waiting; 'a' is paused at step" in answers[2]["error"]
+    done = [{"do": each, "task": "a", "priority": 1} for each in ("pause", "cancel", "priority")]
+    resume = (0.0, {"do": "resume", "task": "a"})
+    _, answers = serve(store, resume, *((500.0, each) for each in done))
+    assert all("'a' is finished at step 100" in answer["error"] for answer in answers[1:])
+
+
+def test_a_run_takes_nothing_on(store):
+    script = Script((0.0, submitting(task("b"))), (0.0, {"do": "clone", "task": "a"}))
+    carry_out(controller(workload(task("a")), store, engine=Ticking(world()), observe=script))
+    for verb, answer in zip(("submit", "clone"), script.answers, strict=True):
+        assert answer["error"].startswith(f"{verb} must go to a daemon; this controller carries one workload")
+
+
+# Cloning, as far as it goes without training
+
+
+def test_a_fresh_clone_differs_in_what_was_changed(store, program):
+    reference = f"{program}:f"
+    original = Task(name="a", program=task("a").program, stop=task("a").stop, parameters={"rate": 0.3})
+    original = to_json(original) | {"program": {"reference": reference, "source": ""}}
+    request = {"do": "submit", "submission": _read({"tasks": [original], "priority": 3})}
+    found, answers = serve(
+        store,
+        (0.0, request),
+        (10.0, {"do": "clone", "task": "a", "parameters": {"rate": 0.1}}),
+        (10.0, {"do": "clone", "task": "a", "parameters": {}, "name": "same"}),
+        (10.0, {"do": "clone", "task": "a", "parameters": {"rat": 0.1}}),
+        (10.0, {"do": "clone", "task": "a", "parameters": [1]}),
+        (10.0, {"do": "clone", "task": "a", "parameters": {"rate": 0.1}}),
+        (10.0, {"do": "clone", "task": "a", "warm": True}),
+        (10.0, {"do": "clone", "task": "a", "name": "x/y"}),
+    )
+    assert answers[1] == {"done": "a, rate=0.1 begins fresh", "task": "a, rate=0.1"}
+    clone = next(each for each in found.tasks.values() if each.name == "a, rate=0.1")
+    assert (dict(clone.parameters), clone.begins_with, clone.stop.steps) == ({"rate": 0.1}, "", 100)
+    assert found.progress[clone.identity].priority == 3
+    errors = [answer.get("error", "") for answer in answers]
+    assert "it takes ['rate', 'seed'], not 'rat'. Did you mean 'rate'?" in errors[3]
+    assert "changed parameters must be an object" in errors[4]
+    assert "a task must have a name of its own; 'a, rate=0.1' is pending" in errors[5]
+    assert "a task must have saved something to be cloned warm" in errors[6]
+    assert "a task's name must be non-empty, without '/'" in errors[7]
+    assert set(statuses(found).values()) == {"finished"}
+
+
+# What clients send, as their threads read it
+
+
+def request(program, **changes):
+    given = to_json(task("a")) | {"program": {"reference": f"{program}:f", "source": "whatever they say"}}
+    return {"tasks": [given | changes.pop("task", {})], **changes}
+
+
+def test_a_program_is_as_its_file_has_it(program):
+    (found,) = read_submission(request(program), now=0.0).tasks
+    assert found.program.source not in ("", "whatever they say")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "because"),
+    [
+        ({"tasks": []}, InvalidWorkload, "a submission must have a list of tasks, at least one"),
+        ({"tasks": "all"}, InvalidWorkload, "a submission must have a list of tasks, at least one"),
+        ({"tasks": [3]}, InvalidRecord, "Task must be an object, got 3"),
+        ({"task": {"stop": {}}}, InvalidWorkload, "a task must stop after a number of steps or of epochs"),
+        ({"task": {"code": "rm"}}, InvalidRecord, "Task must be one with fields among"),
+        ({"task": {"begins_with": "ab"}}, InvalidWorkload, "clone one to begin warm"),
+        ({"task": {"program": {"reference": "pickle:f"}}}, InvalidWorkload, "which only the submitting process holds"),
+        (
+            {"task": {"program": {"reference": "a.py:f"}}},
+            InvalidWorkload,
+            "must be given by its whole path, got 'a.py'",
+        ),
+        ({"task": {"program": {"reference": "/no/a.py:f"}}}, InvalidWorkload, "task 'a': a program's file must exist"),
+        ({"workload": 3}, InvalidWorkload, "a workload's name must be text"),
+        ({"priority": -1}, InvalidWorkload, "a priority must be a number greater than 0"),
+        ({"deadline_seconds": 90.0}, InvalidWorkload, "a deadline must lie ahead; this one has passed 10 s ago"),
+        ({"deadline_seconds": "soon"}, InvalidWorkload, "a deadline must be a time in seconds since 1970, got 'soon'"),
+    ],
+)
+def test_a_submission_that_cannot_be_is_refused(program, changes, error, because):
+    with pytest.raises(error, match=r"(?s).*") as caught:
+        read_submission(
+            request(program, **changes) | ({"tasks": changes["tasks"]} if "tasks" in changes else {}), now=100.0
+        )
+    assert because in str(caught.value)
+
+
+def test_a_file_that_is_no_python_is_refused(tmp_path):
+    (tmp_path / "a.py").write_text("def f(:")
+    with pytest.raises(InvalidWorkload, match="must be valid Python") as caught:
+        read_submission(request(tmp_path / "a.py"), now=0.0)
+    assert isinstance(caught.value.__cause__, ProgramError)
+
+
+# Whatever is asked
+
+
+@pytest.mark.parametrize("decider", [None, SHARED])
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_whatever_is_asked_and_however_often_it_restarts_no_law_is_broken(decider, seed):
+    ways = {"on": cluster(2), "decider": decider, "objective": "makespan"}
+    chance = random.Random(seed)
+    tasks = [task(f"t{n}", steps=chance.randrange(1, 300), family=chance.choice("fgh")) for n in range(6)]
+
+    def asked():
+        verb = chance.choice(["pause", "resume", "cancel", "priority", "list", "submit"])
+        if verb == "submit":
+            return submitting(chance.choice(tasks))
+        return {"do": verb, "task": chance.choice(tasks).name, "priority": chance.choice([0.5, 1, 4])}
+
+    def script():
+        begin = engine.now()
+        return sorted(((begin + chance.uniform(0, 300), asked()) for _ in range(12)), key=lambda line: line[0])
+
+    with Store(None, write=True) as store:
+        engine = Ticking(world())  # its worker's disks outlive the daemon
+        for _ in range(3):
+            until = engine.now() + 300
+            serve(store, (0.0, {"do": "list"}), *script(), engine=engine, until=until, **ways)
+        lines = [(0.0, {"do": "resume", "task": each.name}) for each in tasks]
+        found, _ = serve(store, *lines, engine=engine, **ways)
+        assert set(statuses(found).values()) <= {"finished"}
+        for record in tasks:
+            attempts = [event.attempt for event in events_of(store, "started", record)]
+            assert attempts == list(range(1, len(attempts) + 1))
+            starts = [event.data["step"] for event in events_of(store, "started", record)]
+            assert starts == sorted(starts)  # what was saved is never trained again
+
+
+def test_where_no_decision_can_be_made_it_says_so_and_goes_on(store):
+    def allocate(problem):
+        tasks = [member.task for family in problem.families for member in family.members]
+        if len(tasks) > 1:
+            raise NoFeasiblePlan("two are too many")
+        return POLICIES["max_min_fairness"](problem)
+
+    found, answers = serve(
+        store,
+        (0.0, submitting(task("a", steps=500))),
+        (100.0, submitting(task("b", steps=100))),
+        (300.0, {"do": "list"}),
+        (310.0, {"do": "cancel", "task": "a"}),
+        decider=Sharing(policy=allocate, round_seconds=ROUND),
+    )
+    assert answers[2]["tasks"][1]["why"] == "no decision can be made: two are too many"
+    assert statuses(found) == {"a": "cancelled", "b": "finished"}
+    (warned,) = events_of(store, "warned")
+    assert warned.data["message"] == "no decision could be made: two are too many"
+
+
+def test_many_tasks_are_taken_on_at_once(store):
+    many = [task(f"t{n}", steps=10) for n in range(3000)]
+    script = Script((0.0, submitting(*many)), (0.0, {"do": "list"}), (0.0, submitting(many[0])))
+    found = controller(standing(store), store, engine=Ticking(world()), observe=script)
+    for line in script.lines:
+        found.post("request", request=line[1], reply=script.answers.append)
+    found.post("stop")
+    found.run()
+    assert len(script.answers[1]["tasks"]) == 3000
