@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (200, 20, (0, 1, 2))
+    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (120, 12, (0, 1, 2))
     options = {"steps": steps, "every": every, "quick": arguments.quick}
     cases = [(name, mode, kind, seed) for name in PROGRAMS for kind in KINDS for mode in AGES for seed in seeds]
     if arguments.quick:

@@ -35,7 +35,7 @@ class FrozenDict(Mapping[str, Any]):
 
     def __init__(self, items: Mapping[str, Any] = types.MappingProxyType({})) -> None:
         if items.__class__ is FrozenDict:
-            self._items: dict[str, Any] = items._items  # type: ignore[attr-defined]
+            self._items: dict[str, Any] = items._items
             return
         # Most values are plain, and events hold tens of thousands of them.
         self._items = {str(key): value if value.__class__ in _PLAIN else freeze(value) for key, value in items.items()}

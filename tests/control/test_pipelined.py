@@ -80,6 +80,8 @@ def carry_on(folder: Path, *, devices: int, observe):
 
 
 @pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_pipeline_outlives_its_ranks_and_some_of_its_devices(tmp_path):
     (tmp_path / "sweep.py").write_text(SWEEP)
     struck = []

@@ -24,7 +24,7 @@ class Scheduling(Deciding):
 
     def __init__(self, state: State, *, planner: Callable[[Problem], Plan]) -> None:
         self._state, self._planner = state, planner
-        self._moving: set[str] = set()
+        self._moving: frozenset[str] = frozenset()
         self._idles, self._asked_until = False, 0.0
 
     def plan(self) -> Plan:
@@ -86,7 +86,7 @@ class Scheduling(Deciding):
         assert running.placement is not None
         self._idles = True
         if self._moving & running.tasks:
-            self._moving = set()
+            self._moving = frozenset()
             return "what ran is placed anew"
         if any(self._state.ledger[task].status in ("pending", "paused", "cancelled") for task in running.tasks):
             return "a placement ended before its tasks"

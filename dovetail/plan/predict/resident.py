@@ -12,8 +12,8 @@ from dovetail.vocabulary import InvalidRecord, Kind, Option, Profile
 
 # A worker with torch and a CUDA context holds about this much host memory before the model has a byte.
 CUDA_HOST_BYTES = 2 << 30
-# What each further part adds to a step: its kernels have fewer rows, its gradients are added to the others', and dropout
-# draws for the whole batch again. Measured 0.2 to 0.3 on one CPU thread with dropout after every layer.
+# What each further part adds to a step: its kernels have fewer rows, its gradients are added to the others', and
+# dropout draws for the whole batch again. Measured 0.2 to 0.3 on one CPU thread with dropout after every layer.
 PART_SECONDS = 0.2
 
 
