@@ -96,7 +96,7 @@ An option's knobs say everything, for orders and tests that choose by hand (`PIP
 |---|---|
 | `timetable` | `1f1b` (the default), `gpipe`, `interleaved`, `zero_bubble`; `stashing`, `vertical_sync`, `2bw` |
 | `stages` | names of each stage's layers; without it about as many layers each |
-| `replicas` | ranks of each stage, such as `(2, 1, 1)`; with a flush and without |
+| `replicas` | ranks of each stage, such as `(2, 1, 1)`; with a flush and without, not with `zero_bubble` or `interleaved` |
 | `copies` | so many times every stage's replicas |
 | `microbatches` | of a step, a multiple of `accumulate`: batches are divided by rows |
 | `chunks` | stages on each rank, of `interleaved` |
@@ -117,18 +117,18 @@ code are equal up to the order of sums.
 
 ### What delay does to learning
 
-The literature: under a delay of a single step AdamW can end worse, the more so the larger the model and the rate, for
-its second moment and its direction are of other weights than those it moves; SGD with momentum and Muon hold. PipeMare
-divides rates by the delay at first. `bench/convergence.py` measures all of this on two recipes; choose by its table,
-and use `1f1b` where in doubt: with m microbatches at p stages it costs (p−1)/(m+p−1) of the time and nothing else.
+A study of 2026 finds that under a delay of a single step AdamW ends worse while Muon does not; PipeDream reports that
+SGD with momentum holds. `bench/convergence.py` measures all of these on two small recipes; choose by its table, and
+use `1f1b` where in doubt: with m microbatches at p stages it costs (p−1)/(m+p−1) of the time and nothing else.
 
 ### When a rank dies or stalls
 
 A dead process is noticed at once, one without heartbeats after 20 s. Heartbeats say what a rank is at, and for how long
 it has neither begun anything nor computed: where all ranks within a step are idle for 15 s, the one that does not wait
-for another is ended by name, with its last action. A rank that computes is never idle, however long its step. The
-first step is exempt, for a model may be compiled in it. Control goes on from the last checkpoint, with stages for the
-devices that remain, or on one.
+for another is ended by name, with its last action. A rank that uses its core counts as computing, however long its
+step; one that sleeps for longer within a step, waiting for a network say, would be ended wrongly. The first step is
+exempt, for a model may be compiled in it. Control goes on from the last checkpoint, with stages for the devices that
+remain, or on one.
 
 ### Limits
 
