@@ -117,6 +117,7 @@ def test_each_thing_that_must_not_be_is_told(tmp_path, sql, more, message):
     assert any(message in line for line in broken(tmp_path, sql=sql, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_few_kills_break_nothing():
     environment = os.environ | {"COLUMNS": "200"}
@@ -132,6 +133,7 @@ def test_what_is_loaded_at_first_use_is_no_growth_and_what_grows_after_that_is_s
     assert warm_seconds(held[60:], 100.0) == 20.0  # nothing was loaded: from a share of the time on
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_short_soak_leaves_nothing_behind():
     environment = os.environ | {"COLUMNS": "200"}

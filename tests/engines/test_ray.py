@@ -136,6 +136,7 @@ def test_each_node_is_found_with_its_cores(ray):
     assert [device.index for device in ray.cluster.devices][:2] == [cores[n % len(cores)] for n in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("technique", "count"), [("resident", 2), ("replicate", 2)])
 def test_what_is_learned_equals_what_is_learned_locally_to_the_bit(ground, local, technique, count):
     task = task_of(ground, "tower")
@@ -189,6 +190,7 @@ def test_a_silent_worker_is_lost(ground):
     assert not process.is_running()
 
 
+@pytest.mark.slow
 def test_a_run_survives_the_loss_of_a_node(ray, ground, local, tmp_path):
     """One of two nodes goes like a machine that loses power; what ran there goes on elsewhere, and learns as much."""
     tasks = [task_of(ground, "tower", parameters={"seed": seed}) for seed in range(2)]
