@@ -96,7 +96,7 @@ An option's knobs say everything, for orders and tests that choose by hand (`PIP
 |---|---|
 | `timetable` | `1f1b` (the default), `gpipe`, `interleaved`, `zero_bubble`; `stashing`, `vertical_sync`, `2bw` |
 | `stages` | names of each stage's layers; without it about as many layers each |
-| `replicas` | ranks of each stage, such as `(2, 1, 1)`; with a flush and without, not with `zero_bubble` or `interleaved` |
+| `replicas` | ranks of each stage, such as `(2, 1, 1)`; not with `zero_bubble` or `interleaved` |
 | `copies` | so many times every stage's replicas |
 | `microbatches` | of a step, a multiple of `accumulate`: batches are divided by rows |
 | `chunks` | stages on each rank, of `interleaved` |
