@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +19,14 @@ from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.keeping import Keeping
 from dovetail.train.spill.knobs import Knobs
-from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.machinery import Machinery, Room
 from dovetail.train.spill.parking import Parking
-from dovetail.train.spill.segments import Entry, LiveSegment, prepare
+from dovetail.train.spill.segments import LiveSegment, prepare
 from dovetail.train.spill.spilled import Spilled
+from dovetail.train.spill.stepping import Stepping
 from dovetail.train.spill.streaming import Itinerary, UsedWhileAway
 from dovetail.train.spill.timing import Timing
-from dovetail.train.spill.updates import Groups, Job, add_up, part, step
+from dovetail.train.spill.updates import part
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.vocabulary.units import show_bytes
 
@@ -37,7 +36,6 @@ _MARGIN = 0.03
 _DEEPEST = 5
 # Parameters a second: 28 bytes each through some 3 TB/s. Only where clipping makes them wait are they not timed.
 _DEVICE_UPDATES = 1e11
-_rounds = itertools.count()
 
 
 class SpillSession(LoopSession):
@@ -93,12 +91,15 @@ class SpillSession(LoopSession):
         self._itinerary = Itinerary()
         self._machinery.itineraries.update(dict.fromkeys(self._segments, self._itinerary))
         self._keeping.begin(self._machinery.memory, settled=self._settled)
+        self._stepping = Stepping(
+            training, self._parts, keeping=self._keeping, machinery=self._machinery, device=self._device
+        )
         self._spilled = Spilled(
             training.model,
             self._segments,
             streamer=self._machinery.streamer,
             itinerary=self._itinerary,
-            complete=self._complete,
+            complete=self._stepping.complete,
             turnstile=turnstile,
             norms=self._waits and training.accumulate == 1,
             half_inputs=training.precision == "bf16-pure",
@@ -106,12 +107,8 @@ class SpillSession(LoopSession):
         self._spilled.recompute, self._spilled.ahead = knobs.recompute or knobs.offload, _DEEPEST
         if knobs.offload:
             self._park()
-        self._last, self._holds, self._has_changed, self._began = False, False, False, 0
-        self._settled_step = self._bytes_before_step = 0
+        self._began = self._settled_step = self._bytes_before_step = 0
         self._timing: Timing | None = None
-        self._held: list[Job] = []
-        self._early: set[LiveSegment] = set()
-        self._groups: Groups = ()
         if self._owns_machinery:
             self._machinery.furnish([self.room])
 
@@ -269,7 +266,6 @@ class SpillSession(LoopSession):
         before = _Before(self._training.model, self._random, buffers=first)
         better: Callable[[], None]
         while True:
-            self._has_changed = False
             try:
                 return self._step_once(batches, holds=first or self._waits)
             except UsedWhileAway as error:
@@ -279,7 +275,7 @@ class SpillSession(LoopSession):
             except torch.OutOfMemoryError:
                 rung = self._next_rung()
                 has_buffers = any(True for _ in self._training.model.buffers())
-                if rung is None or self._has_changed or (has_buffers and not first):
+                if rung is None or self._stepping.has_changed or (has_buffers and not first):
                     raise
                 better = rung
             # Not within `except`, where the error keeps everything alive that the failed attempt had made.
@@ -292,8 +288,7 @@ class SpillSession(LoopSession):
         self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
-        self._groups = [_settings(group) for group in self._optimizer.param_groups]
-        self._round, self._holds = next(_rounds), holds
+        self._stepping.begin(self._optimizer.param_groups, holds=holds)
         if not self._settled and self._owns_machinery:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._bytes_before_step = torch.cuda.memory_allocated(self._device)
@@ -301,16 +296,17 @@ class SpillSession(LoopSession):
         metrics: Mapping[str, Any] = {}
         backward = self._backward(batches)
         for number in range(len(batches)):
-            self._last = number == len(batches) - 1
-            self._spilled.begin(last=self._last)
+            last = number == len(batches) - 1
+            self._stepping.microbatch(last=last)
+            self._spilled.begin(last=last)
             loss, metrics = next(backward)
             self._spilled.end()
             losses.append(loss)
-        self._complete_early_ones()
+        self._stepping.complete_early_ones()
         if not self._settled and self._owns_machinery:
             self._see_work()
         report = self._report(losses, metrics)
-        self._update_held()
+        self._stepping.update_held()
         self._advance_schedule()
         return report
 
@@ -318,112 +314,6 @@ class SpillSession(LoopSession):
         if self._training.schedule is not None:
             self._optimizer._opt_called = True  # type: ignore[attr-defined]  # parts of it were stepped
             self._training.schedule.step()
-
-    def _complete(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None) -> None:
-        """A segment's gradients of this microbatch are there, or on their way to the host."""
-        if self._last:
-            self._early.discard(segment)
-        else:
-            self._early.add(segment)
-        if self._training.accumulate > 1 and landed is None:
-            for entry in arrived:
-                assert entry.gradient is not None
-                add_up(entry.master, entry.gradient)
-                entry.gradient = None
-        holds = self._holds or segment.is_read_late
-        if landed is not None and (self._training.accumulate > 1 or not holds):
-            self._submit(self._job(segment, arrived, landed, last=self._last and not holds))
-        if self._last and holds:
-            self._held.append(self._job(segment, arrived, landed, last=True))
-        elif self._last and landed is None:
-            self._update_kept(self._job(segment, arrived, None, last=True), None)
-
-    def _complete_early_ones(self) -> None:
-        """Segments that earlier microbatches gave gradients and the last did not have their update too."""
-        for segment in sorted(self._early, key=lambda segment: segment.index):
-            landed = None if segment.kept else self._machinery.lanes.mark()
-            job = self._job(segment, [], landed, last=True)
-            job.added_up = True
-            if self._holds:
-                self._held.append(job)
-            elif segment.kept:
-                self._update_kept(job, None)
-            else:
-                self._submit(job)
-        self._early.clear()
-
-    def _job(self, segment: LiveSegment, arrived: list[Entry], landed: Mark | None, *, last: bool) -> Job:
-        return Job(
-            segment=segment,
-            optimizer=self._parts[segment],
-            landed=landed,
-            present=arrived,
-            groups=self._groups,
-            round=self._round,
-            last=last,
-            expected=self._keeping.placing.expect,
-            finished=self._keeping.placing.updated,
-            zeros=self._keeping.placing.zeros(segment),
-            disk_bytes=self._keeping.disk_bytes(segment) if last else 0,
-        )
-
-    def _submit(self, job: Job) -> None:
-        self._has_changed = self._has_changed or job.last  # sums are forgotten where a step is given up
-        if job.last:
-            self._machinery.streamer.discard(job.segment)  # what is there will be out of date
-        self._machinery.updates.submit(job)
-
-    def _update_held(self) -> None:
-        scale = self._clip() if self._waits else None
-        on_host = self._on_host(scale) if scale is not None else None
-        held, self._held = sorted(self._held, key=lambda job: job.segment.index), []
-        for job in held:
-            if job.segment.kept:
-                self._update_kept(job, scale)
-            else:
-                job.scale, job.added_up = on_host, self._training.accumulate > 1
-                self._submit(job)
-
-    @torch.no_grad()
-    def _update_kept(self, job: Job, scale: torch.Tensor | None) -> None:
-        # One parameter after another, so that only one gradient at a time exists in full precision.
-        segment, self._has_changed = job.segment, True
-        assert segment.travel is not None
-        for entry in job.present:
-            if entry.gradient is not None:
-                entry.master.grad, entry.gradient = entry.gradient.to(entry.master.dtype), None
-                step(job.optimizer, job.groups, scale)
-        if self._training.accumulate > 1:
-            step(job.optimizer, job.groups, scale)
-        self._keeping.placing.refresh(segment)
-
-    def _clip(self) -> torch.Tensor:
-        """What gradients are to be multiplied by: as torch.nn.utils.clip_grad_norm_ has it.
-
-        Each gradient's norm is taken on the device as it comes, so that the whole is known when backward ends and no
-        gradient is read again for it. The updates could not begin earlier: that wait is what clipping costs here.
-        """
-        entries = sorted((e for s in self._segments for e in s.trainable), key=lambda entry: entry.number)
-        if self._training.accumulate > 1:
-            self.drain()
-            found = [torch.linalg.vector_norm(e.master.grad) for e in entries if e.master.grad is not None]
-        else:
-            found = [entry.norm for entry in entries if entry.norm is not None]
-            for entry in entries:
-                entry.norm = None
-        total = torch.linalg.vector_norm(torch.stack([norm.to(self._device) for norm in found]))
-        assert self._training.clip_norm is not None
-        return torch.clamp(self._training.clip_norm / (total + 1e-6), max=1.0)
-
-    def _on_host(self, scale: torch.Tensor) -> Callable[[], float]:
-        there = self._machinery.memory.scalar(scale.dtype)
-        landed = self._machinery.lanes.down(there, scale)
-
-        def value(source: torch.Tensor = scale) -> float:  # it holds on to what is being copied
-            landed.synchronize()
-            return float(there)
-
-        return value
 
     # Memory
 
@@ -486,8 +376,7 @@ class SpillSession(LoopSession):
         """Forget a step that failed before anything had changed."""
         self.drain()  # an update of the step before, or a sum, may be under way
         self._spilled.abandon()
-        self._held = []
-        self._early.clear()
+        self._stepping.forget()
         if self._spilled.timing is not None:
             self._spilled.timing = Timing(self._device)
         for segment in self._segments:
@@ -543,12 +432,6 @@ class SpillSession(LoopSession):
                 optimizer.state.clear()
                 optimizer.state.update({p: self._optimizer.state.pop(p) for p in own if p in self._optimizer.state})
             self._optimizer.state.clear()
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings as they are now: a schedule changes rates in place, even while updates go on."""
-    rest = {name: value for name, value in group.items() if name != "params"}
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in rest.items()}
 
 
 class _Before:

@@ -186,7 +186,8 @@ def test_every_stream_ends_and_no_task_is_faster_than_its_best(
     found = run(*arrivals, devices=devices, options=options, load_seconds=charged)
     assert found.seconds.keys() == {each.task for each in arrivals}
     for each in arrivals:
-        assert found.seconds[each.task] >= each.steps * best[each.family] * (1 - 1e-9) + charged
+        least = each.steps * best[each.family] * (1 - 1e-9) + charged
+        assert found.seconds[each.task] >= least - 1e-6  # what is due within a microsecond is due now
 
 
 def assert_nobody_is_in_two_places(controller: Controller) -> None:
