@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from invariants import Acknowledged, Findings, Step, acknowledged, at_work, check, witness_of
-from nemesis import Fault, Local, Nemesis, Place, RayNodes, begin, command
+from invariants import Acknowledged, Findings, Step, acknowledged, at_work, began, check, lost, witness_of
+from nemesis import Fault, Local, Nemesis, Place, RayNodes, begin, command, forgotten
 from reporting import Bar, finish
 from rich.console import Console
 
@@ -26,6 +26,8 @@ SAVE_EVERY = 10
 PATIENCE_SECONDS = 300.0
 # Recovery is measured where training was under way when the fault came: a step within so many seconds before it.
 AT_WORK_SECONDS = 1.0
+# A nemesis that finds nobody in so many rounds on end is blind.
+ROUNDS_WITHOUT_FAULTS = 5
 
 
 class Round:
@@ -33,10 +35,12 @@ class Round:
 
     def __init__(self, place: Place, folder: Path) -> None:
         self._place, self.home, self._log = place, folder / "store", folder / "log"
-        folder.mkdir(parents=True)
+        self._temporary = folder / "tmp"
+        self._temporary.mkdir(parents=True)
         self.witness = Path(os.environ["DOVETAIL_WITNESS"])
         self.witness.unlink(missing_ok=True)
         self.seen: Acknowledged = {}
+        self.lost: list[str] = []
         self.starts = 0
 
     def run(self, nemesis: Nemesis | None = None) -> None:
@@ -45,13 +49,13 @@ class Round:
         while code == -9:  # killed, and not by its own doing: start it again
             self.starts += 1
             words = command(self._place, SWEEP, self.home, save_every=SAVE_EVERY)
-            process = begin(words, dict(os.environ), self._log)
+            process = begin(words, os.environ | {"TMPDIR": str(self._temporary)}, self._log)
             if nemesis:
                 nemesis.rest()
             heard, size = time.monotonic(), 0
             while (code_or_none := process.poll()) is None:
                 if nemesis:
-                    nemesis.strike(process.pid, lambda: at_work(self.witness), self._note)
+                    nemesis.strike(process.pid, self._training, self._note)
                 time.sleep(0.02)
                 grown = self.witness.stat().st_size if self.witness.exists() else 0
                 if grown != size:
@@ -63,23 +67,46 @@ class Round:
         if code != 0:
             raise RuntimeError(f"dovetail run ended with {code}; see {self._log}")
 
+    def forgotten(self) -> list[str]:
+        """The temporary files that it left, however often it was killed."""
+        return forgotten(self._temporary, self.home)
+
+    def _training(self) -> set[int]:
+        """The processes that train now. Those of trials are none: everybody trains here before the first attempt."""
+        now = at_work(self.witness)
+        return now if now and began(self.home) else set()
+
     def _note(self) -> None:
-        self.seen |= acknowledged(self.home)
+        # What was lost and trained again is lost all the same: so now, and not only at the end.
+        now = acknowledged(self.home)
+        self.lost += lost(self.seen, now)
+        self.seen |= now
 
 
-def recovery_seconds(fault: Fault, witness: list[Step]) -> float | None:
-    """From a fault to the next step on the cores that it hit; None where nothing was trained there, or nothing more
-    was to be."""
+def met_at_work(fault: Fault, trained: list[Step]) -> list[Step]:
+    """The last steps before a fault of the trainings that it ended; none where it met no training."""
     if not fault.kind.endswith(("killed", "lost", "notice", "stopped")):
-        return None
-    controller = fault.kind.startswith("controller")
-    cores = {core for step in witness for core in step.cores} if controller or not fault.cores else set(fault.cores)
-    there = [step for step in witness if cores & set(step.cores)]
-    mine = [step for step in there if controller or not fault.cores or step.process == fault.process]
-    if not any(fault.at - AT_WORK_SECONDS < step.at <= fault.at for step in mine):
-        return None
-    before = {step.build for step in there if step.at <= fault.at}
-    return next((step.at - fault.at for step in there if step.at > fault.at and step.build not in before), None)
+        return []
+    near = {step.build: step for step in trained if fault.at - AT_WORK_SECONDS < step.at <= fault.at}
+    if fault.kind.startswith("controller"):
+        return list(near.values())
+    if fault.kind == "node lost":  # which were on it is seen by their taking no more steps
+        on = {step.build for step in trained if step.at > fault.at + AT_WORK_SECONDS}
+        return [step for build, step in near.items() if build not in on]
+    return [step for step in near.values() if step.process == fault.process]
+
+
+def recovery_seconds(fault: Fault, trained: list[Step], *, bound: bool) -> float | None:
+    """From a fault to the next step of another attempt on the cores that it hit; where processes keep to none (or
+    nothing more was to be trained there), to the next step of the tasks that it hit. None where it met no training, or
+    their last steps. `trained` are the steps of attempts, without those of trials."""
+    hit = met_at_work(fault, trained)
+    before = {step.build for step in trained if step.at <= fault.at}
+    later = [step for step in trained if hit and step.at > fault.at and step.build not in before]
+    cores = {core for step in hit for core in step.cores} if bound else set()
+    marks = {step.mark for step in hit}
+    there = [step for step in later if cores & set(step.cores)] or [step for step in later if step.mark in marks]
+    return min((step.at - fault.at for step in there), default=None)
 
 
 def main() -> int:
@@ -92,7 +119,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     kills = min(arguments.kills, 5) if arguments.quick else arguments.kills
-    tasks, steps = (3, 150) if arguments.quick else (8, 400)
+    tasks, steps = (3, 600) if arguments.quick else (8, 1000)
     folder = Path(tempfile.mkdtemp(prefix="dovetail-chaos-"))
     # Before there is a cluster: some of its processes have the variables of when it began.
     os.environ |= {
@@ -121,8 +148,19 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     undisturbed = Round(place, folder / "undisturbed")
     undisturbed.run()
     nemesis = Nemesis(place, seed=seed, kills=kills, every_seconds=every)
-    found: dict[str, Any] = {"wrong": [], "redone": [], "recovered": {}, "rounds": 0, "starts": 0, "steps": 0}
-    while not nemesis.satisfied:
+    expected: dict[str, Any] = {
+        "reference": undisturbed.home,
+        "save_every": SAVE_EVERY,
+        "tasks": tasks,
+        "steps": steps,
+        "bound": place.bound,
+    }
+    found: dict[str, Any] = {"recovered": {}, "met": {}, "redone": [], "forgotten": []}
+    found |= dict.fromkeys(("rounds", "starts", "steps", "finished", "noted", "idle"), 0)
+    # What the others are held against must be sound itself.
+    itself = check(undisturbed.home, witness_of(undisturbed.witness), seen={}, **expected)
+    found["wrong"] = [f"undisturbed: {line}" for line in itself.wrong]
+    while not nemesis.satisfied and not found["wrong"] and found["idle"] < ROUNDS_WITHOUT_FAULTS:
         begun = len(nemesis.faults)
         one = Round(place, folder / f"round-{found['rounds']}")
         try:
@@ -131,16 +169,8 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
             found["wrong"].append(str(error))
             break
         witness = witness_of(one.witness)
-        findings = check(
-            one.home,
-            witness,
-            reference=undisturbed.home,
-            save_every=SAVE_EVERY,
-            steps=steps,
-            seen=one.seen,
-            bound=place.bound,
-        )
-        add(found, one, findings, nemesis.faults[begun:], witness)
+        findings = check(one.home, witness, seen=one.seen, **expected)
+        add(found, one, findings, nemesis.faults[begun:], witness, bound=place.bound)
         console.print(
             f"round {found['rounds']}: {len(nemesis.faults) - begun} faults, {one.starts} starts, "
             f"{nemesis.kills} of {kills} kills, {len(findings.wrong)} invariants broken",
@@ -155,15 +185,27 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     return found
 
 
-def add(found: dict[str, Any], one: Round, findings: Findings, faults: list[Fault], witness: list[Step]) -> None:
+def add(
+    found: dict[str, Any], one: Round, findings: Findings, faults: list[Fault], witness: list[Step], *, bound: bool
+) -> None:
     """Count in what came of a round."""
+    findings.wrong += one.lost
+    ended = sum(fault.kind == "controller killed" for fault in faults)
+    if one.starts - 1 > ended:
+        findings.wrong.append(f"its controller was killed {ended} times, and had to be started {one.starts} times")
     found["wrong"] += findings.wrong
     found["redone"] += findings.redone
     found["steps"] += findings.steps
+    found["finished"] += findings.finished
+    found["forgotten"] += one.forgotten()
+    found["noted"] += len(one.seen)
+    found["idle"] = 0 if faults else found["idle"] + 1
     found["rounds"] += 1
     found["starts"] += one.starts
+    trained = [step for step in witness if step.build in findings.trained]
     for fault in faults:
-        seconds = recovery_seconds(fault, witness)
+        found["met"][fault.kind] = found["met"].get(fault.kind, 0) + bool(met_at_work(fault, trained))
+        seconds = recovery_seconds(fault, trained, bound=bound)
         if seconds is not None:
             found["recovered"].setdefault(fault.kind, []).append(seconds)
 
@@ -173,14 +215,15 @@ def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Nam
     rows = []
     kinds = list(dict.fromkeys(fault.kind for fault in found["faults"]))
     every = [second for seconds in found["recovered"].values() for second in seconds]
-    for kind, count, seconds in [
-        *((kind, sum(f.kind == kind for f in found["faults"]), found["recovered"].get(kind, [])) for kind in kinds),
-        ("all", len(found["faults"]), every),
+    for kind, met, seconds in [
+        *((kind, found["met"].get(kind, 0), found["recovered"].get(kind, [])) for kind in kinds),
+        ("all", sum(found["met"].values()), every),
     ]:
         rows.append(
             {
                 "fault": kind,
-                "times": count,
+                "times": sum(kind in (fault.kind, "all") for fault in found["faults"]),
+                "met_training": met,
                 "recoveries": len(seconds),
                 "p50_seconds": quantile(seconds, 0.50),
                 "p95_seconds": quantile(seconds, 0.95),
@@ -189,12 +232,19 @@ def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Nam
         )
     print(
         f"{found['rounds']} rounds, {found['tasks']} tasks, {found['starts']} starts of dovetail run, {found['steps']} "
-        f"steps taken, {sum(found['redone'])} of them again, a save every {SAVE_EVERY}, seed {arguments.seed}"
+        f"steps taken, {sum(found['redone'])} of them again, a save every {SAVE_EVERY}, {found['noted']} metrics noted "
+        f"just before faults, seed {arguments.seed}"
     )
     for line in found["wrong"]:
         print(f"broken: {line}")
+    if found["forgotten"]:
+        print(f"left in temporary folders: {found['forgotten']}")
     bars = [
         Bar("kills", found["kills"], least=kills),
+        Bar("faults that met a training", sum(found["met"].values()), least=kills / 4),
+        Bar("share of tasks that finished", found["finished"] / found["tasks"] if found["tasks"] else 0.0, least=1),
+        Bar("metrics noted just before faults", found["noted"], least=1),
+        Bar("temporary files left", len(found["forgotten"]), most=0),
         Bar("invariants broken", len(found["wrong"]), most=0),
         Bar("steps redone by one attempt, at most", max(found["redone"], default=0), most=SAVE_EVERY),
     ]

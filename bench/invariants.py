@@ -47,11 +47,15 @@ class Attempt:
 
 @dataclasses.dataclass
 class Findings:
-    """What is wrong, and how many steps each attempt took that an earlier one had taken."""
+    """What is wrong, and what was looked at to find that, since nothing wrong in nothing proves nothing: how many steps
+    each attempt took that an earlier one had taken, how many tasks finished, the builds that were attempts, no trials.
+    """
 
     wrong: list[str] = dataclasses.field(default_factory=list)
     redone: list[int] = dataclasses.field(default_factory=list)
     steps: int = 0
+    finished: int = 0
+    trained: set[str] = dataclasses.field(default_factory=set)
 
 
 def acknowledged(home: Path) -> Acknowledged:
@@ -59,17 +63,43 @@ def acknowledged(home: Path) -> Acknowledged:
     try:
         with contextlib.closing(_opened(home)) as database:
             rows = database.execute("SELECT task, name, step, value FROM points").fetchall()
-    except sqlite3.OperationalError:  # the file or its tables are yet to come
+    except sqlite3.OperationalError as error:
+        if not any(words in str(error) for words in ("unable to open", "no such table")):
+            raise  # it is there, and cannot be read
         return {}
     return {(task, name, step): value for task, name, step, value in rows}
+
+
+def began(home: Path) -> bool:
+    """Whether an attempt of any task has begun."""
+    try:
+        with contextlib.closing(_opened(home)) as database:
+            return database.execute("SELECT 1 FROM events WHERE kind = 'started' LIMIT 1").fetchone() is not None
+    except sqlite3.OperationalError:
+        return False
+
+
+def lost(before: Acknowledged, now: Acknowledged) -> list[str]:
+    """What was acknowledged before and is not there now, or is another."""
+    keys = [key for key, value in before.items() if now.get(key) != value]
+    more = [f"... and {len(keys) - 3} more"] if len(keys) > 3 else []
+    return [f"{task}: {name} at step {step} was there, then gone or another" for task, name, step in keys[:3]] + more
 
 
 def witness_of(path: Path) -> list[Step]:
     """The witness's lines, in the order in which they were written."""
     if not path.exists():
         return []
-    lines = (json.loads(line) for line in path.read_text().splitlines())
-    return [Step(mark, build, step, process, at, tuple(cores)) for mark, build, step, process, at, cores in lines]
+    return list(_whole(path.read_text().splitlines()))
+
+
+def _whole(lines: Iterable[str]) -> Iterator[Step]:
+    """A writer that was killed where its line crosses from one page to the next leaves a part of it, and the line after
+    is joined to that; whoever reads while others write may find a part at the end."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            mark, build, step, process, at, cores = json.loads(line[line.rindex('["') :])
+            yield Step(mark, build, step, process, at, tuple(cores))
 
 
 def at_work(path: Path) -> set[int]:
@@ -78,9 +108,9 @@ def at_work(path: Path) -> set[int]:
         return set()
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()[1:]  # the first may be cut
+        lines = file.read().decode().splitlines()
     since = time.time() - 1.0
-    return {process for _, _, _, process, at, _ in map(json.loads, lines) if at > since}
+    return {step.process for step in _whole(lines) if step.at > since}
 
 
 def check(
@@ -89,12 +119,14 @@ def check(
     *,
     reference: Path,
     save_every: int,
+    tasks: int,
     steps: int,
     seen: Acknowledged,
     bound: bool = True,
 ) -> Findings:
-    """Everything that must hold of the run at `home`, next to the undisturbed one at `reference`. `seen` are the
-    metrics that its store held at some moment; `bound` says that each device is a core that its processes keep to."""
+    """Everything that must hold of the run of so many `tasks` at `home`, next to the undisturbed one at `reference`.
+    `seen` are the metrics that its store held at some moment; `bound` says that each device is a core that its
+    processes keep to."""
     found = Findings(steps=len(witness))
     with contextlib.closing(_opened(home)) as database:
         names = dict(database.execute("SELECT identity, name FROM tasks").fetchall())
@@ -104,15 +136,18 @@ def check(
                 "SELECT kind, task, attempt, at_seconds, data FROM events ORDER BY number"
             )
         ]
+    if len(set(names.values())) != tasks or len(names) != tasks:
+        found.wrong.append(f"{tasks} tasks were described; the store has {sorted(names.values())}")
     attempts = _attempts(rows)
-    _give(witness, {names[task]: each for task, each in attempts.items()}, found)
+    _give(witness, {names.get(task, task): each for task, each in attempts.items()}, found)
     for task, name in names.items():
         _ended_once(name, [row for row in rows if row[1] == task], steps, found)
         _steps(name, attempts[task], steps, save_every, found)
     _devices(rows, found)
+    _at_once([attempt for each in attempts.values() for attempt in each], found)
     if bound:
         _cores(witness, found)
-    _metrics(acknowledged(home), acknowledged(reference), seen, names, found)
+    _metrics(acknowledged(home), acknowledged(reference), seen, found)
     for task, name in names.items():
         _parameters(name, home / "checkpoints" / task, reference / "checkpoints" / task, steps, found)
     return found
@@ -136,14 +171,18 @@ def _attempts(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Attempt]]:
 
 
 def _give(witness: list[Step], attempts: dict[str, list[Attempt]], found: Findings) -> None:
-    """Give each build's steps to the attempt in whose time it took the first; what began in none was a trial."""
+    """Give each build's steps to the attempt in whose time it took the first; what began in none was a trial, and those
+    begin at the first step."""
     builds: dict[tuple[str, str], list[Step]] = defaultdict(list)
     for step in witness:
         builds[step.mark, step.build].append(step)
-    for (mark, _), steps in builds.items():
+    for (mark, build), steps in builds.items():
         owner = next((one for one in attempts.get(mark, ()) if one.start <= steps[0].at < one.end), None)
         if owner is None:
+            if steps[0].step != 1:
+                found.wrong.append(f"{mark}: process {steps[0].process} went on at step {steps[0].step} in no attempt")
             continue
+        found.trained.add(build)
         if owner.steps:
             found.wrong.append(f"{mark}: attempt {owner.number} was trained by two processes")
         owner.steps += steps
@@ -153,6 +192,7 @@ def _ended_once(name: str, rows: list[tuple[Any, ...]], steps: int, found: Findi
     ends = [data["step"] for kind, _, _, _, data in rows if kind == "finished"]
     if ends != [steps]:
         found.wrong.append(f"{name}: must finish once, at step {steps}; it finished at {ends}")
+    found.finished += ends == [steps]
     found.wrong += [f"{name}: failed: {data['reason']}" for kind, _, _, _, data in rows if kind == "failed"]
     saved = [data["step"] for kind, _, _, _, data in rows if kind == "saved"]
     if any(later <= earlier for earlier, later in itertools.pairwise(saved)):
@@ -190,6 +230,8 @@ def _devices(rows: Iterable[tuple[Any, ...]], found: Findings) -> None:
     placements: dict[str, str] = {}  # the placement of each task that runs
     for kind, task, _, _, data in rows:
         if kind == "started":
+            if not data["devices"]:
+                found.wrong.append(f"{data['placement']}: must have devices; it was given none")
             for device in data["devices"]:
                 if holds.get(device, data["placement"]) != data["placement"]:
                     found.wrong.append(f"{device}: given to {data['placement']} while {holds[device]} held it")
@@ -199,6 +241,20 @@ def _devices(rows: Iterable[tuple[Any, ...]], found: Findings) -> None:
             holds = {device: name for device, name in holds.items() if name != data["placement"]}
         elif kind == "lost" and data["reason"] == "its controller ended":
             holds = {device: name for device, name in holds.items() if name != placements.get(task)}
+
+
+def _at_once(attempts: Iterable[Attempt], found: Findings) -> None:
+    """From both: two attempts that were given one device did not train at the same time, unless side by side in one
+    process."""
+    by_device: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        for device in attempt.devices if attempt.steps else ():
+            by_device[device].append(attempt)
+    for device, each in by_device.items():
+        for before, after in itertools.pairwise(sorted(each, key=lambda attempt: attempt.steps[0].at)):
+            one, other = before.steps[-1], after.steps[0]
+            if other.at < one.at and other.process != one.process:
+                found.wrong.append(f"{device}: processes {one.process} and {other.process} trained on it at once")
 
 
 def _cores(witness: list[Step], found: Findings) -> None:
@@ -216,11 +272,10 @@ def _cores(witness: list[Step], found: Findings) -> None:
             until[core] = steps[-1]
 
 
-def _metrics(
-    final: Acknowledged, reference: Acknowledged, seen: Acknowledged, names: dict[str, str], found: Findings
-) -> None:
-    lost = [key for key, value in seen.items() if final.get(key) != value]
-    found.wrong += [f"{names.get(t, t)}: {name} at step {n} was there, then gone or another" for t, name, n in lost[:3]]
+def _metrics(final: Acknowledged, reference: Acknowledged, seen: Acknowledged, found: Findings) -> None:
+    found.wrong += lost(seen, final)
+    if not reference:
+        found.wrong.append("the undisturbed run must have metrics; it has none")
     if final != reference:
         apart = {key for key in final.keys() | reference.keys() if final.get(key) != reference.get(key)}
         found.wrong.append(f"{len(apart)} metrics are not those of the undisturbed run, such as {sorted(apart)[0]}")
@@ -229,24 +284,31 @@ def _metrics(
 def _parameters(name: str, one: Path, other: Path, steps: int, found: Findings) -> None:
     """The last checkpoints, bit by bit: parameters, optimizer, schedule, data position, random state."""
     ours, theirs = (_last(folder, steps) for folder in (one, other))
-    if ours is None or theirs is None:
+    if not ours or not theirs:
         found.wrong.append(f"{name}: must have a checkpoint of step {steps}")
         return
-    left, right = (dict(_contents(path)) for path in (ours, theirs))
-    apart = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
-    if apart:
-        found.wrong.append(f"{name}: {len(apart)} of {len(left)} parts are not bit-equal, such as {sorted(apart)[0]}")
+    right = dict(_contents(theirs[0]))
+    if not any(key.startswith("tensors/") for key in right):
+        found.wrong.append(f"{name}: a checkpoint must hold tensors; {theirs[0]} holds none")
+    for path in ours:
+        left = dict(_contents(path))
+        apart = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
+        if apart:
+            found.wrong.append(
+                f"{name}: {len(apart)} of {len(left)} parts are not bit-equal, such as {sorted(apart)[0]}"
+            )
 
 
-def _last(folder: Path, steps: int) -> Path | None:
-    return next(iter(sorted(folder.glob(f"step-{steps:09d}-attempt-*"))), None)
+def _last(folder: Path, steps: int) -> list[Path]:
+    return sorted(folder.glob(f"step-{steps:09d}-attempt-*"))
 
 
 def _contents(path: Path) -> Iterator[tuple[str, Any]]:
     for piece in sorted(path.glob("piece-*.safetensors")):
         with safe_open(piece, "pt") as file:
             for name in file.keys():  # noqa: SIM118  it is no dict
-                yield name, file.get_tensor(name).numpy().tobytes()
+                tensor = file.get_tensor(name)
+                yield f"tensors/{name}", (str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes())
     index = json.loads(json.loads((path / "index.json").read_text())["index"])
     # How far the store's knowledge lagged behind differs from run to run; what was learned must not.
     yield from ((f"values/{name}", value) for name, value in index["values"].items() if name != "progress")

@@ -100,7 +100,7 @@ class RayNodes:
 
     def workers(self, controller: int, recent: Callable[[], set[int]]) -> list[int]:
         """The processes that trained a moment ago: their names are Ray's business."""
-        return sorted(pid for pid in recent() if psutil.pid_exists(pid))
+        return sorted(recent())
 
     def lose_node(self, chance: random.Random) -> int:
         """Kill a node with all that runs on it; another one takes its place."""
@@ -126,8 +126,8 @@ class Nemesis:
         self._place, self._chance, self._wanted = place, random.Random(seed), kills
         self._every_seconds = every_seconds
         self._resume: list[tuple[float, int]] = []
-        self._due, self._patient = 0.0, False
         self.faults: list[Fault] = []
+        self.rest()
 
     @property
     def kills(self) -> int:
@@ -143,6 +143,7 @@ class Nemesis:
         """Wait a while before the next strike; mostly also until something is trained, since starting takes longer."""
         self._due = time.monotonic() + self._chance.uniform(0.1, 2 * self._every_seconds)
         self._patient = self._chance.random() < PATIENT
+        self._kind = self._chance.choices(list(self._place.faults), list(self._place.faults.values()))[0]
 
     def strike(self, controller: int, recent: Callable[[], set[int]], before: Callable[[], None]) -> None:
         """If it is time, do something to somebody; `before` is called just before that."""
@@ -152,8 +153,10 @@ class Nemesis:
             self._resume.remove((due, process))
         if self.satisfied or now < self._due or (self._patient and not recent()):
             return
-        kind = self._chance.choices(list(self._place.faults), list(self._place.faults.values()))[0]
+        kind = self._kind
         victims = [controller] if kind.startswith("controller") else self._place.workers(controller, recent)
+        if self._patient and not kind.startswith("controller"):
+            victims = sorted(set(victims) & recent())
         if not victims:
             return
         before()
@@ -177,9 +180,12 @@ class Nemesis:
 
     @staticmethod
     def _signal(process: int, number: int) -> bool:
+        """Whether it reached somebody: one who is dead and not buried takes any signal, and that is no fault."""
         try:
+            if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
+                return False
             os.kill(process, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, psutil.NoSuchProcess):
             return False
         return True
 
@@ -188,6 +194,14 @@ def command(place: Place, sweep: Path, home: Path, *, save_every: int) -> list[s
     """`dovetail run`, with bits before speed and a budget of retries that the nemesis does not use up."""
     words = [sys.executable, "-m", "dovetail", "run", str(sweep), "--exact", "--store", str(home), "--json", "--quiet"]
     return [*words, "--save-steps", str(save_every), "--retries", "1000000", *place.options]
+
+
+def forgotten(temporary: Path, home: Path) -> list[str]:
+    """What runs left in their temporary folder, and in the scratch of their store."""
+    # torch keeps a cache of its own there, on purpose.
+    found = [each.name for each in temporary.iterdir() if not each.name.startswith("torchinductor")]
+    scratch = home / "scratch"
+    return sorted(found + [f"scratch/{each.name}" for each in (scratch.iterdir() if scratch.is_dir() else ())])
 
 
 def begin(words: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":

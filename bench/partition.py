@@ -8,6 +8,9 @@ A stage on parts of several nodes is judged as one of m workers on the slower li
 Ours appears twice. *Ours* plans with our own times (`plan/partition`), in which a replicated stage pays for its own
 parameters. *Our search* is the same search given PipeDream's function: at equal rules, does it find less? Where its
 function is faulty, plans made for it are bad: `its plan, our times` says what they take when every stage pays.
+Its program also gives some nodes copies of one node's pipeline and other nodes other layers. Ours has that with our own
+times (rows in which nodes take turns); with its function it has not, because there a stage's time depends on which
+other stages share its nodes. That is the 2% of resnet18/graph_copy: nodes 0 to 2 with a 3-1 each, node 3 with the rest.
 Its answers are those it gave when it was run, rounded; they are recomputed here by its recurrence where cuts are few.
 CPU seconds of its own are as measured then.
 `python bench/partition.py [--check] [--quick]`

@@ -79,12 +79,15 @@ def strike(runs: Runs, order: Order, chance: random.Random) -> dict[str, Any] | 
     due = time.monotonic() + chance.uniform(0.0, 0.6)
     while time.monotonic() < due:
         events += runs.engine.wait()
-    if any(event.kind == "released" for event in events):
+    kinds = {event.kind for event in events}
+    if kinds & {"finished", "released"}:  # whoever is killed from here on has nothing left to lose
+        if "released" not in kinds:
+            runs.until("released")
         return None
     victim, sign = chance.randrange(2), signal.SIGKILL if chance.random() < 0.9 else signal.SIGSTOP
     os.kill(runs.engine.processes()[DEVICES[victim]], sign)
     start = time.monotonic()
-    events = runs.until("released")
+    events += runs.until("released")  # it may have finished before the kill, and only not been released yet
     seconds = time.monotonic() - start
     ends = [event for event in events if event.kind in ("finished", "lost", "failed")]
     if any(event.kind == "finished" for event in ends):
@@ -130,6 +133,9 @@ def main() -> int:
                 equal += all(torch.equal(state.tensors[n], tensor) for n, tensor in expected.tensors.items())
         finally:
             runs.engine.close()
+    for each in struck:
+        if not each["is_named"]:
+            print(f"{each['signal']} of rank {each['rank']} gave: {each['reason']}", file=sys.stderr)
     rows = [
         {
             "signal": sign,

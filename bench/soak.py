@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 from invariants import at_work
-from nemesis import Local, Nemesis, begin, command
+from nemesis import Local, Nemesis, begin, command, forgotten
 from reporting import Bar, finish
 
 SWEEP = Path(__file__).parent / "sweeps" / "witnessed.py"
@@ -113,18 +113,18 @@ def soak(seconds: float, every: float, seed: int, folder: Path) -> tuple[list[Sa
     process = begin(command(place, SWEEP, folder / "store", save_every=50), environment, folder / "log")
     samples = watch(process, nemesis, seconds, folder / "witness")
     assert process.poll() is None, (folder / "log").read_text()
+    seen = belonging(str(folder))
+    assert len(seen) > 1, f"a controller and its workers must be found by their mark; found: {seen}"
     process.send_signal(signal.SIGTERM)
     code = process.wait(STOPPING_SECONDS)
     time.sleep(1.0)
-    # torch keeps a cache of its own there, on purpose.
-    forgotten = sorted(each.name for each in (folder / "tmp").iterdir() if not each.name.startswith("torchinductor"))
-    if forgotten:
-        print(f"left in the temporary folder: {forgotten}")
+    if files := forgotten(folder / "tmp", folder / "store"):
+        print(f"left in temporary folders: {files}")
     left = {
         "exit_code": float(code),
         "processes": float(len(belonging(str(folder)))),
         "shared_memory": float(len(shared_memory() - before)),
-        "temporary": float(len(forgotten)),
+        "temporary": float(len(files)),
     }
     return samples, nemesis, left
 
@@ -188,6 +188,7 @@ def report(
     )
     growth = rows[-1]["resident_MiB"] / rows[0]["resident_MiB"] - 1 if len(rows) > 1 else float("nan")
     bars = [
+        Bar("faults", len(nemesis.faults), least=seconds / arguments.every / 4),
         Bar("processes left", left["processes"], most=0),
         Bar("shared memory left", left["shared_memory"], most=0),
         Bar("temporary files left", left["temporary"], most=0),

@@ -49,7 +49,9 @@ slowest stage is as fast as can be. `graph` comes from a `Profile` with layers, 
 - **Memory.** Every stage, the last one and plain replication included: weight versions, gradients, optimizer state,
   and the activations of all microbatches in flight, or with recomputation their inputs and one set of activations.
 - **Places.** Stages take neighbours along a row of devices, so one may hold part of a node, or one and a half; or equal
-  parts of the row each run a copy of the pipeline, as when every node holds one. Unlike kinds are tried in every order.
+  parts of the row each run a copy of the pipeline, as when every node holds one; or, with up to four nodes, devices of
+  some of them take turns in the row, so that each of these runs a copy of a part of the pipeline and other nodes the
+  rest. Unlike kinds are tried in every order.
 - **Ties.** Fewer devices, then fewer stages, then the first in order: the same question has the same answer.
 
 `best_shape` chooses depth × width × microbatch × recomputation for models of equal blocks, as PipeDream-2BW's planner
@@ -113,7 +115,8 @@ Tied weights belong to several stages with a flush: what later stages found is o
 backward, so that sums have the order of one device. Without a flush they are refused. Clipping is by the norm of all
 stages with a flush, and of each stage without one. A loss may draw random numbers before it calls its model; one that
 draws afterwards, or from Python's or NumPy's generators, is refused. Stages that do not follow the order of the model's
-code are equal up to the order of sums.
+code are equal up to the order of sums. With `zero_bubble` a weight that a layer holds and something outside of that
+layer uses too, in one stage, is refused by name in the first step: its gradients would be summed in another order.
 
 ### What delay does to learning
 
@@ -129,6 +132,23 @@ for another is ended by name, with its last action. A rank that uses its core co
 step; one that sleeps for longer within a step, waiting for a network say, would be ended wrongly. The first step is
 exempt, for a model may be compiled in it. Control goes on from the last checkpoint, with stages for the devices that
 remain, or on one.
+
+### What it looked like
+
+Ranks keep the times of their last step, and tell them when they save after twice as many steps as the last time.
+`dovetail timetable` draws a pipelined task's step as it was planned and, to the same scale, as it was measured; so does
+the report. Without a flush it is the time from one step's last backward at the first stage to the next one's. Here, a
+tower of eight equal layers on two busy cores: updates take less than the plan has for them, everything else longer.
+
+```text
+tower: 1f1b on n0:0, n0:1
+planned: 482.9 ms, 33% idle
+rank 0  F0F1....B0-F2B1-F3.B2-F4B3-F5.B4-F6B5-F7.B6-..B7-U--------------..............................................
+rank 1  ..F0-B0-F1B1-F2-B2-F3B3-F4-B4-F5B5-F6-B6-F7B7-U--------------.................................................
+measured in step 20: 828.0 ms, 20% idle
+rank 0  F0----F1--........B0---F2--...B1-----F3-----B2--.F4--....B3----F5----B4--F6-----.B5---.F7---B6-........B7---U-
+rank 1  ......F0----B0----F1-----B1---.F2----B2---..F3-----B3----F4---B4----.F5---B5----F6---B6---..F7----B7---U-.....
+```
 
 ### Limits
 

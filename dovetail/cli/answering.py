@@ -6,7 +6,7 @@ Exit codes: 0 all is well; 1 some task failed; 2 the input cannot be; 3 another 
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,3 +44,21 @@ def asked(store: Path, request: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         raise DovetailError(answer["error"])
     return answer
+
+
+def figures(given: list[str], option: str, example: str, *, read: Callable[[str], float] = float) -> dict[str, float]:
+    """What an option says that was given as names and numbers, as in `--price a100=2.50`.
+
+    >>> figures(["a100=2.50"], "--price", "a100=2.50")
+    {'a100': 2.5}
+    """
+    found = {}
+    for text in given:
+        name, equals, figure = text.rpartition("=")
+        try:
+            found[name] = read(figure)
+        except ValueError:
+            equals = ""
+        if not (name and equals):
+            raise DovetailError(f"{option} must be a name and a number, as in {option} {example}, got {text!r}.")
+    return found

@@ -3,7 +3,7 @@
 Only imported when the command runs; torch is not. `answering` has the exit codes.
 """
 
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli import simulate, tasks
-from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering
+from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering, figures
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
@@ -28,6 +28,9 @@ EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for
 AddressOption = Annotated[
     str, typer.Option(help="Of the Ray cluster: host:port, auto for this machine's, local to start one here.")
 ]
+DeadlineOption = Annotated[
+    list[str] | None, typer.Option(help="By when a task must have ended, from now: large=2h. May be repeated.")
+]
 NameOption = Annotated[str | None, typer.Option("--workload", help="Only this workload's tasks.")]
 
 
@@ -39,12 +42,19 @@ def run(
     save_steps: Annotated[int | None, typer.Option(help="Save each task every so many steps instead.")] = None,
     keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
     keep_bytes: Annotated[str | None, typer.Option(help="Bytes of checkpoints to keep of each task: '10 GiB'.")] = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="Where checkpoints go instead of the store: a directory, or s3://bucket/folder.")
+    ] = None,
     retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
     exact: Annotated[
         bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
     ] = False,
+    trial_seconds: Annotated[
+        float, typer.Option(help="How long trials beyond each family's first may take, about.", show_default=False)
+    ] = math.inf,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
+    deadline: DeadlineOption = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
@@ -61,8 +71,10 @@ def run(
             save_every_steps=save_steps,
             keep_count=keep,
             keep_bytes=_bytes(keep_bytes) if keep_bytes else None,
+            checkpoints=checkpoints,
             retries=retries,
             exact=exact,
+            trial_seconds=trial_seconds,
         )
         console = Console(stderr=True, quiet=quiet)
         result = verbs.run(
@@ -71,6 +83,7 @@ def run(
             settings=settings,
             engine=engine,
             address=address,
+            deadlines=_deadlines(deadline),
             progress=not quiet,
             before=lambda found: _print_lines(console, found.lines()),
         )
@@ -100,9 +113,7 @@ def plan(
         list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")
     ] = None,
     weight: Annotated[list[str] | None, typer.Option(help="Of a task, by name: large=3. May be repeated.")] = None,
-    deadline: Annotated[
-        list[str] | None, typer.Option(help="By when a task must have ended, from now: large=2h. May be repeated.")
-    ] = None,
+    deadline: DeadlineOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
     store: StoreOption = HOME,
     engine: EngineOption = "local",
@@ -121,17 +132,19 @@ def plan(
             objective=objective,
             explain=explain,
             solve_seconds=solve_seconds,
-            prices=_figures(price or [], "--price", "a100=2.50"),
-            weights=_figures(weight or [], "--weight", "large=3"),
-            deadlines=_figures(deadline or [], "--deadline", "large=2h", read=parse_seconds),
+            prices=figures(price or [], "--price", "a100=2.50"),
+            weights=figures(weight or [], "--weight", "large=3"),
+            deadlines=_deadlines(deadline),
             store=store,
             engine=engine,
             address=address,
             before=lambda changes: _print_lines(console, changes.lines()),
         )
         show.plan(found, as_json=as_json)
+        if not as_json and (drawn := planning.timetables(found, store=store)):
+            show.timetables(drawn)
         if output is not None:
-            typer.echo(planning.write_plan(found, output), err=True)
+            typer.echo(planning.write_plan(found, output, store=store), err=True)
 
 
 @app.command()
@@ -164,6 +177,22 @@ def show_(store: StoreOption = HOME, workload: NameOption = None, as_json: JsonO
         from dovetail.control import open_result
 
         show.result(open_result(store, workload=workload), as_json=as_json)
+
+
+@app.command()
+def timetable(
+    task: Annotated[str | None, typer.Argument(help="The task's name; or leave it out for all.")] = None,
+    store: StoreOption = HOME,
+    workload: NameOption = None,
+) -> None:
+    """Draw who computes which microbatch when in pipelined tasks: as planned, and as measured."""
+    with answering():
+        from dovetail.cli import show
+        from dovetail.store import Store
+        from dovetail.web.timetables import read_timetables
+
+        with Store(store) as opened:
+            show.timetables(read_timetables(opened, workload=workload, task=task))
 
 
 @app.command()
@@ -241,17 +270,8 @@ def _bytes(text: str) -> int:
         raise DovetailError(f"--keep-bytes: {error}") from None
 
 
-def _figures(given: list[str], option: str, example: str, *, read: Callable[[str], float] = float) -> dict[str, float]:
-    found = {}
-    for text in given:
-        name, equals, figure = text.rpartition("=")
-        try:
-            found[name] = read(figure)
-        except ValueError:
-            equals = ""
-        if not (name and equals):
-            raise DovetailError(f"{option} must be a name and a number, as in {option} {example}, got {text!r}.")
-    return found
+def _deadlines(given: list[str] | None) -> dict[str, float]:
+    return figures(given or [], "--deadline", "large=2h", read=parse_seconds)
 
 
 def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> None:

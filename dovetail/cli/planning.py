@@ -1,8 +1,10 @@
 """What `dt.plan` does with a problem once everything was measured: the joint planner, on this cluster or another."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.plan import PLANNERS, Problem, check, options
 from dovetail.plan.joint import plan as joint_plan
@@ -11,6 +13,9 @@ from dovetail.plan.roofline import predict_profiles
 from dovetail.plan.shadow import one_more
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Family, Kind, Member, Objective, Plan, Profile
+
+if TYPE_CHECKING:
+    from dovetail.web.timetables import Drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,16 +40,12 @@ class Wish:
             )
         if self.weights and Objective.parse(self.objective).name != "weighted":
             raise DovetailError(f"weights belong to objective 'weighted', got them with {self.objective!r}.")
-        late = [name for name, seconds in self.deadlines.items() if not seconds > 0]
-        if late:
-            raise DovetailError(f"a deadline must lie ahead, got {self.deadlines[late[0]]} s for {late[0]!r}.")
 
     def check_cluster(self, cluster: Cluster, names: Mapping[str, str]) -> Cluster:
         """The cluster with its prices; `names` are the tasks' by identity."""
-        for what, given in (("a weight", self.weights), ("a deadline", self.deadlines)):
-            unknown = sorted(set(given) - set(names.values()))
-            if unknown:
-                raise DovetailError(f"{what} must be for a task of the workload; there is no {unknown[0]!r}.")
+        unknown = sorted(set(self.weights) - set(names.values()))
+        if unknown:
+            raise DovetailError(f"a weight must be for a task of the workload; there is no {unknown[0]!r}.")
         priced = with_prices(cluster, self.prices)
         missing = [kind.name for kind, count in priced.counts() if count and not kind.price_per_hour > 0]
         if Objective.parse(self.objective).name == "spend" and missing:
@@ -65,7 +66,7 @@ def solved(problem: Problem, *, wish: Wish, names: Mapping[str, str]) -> Plan:
     # Deterministic work, about a second of one core for each unit; a quiet core takes about two.
     found = joint_plan(problem, work=wish.solve_seconds / 2)
     assert found.schedule is not None
-    check(found.schedule, problem.cluster, running=problem.running)
+    check(found.schedule, problem.cluster, running=problem.running, deadlines=problem.deadlines)
     if wish.explain:
         more = one_more(problem, found, work=wish.solve_seconds / 8)
         found = dataclasses.replace(found, explanation=(*found.explanation, *more))
@@ -111,16 +112,37 @@ def is_elsewhere(cluster: Cluster, here: Cluster) -> bool:
     return any(kind.name in SHEETS and kind.name not in kinds for kind in cluster.kinds)
 
 
-def write_plan(found: Plan, path: Path) -> Path:
-    """Write a plan as the page that a report is, with nothing run yet; gives its path."""
+def write_plan(found: Plan, path: Path, *, store: Path) -> Path:
+    """Write a plan as the page that a report is, with nothing run yet; gives its path. `store` has the profiles."""
     from dovetail.web.report import write_report
 
+    with _kept(found, store) as opened:
+        return write_report(opened, path)
+
+
+def timetables(found: Plan, *, store: Path) -> "list[Drawn]":
+    """The pipelines of a plan as they are to run, from what was measured in `store`."""
+    from dovetail.web.timetables import read_timetables
+
+    assert found.schedule is not None
+    if all(each.option.technique != "pipeline" for each in found.schedule.placements):
+        return []
+    with _kept(found, store) as opened:
+        return read_timetables(opened)
+
+
+@contextlib.contextmanager
+def _kept(found: Plan, store: Path) -> Iterator[Store]:
+    """A store with this plan, as if a controller had made it, and nothing run yet."""
     assert found.workload is not None
     name = found.workload.name
+    with Store(store) as measured:
+        profiles = measured.profiles()
     with Store(None, write=True) as opened:
-        opened.add(tasks=[(name, task) for task in found.workload.tasks], hardware=[("cluster", found.cluster)])
+        tasks = [(name, task) for task in found.workload.tasks]
+        opened.add(tasks=tasks, hardware=[("cluster", found.cluster)], profiles=profiles)
         opened.add_plan(found, workload=name, at_seconds=0.0)
-        return write_report(opened, path, workload=name)
+        yield opened
 
 
 class Remembering:
@@ -131,4 +153,4 @@ class Remembering:
 
     def __call__(self, problem: Problem) -> Plan:
         self.problem = problem
-        return PLANNERS["list"](problem)
+        return PLANNERS["list"](problem.without_deadlines())

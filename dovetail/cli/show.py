@@ -13,7 +13,9 @@ from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
+from dovetail.web.timetables import KEY, Drawn
 
+_RANK_COLUMNS = 8  # what stands before a rank's row
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
 
 
@@ -87,6 +89,18 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         console.print(
             Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
         )
+
+
+def timetables(found: Iterable[Drawn]) -> None:
+    """Who computes which microbatch when, planned above measured."""
+    found, console = list(found), Console()
+    if not found:
+        console.print("Nothing to draw: no task was planned as a pipeline, or has saved as one.")
+        return
+    for one in found:
+        for line in one.lines(columns=max(40, console.width - _RANK_COLUMNS)):
+            console.print(Text(line), soft_wrap=True)
+    console.print(Text(KEY, style="dim"))
 
 
 def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_json: bool = False) -> None:

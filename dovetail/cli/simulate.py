@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dovetail.cli.answering import JsonOption, answering
-from dovetail.vocabulary import Cluster, DovetailError
+from dovetail.cli.answering import JsonOption, answering, figures
+from dovetail.vocabulary import Cluster, DovetailError, Entity
 
 if TYPE_CHECKING:
     from dovetail.control.simulation.outcome import Outcome
@@ -54,11 +54,20 @@ def simulate(
         list[str] | None, typer.Option(help="Who is due what: max_min_fairness. May be repeated.")
     ] = None,
     cluster: Annotated[str, typer.Option(help="8xv100+16xp100+24xk80, or 42x8xv100 for 42 nodes of 8.")] = "8xv100",
+    price: Annotated[
+        list[str] | None, typer.Option(help="Of an hour of one device: v100=2.48. May be repeated.")
+    ] = None,
+    entity: Annotated[
+        list[str] | None, typer.Option(help="What an entity of the trace weighs to `hierarchical`: vision=2.")
+    ] = None,
     rounds: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
     between: Annotated[float, typer.Option(help="Seconds at least between two allocations.")] = 0.0,
     loads: Annotated[str, typer.Option(help="Arrivals so many times as fast; several to compare: 0.5,1,2.")] = "1",
     blind: Annotated[bool, typer.Option("--blind", help="Also each policy blind to kinds, to compare.")] = False,
     packed: Annotated[bool, typer.Option("--packed", help="Let two tasks share devices, where measured.")] = False,
+    predicted: Annotated[
+        bool, typer.Option("--predicted", help="With --packed: other pairs, too, as those measured let expect.")
+    ] = False,
     generate: Annotated[int | None, typer.Option(help="Draw so many tasks instead of reading a trace.")] = None,
     rate: Annotated[float, typer.Option(help="Of drawn tasks: how many arrive an hour.")] = 4.0,
     several: Annotated[bool, typer.Option("--several", help="Of drawn tasks: let some take 2 to 8 devices.")] = False,
@@ -75,9 +84,9 @@ def simulate(
 ) -> None:
     """Simulate a stream of tasks on a shared cluster: the loop that runs yours, with a virtual clock."""
     with answering():
-        from dovetail.plan.kinds import parse_cluster
+        from dovetail.plan.kinds import parse_cluster, with_prices
 
-        where = parse_cluster(cluster)
+        where = with_prices(parse_cluster(cluster), figures(price or [], "--price", "v100=2.48"))
         names = _policies(policy or ["max_min_fairness"])
         stream = _stream(
             trace,
@@ -86,15 +95,19 @@ def simulate(
             rate=rate,
             several=several,
             rates=rates,
-            packed=packed,
+            packed=packed or predicted,
             tasks=tasks,
             seed=seed,
         )
+        if predicted:
+            stream = _with_predicted_pairs(stream, where)
+        weights = figures(entity or [], "--entity", "vision=2")
         how: dict[str, Any] = {
             "round_seconds": rounds,
             "least_seconds_between": between,
             "load_seconds": load_seconds,
             "save_seconds": save_seconds,
+            "entities": [Entity(name=name, weight=weight) for name, weight in weights.items()],
             "outages": outages(where, stream, node_days=node_days, repair_seconds=repair_seconds, seed=seed),
         }
         blindness = [False, True] if blind else [False]
@@ -244,6 +257,16 @@ def _stream(
     return draw(generate, per_hour=rate, kinds=kinds, rates=rates, packed=packed, several=several, seed=seed)
 
 
+def _with_predicted_pairs(stream: "Stream", cluster: Cluster) -> "Stream":
+    """The stream with all pairs, and on the error stream what the predicted ones are worth."""
+    from dovetail.control.simulation.workloads import with_predicted_pairs
+
+    more, found = with_predicted_pairs(stream, cluster)
+    off = "" if math.isnan(found.error) else f"; of the measured pairs half would be less than {found.error:.0%} off"
+    typer.echo(f"{len(found.options)} pairs are predicted{off}", err=True)
+    return more
+
+
 def _figures(case: Case) -> dict[str, float]:
     found = case.outcome
     fairness = [value for _, value in found.fairness]
@@ -257,6 +280,7 @@ def _figures(case: Case) -> dict[str, float]:
         "starts_a_task": found.starts / len(found.seconds),
         "lost": found.lost,
         "late": len(found.missed),
+        "spend": found.spend,
         "cpu_seconds": found.cpu_seconds,
     }
 
@@ -276,6 +300,7 @@ _COLUMNS = {
     "starts_a_task": ("starts", ".1f"),
     "lost": ("lost", ".0f"),
     "late": ("late", ".0f"),
+    "spend": ("spend", ",.2f"),
     "cpu_seconds": ("CPU s", ".1f"),
 }
 
@@ -286,7 +311,7 @@ def _table(cases: Sequence[Case]) -> Table:
     columns = {
         name: shown
         for name, shown in _COLUMNS.items()
-        if name not in ("lost", "late") or any(each[name] for each in figures)
+        if name not in ("lost", "late", "spend") or any(each[name] for each in figures)
     }
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
     table.add_column("policy", no_wrap=True)

@@ -21,12 +21,11 @@ from dovetail.control import (
     Settings,
     answer,
     open_result,
-    remove_socket,
 )
 from dovetail.engines import LocalEngine, detect
 from dovetail.plan import PLANNERS, Problem
 from dovetail.plan.kinds import parse_cluster
-from dovetail.store import ControllerLock, Store
+from dovetail.store import ControllerLock, Store, clear_scratch, settle_checkpoints
 from dovetail.vocabulary import (
     Cluster,
     DovetailError,
@@ -66,9 +65,10 @@ def controlling(
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
         with _writing(home):
             engine = make(cluster, home=home, silence_seconds=silence_seconds)
-        server = CommandServer(lambda request: answer(current.result(), request), port=port)
+        server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
         stack.callback(server.close)
-        remove_socket(stack.enter_context(_lock(home, server.note)).left_behind)
+        stack.enter_context(_lock(home, server.note))
+        clear_scratch(home, keep=server.folder)
         store = stack.enter_context(Store(home, write=True))
         stack.callback(engine.close)
         controller = Controller(
@@ -107,8 +107,8 @@ def plan(
     `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
     are not here are predicted from what was measured here, and options on them are marked so. `objective` is the
     workload's own unless told otherwise; `explain` adds what one more device of each kind would buy. `deadlines` are
-    seconds from now by task name; they are kept, or refused. `engine` and `address` say where it is measured, as in
-    `dt.run`.
+    seconds from now by task name, besides the workload's own; they are kept, or refused. `engine` and `address` say
+    where it is measured, as in `dt.run`.
 
     `print(plan)` shows a table and why; `dt.run(plan)` runs it. What was measured stays in `store`: give `dt.run`
     the same one. A store that cannot be written is refused before anything starts:
@@ -119,7 +119,7 @@ def plan(
     Traceback (most recent call last):
     dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
-    workload = _named(workload)
+    workload = _due(_named(workload), deadlines)
     names = {task.identity: task.name for task in workload.tasks}
     wish = Wish(
         objective=str(Objective.parse(objective or workload.objective)),
@@ -127,8 +127,10 @@ def plan(
         solve_seconds=solve_seconds,
         prices=prices,
         weights=weights,
-        deadlines=deadlines,
+        deadlines=workload.deadlines,
     )
+    # Deadlines count from when the plan starts, not from before the measuring.
+    undated = dataclasses.replace(workload, deadlines={})
     planner, home = Remembering(), _made(Path(store))
     with contextlib.ExitStack() as stack:
         here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home))
@@ -138,7 +140,7 @@ def plan(
         if isinstance(cluster, str) and is_elsewhere(asked, here):
             here = _rated(here, store=store)
         controller = stack.enter_context(
-            controlling(workload, cluster=here, make=make, home=home, settings=Settings(), planner=planner)
+            controlling(undated, cluster=here, make=make, home=home, settings=Settings(), planner=planner)
         )
         before(controller.reconcile())
         controller.measure()
@@ -208,6 +210,7 @@ def run(
     settings: Settings | None = None,
     engine: str = "local",
     address: str = "auto",
+    deadlines: Mapping[str, float] = MappingProxyType({}),
     progress: bool = True,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
@@ -217,7 +220,8 @@ def run(
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows
     where every task stands. A second Ctrl-C ends at once what the first asks to save and stop. `engine` is `local`, or
     `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine belongs to, `local` for
-    one that is started for this run.
+    one that is started for this run. `deadlines` are seconds from now by task name, besides those of the workload or
+    the plan: a run that cannot keep them is refused, and one that comes to be late goes on as little late as it can.
 
     >>> run(Plan())
     Traceback (most recent call last):
@@ -226,9 +230,11 @@ def run(
     workload = what.workload if isinstance(what, Plan) else what
     if workload is None:
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
-    workload = _named(workload)
+    workload, home = _due(_named(workload), deadlines), _made(Path(store))
+    with _writing(home):
+        settle_checkpoints(home, settings.checkpoints if settings else None)
     with contextlib.ExitStack() as stack:
-        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=_made(Path(store))))
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home))
         cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or here
         if isinstance(what, Plan) and is_elsewhere(cluster, here):
             kinds = ", ".join(kind.name for kind in cluster.kinds)
@@ -244,7 +250,7 @@ def run(
                 workload,
                 cluster=cluster,
                 make=make,
-                home=Path(store),
+                home=home,
                 settings=settings or Settings(),
                 observe=observe or (lambda controller: None),
             )
@@ -274,6 +280,10 @@ def _with_names(line: str, names: dict[str, str]) -> str:
 
 def _named(workload: Workload) -> Workload:
     return workload if workload.name else dataclasses.replace(workload, name=workload.tasks[0].program.function)
+
+
+def _due(workload: Workload, deadlines: Mapping[str, float]) -> Workload:
+    return dataclasses.replace(workload, deadlines={**workload.deadlines, **deadlines}) if deadlines else workload
 
 
 def _failures(controller: Controller) -> list[str]:

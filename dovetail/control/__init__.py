@@ -1,6 +1,6 @@
 """The loop that measures, plans, runs and recovers; the socket that reaches it; what came of it."""
 
-from dovetail.control.daemon.commands import CommandServer, ask, remove_socket
+from dovetail.control.daemon.commands import CommandServer, ask
 from dovetail.control.daemon.serving import answer, standing
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.outlook import clock
@@ -21,7 +21,6 @@ __all__ = [
     "ask",
     "clock",
     "open_result",
-    "remove_socket",
     "standing",
     "table",
 ]

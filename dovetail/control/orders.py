@@ -1,12 +1,11 @@
 """From placements to orders: what an engine is told to do, and where its checkpoints go."""
 
 import itertools
-from pathlib import Path
 from typing import Any, cast
 
 from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
-from dovetail.store import Store, raise_fence
+from dovetail.store import Store, checkpoints_of, raise_fence
 from dovetail.vocabulary import Event, FrozenDict, Option, Placement, to_json
 
 
@@ -20,7 +19,8 @@ class Orders:
 
     def new(self, **fields: Any) -> Order:
         """An order with these fields and a name of its own."""
-        return Order(name=f"{self._state.now():.3f}-{next(self._numbers)}", **fields)
+        name = f"{self._state.now():.3f}-{next(self._numbers)}"
+        return Order(name=name, exact=self._state.settings.exact, **fields)
 
     def train(self, placement: Placement) -> Order:
         """An order that trains a placement's tasks; from here on no earlier attempt at them can save anything."""
@@ -79,7 +79,7 @@ class Orders:
     def _directory(self, task: str, attempt: int) -> str:
         if self._home is None:
             return ""
-        directory = Path(self._home).resolve() / "checkpoints" / task
+        directory = checkpoints_of(self._home.resolve()) / task
         try:
             raise_fence(directory, attempt)
         except OSError as error:

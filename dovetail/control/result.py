@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
-from dovetail.store import Store
+from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class TaskResult:
         return self.task.name
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> Folder:
         """Where its checkpoints are."""
-        return self.home / "checkpoints" / self.task.identity
+        return checkpoints_of(self.home) / self.task.identity
 
     def model(self) -> "nn.Module":
         """The trained model: built by its program, with the weights of the newest checkpoint. Imports torch."""

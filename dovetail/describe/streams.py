@@ -6,8 +6,9 @@
 
 `task`, `at_seconds` and `steps` must be there, and a column for at least one kind; an empty rate, or a rate of zero,
 means that the task does not run there. `count` is how many devices it takes (1), `weight` how much it counts for (1),
-`deadline_seconds` how long after its arrival it must have ended (never), and `model`, where it is given, what is shown
-of it. Lines with the same count and rates are one family. Knows files and records; does not know policies.
+`deadline_seconds` how long after its arrival it must have ended (never), `entity` on whose behalf it runs (nobody's),
+and `model`, where it is given, what is shown of it. Lines with the same count and rates are one family. Knows files and
+records; does not know policies.
 """
 
 import csv
@@ -21,7 +22,7 @@ from dovetail.describe.traces import Arrival
 from dovetail.vocabulary import InvalidWorkload, Option
 
 _NEEDED = ("task", "at_seconds", "steps")
-_OTHERS = ("count", "weight", "deadline_seconds", "model")
+_OTHERS = ("count", "weight", "deadline_seconds", "model", "entity")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ def _row(row: Mapping[str, str], kinds: Iterable[str], where: str) -> tuple[Arri
         at_seconds=_number(row, "at_seconds", where),
         weight=_number(row, "weight", where, default=1.0),
         deadline_seconds=_number(row, "deadline_seconds", where, default=math.inf, least=-math.inf),
+        entity=row.get("entity") or "",
     )
     if not row["task"]:
         raise InvalidWorkload(f"{where}: a task must have a name; it has none.")

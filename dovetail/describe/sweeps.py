@@ -161,7 +161,9 @@ def join(*workloads: Workload, name: str) -> Workload:
     if len(halvings) > 1:
         raise InvalidWorkload("joined workloads must all be halved alike, or none; these differ.")
     halving = halvings.pop() if halvings else None
-    return Workload(name=name, tasks=tuple(t for each in workloads for t in each.tasks), halving=halving)
+    deadlines = {task: due for each in workloads for task, due in each.deadlines.items()}
+    tasks = tuple(task for each in workloads for task in each.tasks)
+    return Workload(name=name, tasks=tasks, halving=halving, deadlines=deadlines)
 
 
 def _workload(

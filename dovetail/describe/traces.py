@@ -21,7 +21,8 @@ Key = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A task that comes at a time: its family, its steps, its weight, and when it must have ended.
+    """A task that comes at a time: its family, its steps, its weight, when it must have ended, and on whose behalf it
+    runs.
 
     >>> Arrival(task="t0", family="LM x1", steps=100, at_seconds=0.0).weight
     1.0
@@ -33,6 +34,7 @@ class Arrival:
     at_seconds: float
     weight: float = 1.0
     deadline_seconds: float = math.inf
+    entity: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

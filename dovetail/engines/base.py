@@ -27,7 +27,8 @@ class Order:
     """What an engine is to do on some devices: train a gang, measure an option, or only build tasks to learn
     their families (`purpose` is `train`, `measure` or `fingerprint`).
 
-    `name` is unique; everything that comes of the order carries it as its placement.
+    `name` is unique; everything that comes of the order carries it as its placement. `exact` leaves out ways of taking
+    batches that round otherwise.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Order:
     save_every_steps: int | None = None
     keep_count: int = 2
     keep_bytes: int | None = None
+    exact: bool = False
     predicted_seconds: float = 0.0
 
 

@@ -2,13 +2,14 @@
 
 import contextlib
 import selectors
-import tempfile
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.workers import Worker, WorkerEngine
+from dovetail.store import scratch
 from dovetail.vocabulary import Cluster
 
 
@@ -18,7 +19,7 @@ class LocalEngine(WorkerEngine):
     def __init__(self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._selector = selectors.DefaultSelector()
-        self._meetings: dict[str, tempfile.TemporaryDirectory[str]] = {}
+        self._meetings: dict[str, Path] = {}
 
     def processes(self) -> dict[str, int]:
         """The process numbers of live workers by device, for tests and fault injection."""
@@ -49,9 +50,9 @@ class LocalEngine(WorkerEngine):
         worker.channel.close()
 
     def _meet(self, order: str, workers: list[Worker]) -> str:
-        self._meetings[order] = tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True)
-        return f"file://{self._meetings[order].name}/meeting"
+        self._meetings[order] = scratch(self._home, prefix="meeting-")
+        return f"file://{self._meetings[order]}/meeting"
 
     def _part(self, order: str) -> None:
         if (meeting := self._meetings.pop(order, None)) is not None:
-            meeting.cleanup()
+            shutil.rmtree(meeting, ignore_errors=True)

@@ -7,7 +7,6 @@ test and the overhead bench run the same code.
 import contextlib
 import dataclasses
 import gc
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +14,9 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, failing
+from dovetail.engines.surroundings import Surroundings, event_of, failing, is_out_of_memory
 from dovetail.engines.trainer import Trainer
-from dovetail.plan.predict import fuse
+from dovetail.engines.trial import measured
 from dovetail.train import TECHNIQUES, SessionMember
 from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
@@ -61,32 +60,9 @@ def _fingerprint(order: Order, around: Surroundings) -> None:
 
 
 def _measure(order: Order, around: Surroundings) -> None:
-    from dovetail.profile.steps import measure
-
     (member,) = order.members
     with failing(member, around), _rejecting(order, around):
-        start = time.monotonic()
-        around.doing("building")
-        # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
-        size = fuse.TRIED if order.technique == "fuse" else 1
-        training, *others = (build(member.task, home=around.home) for _ in range(size))
-        build_seconds = (time.monotonic() - start) / size
-        profile = measure(
-            _technique(order, around),
-            training,
-            others=others,
-            seed=member.task.seed,
-            device=around.device,
-            threads=around.threads,
-            kind=around.kind.name,
-            count=len(order.devices),
-            family=order.family,
-            build_seconds=build_seconds,
-            scratch=around.home / "scratch",
-            layers=len(order.devices) == 1 and size == 1,
-            knobs=order.knobs,
-        )
-        around.report(event_of("measured", member, to_json(profile)))
+        around.report(event_of("measured", member, to_json(measured(order, around, _technique(order, around)))))
 
 
 @contextlib.contextmanager
@@ -94,11 +70,10 @@ def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
     """That one option does not fit says nothing of the others."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, TechniqueRefused) as error:
-        around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
     except Exception as error:
         # Nor does what goes wrong with a model in parts say anything of the model: resident's own trial does.
-        if around.ranks is None or is_of_others(error):
+        of_option = isinstance(error, TechniqueRefused) or is_out_of_memory(error)
+        if not of_option and (around.ranks is None or is_of_others(error)):
             raise
         around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
 
@@ -143,7 +118,7 @@ def _rejection(order: Order, around: Surroundings, error: BaseException) -> Reje
 def _why_rejected(error: BaseException) -> str:
     if isinstance(error, TechniqueRefused):
         return str(error)
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if is_out_of_memory(error):
         return f"ran out of memory in its trial: {str(error).partition('. ')[0]}."
     return f"its trial raised {type(error).__name__}: {error}"
 

@@ -64,9 +64,9 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(member: MemberOrder, error: Exception) -> dict[str, str]:
+def _failure(member: MemberOrder, error: Exception) -> dict[str, Any]:
     reason, cause = str(error), "program"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if is_out_of_memory(error):
         cause = "memory"
         reason = (
             f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
@@ -76,4 +76,16 @@ def _failure(member: MemberOrder, error: Exception) -> dict[str, str]:
         cause = "refused"
     elif not isinstance(error, DovetailError):
         reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
-    return {"reason": reason, "cause": cause, "log": "".join(traceback.format_exception(error))[-4000:]}
+    log = "".join(traceback.format_exception(error))[-4000:]
+    return {"reason": reason, "cause": cause, "smallest": getattr(error, "is_smallest", False), "log": log}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or this machine, had no room.
+
+    >>> is_out_of_memory(torch.OutOfMemoryError("no room")), is_out_of_memory(RuntimeError("no batch"))
+    (True, False)
+    """
+    # On a CPU torch says so in words only.
+    words = "DefaultCPUAllocator: can't allocate memory"
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or words in str(_innermost(error))

@@ -4,15 +4,16 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dovetail.engines.base import Order
 from dovetail.engines.surroundings import Surroundings, event_of, failing
+from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
+from dovetail.train.led import LedSession
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 
@@ -30,7 +31,7 @@ class Trainer:
         self.number, self.member, self.session = number, order.members[number], session
         self._order, self._training, self._around = order, training, around
         self._every = training.evaluate_every or training.steps_per_epoch()
-        self._step = self._saved_step = 0
+        self._step = self._saved_step = self._timed_step = 0
         self._metrics: dict[str, float] = {}
         self._last: Mapping[str, Any] = {}
         self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
@@ -75,7 +76,7 @@ class Trainer:
 
     def _resume(self) -> None:
         self._around.doing("loading")
-        state, damages = checkpoints.recover(Path(self.member.directory), at_most=self.member.until_step)
+        state, damages = checkpoints.recover(folder_of(self.member.directory), at_most=self.member.until_step)
         for damage in damages:
             self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
         if state is not None:
@@ -91,7 +92,7 @@ class Trainer:
 
     def _begin_warm(self) -> None:
         """Step 0 with the weights of the task that this one was cloned from."""
-        other = checkpoints.read_begin(Path(self.member.directory), digest=self.member.task.begins_with)
+        other = checkpoints.read_begin(folder_of(self.member.directory), digest=self.member.task.begins_with)
         try:
             self.session.load(with_weights(self.session.state(self.number), other), self.number)
         except CheckpointError as error:
@@ -177,6 +178,7 @@ class Trainer:
     def _save(self, *, required: bool) -> None:
         self._around.doing(f"saving step {self._step}")
         self._flush()
+        self._report_timings()
         acknowledged = self._around.acknowledged_step(self.member.task.identity)
         self._carried = [point for point in self._carried if point[1] > acknowledged]
         state = self.session.state(self.number)
@@ -184,7 +186,7 @@ class Trainer:
         state = dataclasses.replace(state, values={**state.values, "progress": progress})
         try:
             path, size = checkpoints.write(
-                Path(self.member.directory),
+                folder_of(self.member.directory),
                 state,
                 task=self.member.task.name,
                 attempt=self.member.attempt,
@@ -199,6 +201,13 @@ class Trainer:
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
         self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
+
+    def _report_timings(self) -> None:
+        # When steps have doubled: always of a recent step, and few in the longest training.
+        if isinstance(self.session, LedSession) and self._step >= max(1, 2 * self._timed_step):
+            self._timed_step = self._step
+            if found := self.session.timings():
+                self._report("timed", found)
 
     def _end(self) -> None:
         reached = self.member.task.stop.reached(self._metrics)

@@ -53,10 +53,12 @@ class Progress:
     vanished: bool = False
     # Asked to be kept out of plans: its status says so once no attempt is under way.
     paused: bool = False
-    # When it was given to a daemon, if ever; how much it counts to planners and policies; when it is to have ended.
+    # When it was given to a daemon, if ever; how much it counts to planners and policies; when it is to have ended; on
+    # whose behalf it runs.
     submitted_seconds: float | None = None
     priority: float = 1.0
     deadline_seconds: float = math.inf
+    entity: str = ""
     fingerprint: dict[str, Any] | None = None
     # What is lost without progress in between counts against the retry budget.
     losses: int = 0
@@ -91,6 +93,7 @@ def _nothing(one: Progress, event: Event) -> None:
 def _submitted(one: Progress, event: Event) -> None:
     one.submitted_seconds, one.priority = event.at_seconds, event.data["priority"]
     one.deadline_seconds = event.data.get("deadline_seconds", math.inf)
+    one.entity = event.data.get("entity", "")
 
 
 def _fingerprinted(one: Progress, event: Event) -> None:

@@ -7,7 +7,8 @@ twice. Knows the records and nothing of how a schedule was found, nor whether it
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from dovetail.vocabulary import Cluster, Device, InvalidSchedule, Node, Option, Placement, Schedule
 from dovetail.vocabulary.units import show_bytes
@@ -17,13 +18,19 @@ TOLERANCE = 1e-6
 _SHOWN = 20
 
 
-def check(schedule: Schedule, cluster: Cluster, *, running: Iterable[Placement] = ()) -> None:
+def check(
+    schedule: Schedule,
+    cluster: Cluster,
+    *,
+    running: Iterable[Placement] = (),
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+) -> None:
     """Raise `InvalidSchedule` with every violation, unless there is none.
 
     >>> from dovetail.vocabulary import Kind
     >>> check(Schedule(placements=()), Cluster.uniform(Kind(name="cpu", processor="cpu")))
     """
-    found = violations(schedule, cluster, running=running)
+    found = violations(schedule, cluster, running=running, deadlines=deadlines)
     if not found:
         return
     lines = [f"- {violation}" for violation in found[:_SHOWN]]
@@ -35,8 +42,15 @@ def check(schedule: Schedule, cluster: Cluster, *, running: Iterable[Placement] 
     )
 
 
-def violations(schedule: Schedule, cluster: Cluster, *, running: Iterable[Placement] = ()) -> list[str]:
+def violations(
+    schedule: Schedule,
+    cluster: Cluster,
+    *,
+    running: Iterable[Placement] = (),
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+) -> list[str]:
     """Every law that the schedule breaks, beside what is running already; an empty list where it breaks none.
+    `deadlines` are the seconds from now by which tasks of the schedule must have ended.
 
     >>> from dovetail.vocabulary import Kind
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
@@ -49,6 +63,7 @@ def violations(schedule: Schedule, cluster: Cluster, *, running: Iterable[Placem
     for placement in schedule.placements:
         found += _own_violations(placement)
         found += _device_violations(placement, cluster, devices)
+        found += _late(placement, deadlines)
     # What has no place in time cannot be compared with others in time; it is reported already.
     together = [placement for placement in (*running, *schedule.placements) if _is_timed(placement)]
     found += _overlaps(together, of=lambda placement: placement.devices, what="device")
@@ -94,6 +109,16 @@ def _device_violations(placement: Placement, cluster: Cluster, devices: dict[str
     nodes = sorted({device.node for device in known})
     if len(nodes) > 1:
         yield f"{name} with technique {option.technique!r} must be on one node, found {', '.join(nodes)}."
+
+
+def _late(placement: Placement, deadlines: Mapping[str, float]) -> Iterator[str]:
+    """The tasks of a placement that end after their deadlines; in a gang some end before the others."""
+    option = placement.option
+    for task, steps, seconds in zip(placement.tasks, placement.steps, option.step_seconds, strict=False):
+        own_seconds = min(placement.duration_seconds, option.start_seconds + steps * seconds)
+        end, due = placement.start_seconds + own_seconds, deadlines.get(task, math.inf)
+        if end - due > TOLERANCE * max(1.0, due):
+            yield f"{task!r} must have ended by {due:g} s, its deadline, found an end at {end:g} s."
 
 
 def _overlaps(placements: list[Placement], *, of: Callable[[Placement], tuple[str, ...]], what: str) -> Iterator[str]:

@@ -44,7 +44,8 @@ def plan_at_once(problem: Problem) -> Plan:
     >>> plan_at_once(nothing).schedule.placements
     ()
     """
-    is_plain = problem.objective == "makespan" and all(len(option.families) == 1 for option in problem.options)
+    is_plain = problem.objective == "makespan" and not problem.deadlines
+    is_plain = is_plain and all(len(option.families) == 1 for option in problem.options)
     return listing.plan(problem) if _count(problem) > _MANY and is_plain else joint.plan(problem, work=0.0)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.plan.decompose import decompose
 from dovetail.plan.shares import Columns
-from dovetail.plan.solver.linear import Numbers, Program, maximise
+from dovetail.plan.solver.linear import Numbers, Program, maximise, maximise_whole
 
 # From so many groups on, when no gang ties them together, prices for the kinds decide faster than simplex.
 MANY_GROUPS = 1000
@@ -60,7 +60,10 @@ def raise_together(
     groups = columns.sizes.size
     if groups == 0:
         return Raised(x=np.zeros(0), level=0.0, bound=0.0, holding=np.zeros(0))
-    if lifted is None and floors is None and then is None and _is_separable(columns):
+    plain = lifted is None and floors is None and then is None
+    if plain and spread and (best := _each_its_best(columns, units)) is not None:
+        return best
+    if plain and _is_separable(columns):
         return _raised_by_prices(columns, units)
     lifted = np.ones(groups, bool) if lifted is None else lifted
     program = _program(columns, units, lifted, np.zeros(groups) if floors is None else floors)
@@ -92,6 +95,61 @@ def most_worth(columns: Columns, *, worths: Numbers, floors: Numbers) -> Numbers
     program = _program(columns, units, np.zeros(groups, bool), floors / units)
     found = maximise(dataclasses.replace(program, objective=np.append(worths, 0.0)))
     return None if found is None else found.x[:-1]
+
+
+def run_all(columns: Columns, *, usable: NDArray[np.bool_]) -> Numbers | None:
+    """An x in whole numbers in which every task runs all of the time, with usable columns only, or None.
+
+    >>> from dovetail.plan.policies import example
+    >>> from dovetail.plan.shares import columns
+    >>> arrays = columns(example())
+    >>> float(run_all(arrays, usable=arrays.single).sum())
+    3.0
+    """
+    groups, kinds = columns.sizes.size, columns.capacity.size - 1
+    used = np.flatnonzero(usable)
+    place = np.full(usable.size, -1)
+    place[used] = np.arange(used.size)
+    entries = usable[columns.entry_column]
+    limited = np.isfinite(columns.capacity[-1])
+    spending = np.arange(used.size) if limited else np.arange(0)
+    program = Program(
+        # How many tasks run, which is to be all of them.
+        objective=np.bincount(columns.entry_column, columns.entry_tasks, minlength=usable.size)[used].astype(
+            np.float64
+        ),
+        rows=np.concatenate(
+            [columns.entry_group[entries], groups + columns.kinds[used], np.full(spending.size, groups + kinds)]
+        ),
+        columns=np.concatenate([place[columns.entry_column[entries]], np.arange(used.size), spending]),
+        values=np.concatenate([columns.entry_tasks[entries], columns.draws[used], columns.prices[used][spending]]),
+        lower=np.full(groups + kinds + 1, -np.inf),
+        upper=np.concatenate([columns.sizes, columns.capacity]),
+    )
+    found = maximise_whole(program, most=np.full(used.size, columns.sizes.max()))
+    if found is None or program.objective @ found < columns.sizes.sum():
+        return None
+    x = np.zeros(usable.size)
+    x[used] = found
+    return x
+
+
+def _each_its_best(columns: Columns, units: Numbers) -> Raised | None:
+    """The best of everybody, where all can have it at once: on a cluster that is not full there is nothing to trade."""
+    rates = columns.entry_rate / columns.entry_tasks
+    best = np.zeros(columns.sizes.size)
+    np.maximum.at(best, columns.entry_group, rates)
+    first = np.unique(columns.entry_group[rates >= best[columns.entry_group]], return_index=True)[1]
+    chosen = columns.entry_column[np.flatnonzero(rates >= best[columns.entry_group])[first]]
+    x = np.zeros(columns.options.size)
+    x[chosen] = columns.sizes
+    used = np.bincount(columns.kinds, columns.draws * x, minlength=columns.capacity.size - 1)
+    if not columns.single[chosen].all() or (used > columns.capacity[:-1]).any():
+        return None
+    if columns.prices @ x > columns.capacity[-1]:
+        return None
+    level = float((best / units).min())
+    return Raised(x=x, level=level, bound=level, holding=np.zeros(units.size))
 
 
 def _is_separable(columns: Columns) -> bool:

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from dovetail.plan import joint
 from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import misfit
 from dovetail.plan.dispatch import Lane, Queue, Started, dispatch
@@ -49,7 +50,8 @@ class _Found:
 def plan(problem: Problem) -> Plan:
     """A schedule of every member with steps left, its lower bound, and why it is so.
 
-    Raises `NoFeasiblePlan` where a member has no option that fits, naming each.
+    Raises `NoFeasiblePlan` where a member has no option that fits, naming each. Of deadlines it knows nothing: where
+    its schedule keeps them it is as good with them, and else they are the joint planner's, one task at a time.
 
     >>> from dovetail.vocabulary import Kind, Member
     >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,), cores=1)
@@ -68,6 +70,10 @@ def plan(problem: Problem) -> Plan:
     table = _table(problem)
     bound_seconds = lower_bound(problem)
     schedule = _schedule(table, _search(table, bound_seconds=bound_seconds))
+    due = problem.deadlines
+    if any(each.end_seconds > due.get(each.tasks[0], math.inf) for each in schedule.placements):
+        own = tuple(option for option in problem.options if len(option.families) == 1)
+        return joint.plan(dataclasses.replace(problem, options=own), work=0.0)
     explanation = explain(problem, schedule)
     return Plan(schedule=schedule, bound_seconds=bound_seconds, rejections=rejections, explanation=explanation)
 

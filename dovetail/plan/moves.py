@@ -2,16 +2,14 @@
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dovetail.plan.problem import Problem
-from dovetail.plan.worth import WORTH
-from dovetail.vocabulary import Family, Option, Placement, Plan
+from dovetail.plan.worth import WORKER_SECONDS, WORTH
+from dovetail.vocabulary import Family, Member, Option, Placement, Plan
 
 # Only what ends last holds the others up, so few are worth asking about; each costs a plan.
 _ASKED = 4
-# What stopping takes beside what was measured of the task: its devices may need a new process.
-WORKER_SECONDS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,8 @@ def best_move(problem: Problem, *, planner: Callable[[Problem], Plan]) -> Move |
     """The move that shortens the schedule most, if one does by more than predictions are worth.
 
     Here the families' members include the tasks that run, with the steps they have left. A task that moves pays the
-    start of its new option, and that of its old one again: what was measured for building, saving and loading it.
+    start of its new option, and that of its old one again: what was measured for building, saving and loading it, and
+    a new process. What takes longer than was measured where it runs does so in other ways on that kind, too.
 
     >>> from dovetail.plan import PLANNERS
     >>> from dovetail.vocabulary import Cluster, Kind, Member
@@ -72,12 +71,11 @@ def _with_others(problem: Problem) -> Iterator[Placement]:
     ways: dict[str, set[tuple[str, str, int]]] = {}
     for option in problem.options:
         for family in option.families:
-            ways.setdefault(family, set()).add((option.technique, option.kind, option.count))
+            ways.setdefault(family, set()).add(_way(option))
     for placement in problem.running:
         if -placement.start_seconds <= placement.option.start_seconds:
             continue
-        own = (placement.option.technique, placement.option.kind, placement.option.count)
-        if any(ways.get(families.get(task, ""), set()) - {own} for task in placement.tasks):
+        if any(ways.get(families.get(task, ""), set()) - {_way(placement.option)} for task in placement.tasks):
             yield placement
 
 
@@ -102,10 +100,28 @@ def _only(problem: Problem, *, moved: Placement | None) -> Problem:
         if moved and (moving := tuple(member for member in family.members if member.task in moved.tasks)):
             name = f"{family.name} (moved)"
             families.append(Family(name=name, members=moving))
-            options += [_dearer(o, name, moved.option) for o in problem.options if o.families == (family.name,)]
+            pace = _pace(moved, moving)
+            alone = [option for option in problem.options if option.families == (family.name,)]
+            others = [option for option in alone if _way(option) != _way(moved.option)]
+            options += [_dearer(option, name, moved.option, pace) for option in others or alone]
     return dataclasses.replace(problem, families=tuple(families), options=tuple(options), running=running)
 
 
-def _dearer(option: Option, family: str, old: Option) -> Option:
-    start_seconds = option.start_seconds + old.start_seconds + WORKER_SECONDS
-    return dataclasses.replace(option, families=(family,), start_seconds=start_seconds)
+def _pace(moved: Placement, members: Iterable[Member]) -> float:
+    """How many times longer a placement takes for what is left than its option says."""
+    seconds = dict(zip(moved.tasks, moved.option.step_seconds, strict=True))
+    return moved.end_seconds / max(member.steps * seconds[member.task] for member in members)
+
+
+def _dearer(option: Option, family: str, old: Option, pace: float) -> Option:
+    (seconds,) = option.step_seconds
+    return dataclasses.replace(
+        option,
+        families=(family,),
+        step_seconds=(seconds * pace if option.kind == old.kind else seconds,),
+        start_seconds=option.start_seconds + old.start_seconds + WORKER_SECONDS,
+    )
+
+
+def _way(option: Option) -> tuple[str, str, int]:
+    return option.technique, option.kind, option.count

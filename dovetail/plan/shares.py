@@ -22,8 +22,9 @@ from dovetail.plan.solver.linear import Indices, Numbers
 from dovetail.vocabulary import Allocation, InvalidWorkload, Member, NoFeasiblePlan, Option, Share
 
 _SHOWN = 5
-# Shares below this are rounding of the solver: a third of a second a day.
-_NOTHING = 1e-9
+# Shares below this, a second a day, are crumbs: the solver's rounding, and what a second objective may take of the
+# first. They would have rounds turn over for nobody's sake.
+_NOTHING = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

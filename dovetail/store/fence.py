@@ -1,33 +1,42 @@
 """The fence: which attempt of a task may commit. A stale attempt that wakes up late finds it raised."""
 
 import hashlib
-from pathlib import Path
 
+from dovetail.store.elsewhere import Elsewhere, Folder
 from dovetail.store.whole import write_whole
 from dovetail.vocabulary import CheckpointError
 
 
-def raise_fence(directory: Path, attempt: int) -> None:
+def raise_fence(directory: Folder, attempt: int) -> None:
     """From now on only attempts numbered `attempt` or higher may commit in `directory`.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     raise_fence(Path(folder), 2)
     ...     check_fence(Path(folder), 2)
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     text = str(attempt)
-    write_whole(directory / "attempt", f"{text} {_digest(text)}".encode())
+    content = f"{text} {_digest(text)}".encode()
+    if isinstance(directory, Elsewhere):
+        directory.write("attempt", content)
+        return
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(directory / "attempt", content)
 
 
-def check_fence(directory: Path, attempt: int) -> None:
+def check_fence(directory: Folder, attempt: int) -> None:
     """Raise `CheckpointError` if `attempt` was given up.
 
+    >>> from pathlib import Path
     >>> check_fence(Path("nowhere"), 1)
     """
     path = directory / "attempt"
     try:
-        text, _, digest = path.read_text(errors="replace").partition(" ")
+        content = (
+            directory.read("attempt") if isinstance(directory, Elsewhere) else (directory / "attempt").read_bytes()
+        )
+        text, _, digest = content.decode(errors="replace").partition(" ")
     except FileNotFoundError:
         return
     if digest != _digest(text):

@@ -32,18 +32,9 @@ class ControllerLock:
                 f"a store must have one controller at a time; {home} is held by process {other.get('process', '?')}. "
                 f"Wait for it, stop it with 'dovetail stop', or use another store (--store)."
             )
-        self.left_behind = self._read()
-        """The note of the holder before, where it was killed and could not take it away."""
         text = json.dumps({"process": os.getpid(), **(note or {})}).encode()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, text, 0)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = json.loads(os.pread(self._file, 1 << 16, 0))
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
 
     def _take(self, home: Path) -> bool:
         # Somebody who asks for the holder has the file locked for an instant, and is no holder.

@@ -61,6 +61,11 @@ class Followers:
         self.ranks.join(torch.device("cpu"))
         self._session: LedSession | None = None
 
+    @property
+    def processes(self) -> list[int]:
+        """The other ranks' processes, by their numbers."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def __enter__(self) -> Self:
         return self
 

@@ -6,7 +6,7 @@ Knows torch, and nothing of processes, stores or schedules.
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -146,6 +146,33 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Give back devices and threads. May be called twice."""
+
+
+Each = TypeVar("Each", bound=Session)
+
+
+class GangSession(Session, Generic[Each]):
+    """A session of several tasks, each with a session of its own in `_members`, which is asked what it alone knows.
+    Subclasses say what a step of several is."""
+
+    _members: list[Each]
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """One member's metrics."""
+        return self._members[member].evaluate()
+
+    def state(self, member: int = 0) -> TrainingState:
+        """One member's state."""
+        return self._members[member].state()
+
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Let one member go on from `state`."""
+        self._members[member].load(state)
+
+    def close(self) -> None:
+        """End all of them."""
+        for session in self._members:
+            session.close()
 
 
 class Technique(abc.ABC):

@@ -10,13 +10,14 @@ import safetensors
 import safetensors.torch
 from torch import nn
 
+from dovetail.store import Folder
 from dovetail.train import checkpoint
 from dovetail.train.build import build
 from dovetail.train.state import TrainingState, unpack
 from dovetail.vocabulary import CheckpointError, Task
 
 
-def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.Module:
+def load_model(task: Task, directory: Folder, *, home: Path | None = None) -> nn.Module:
     """The model that the task's program builds, with its trained weights, in evaluation mode."""
     state = _newest(task, directory)
     model = build(task, home=home).model
@@ -24,7 +25,7 @@ def load_model(task: Task, directory: Path, *, home: Path | None = None) -> nn.M
     return model.eval()
 
 
-def export(task: Task, directory: Path, path: Path, *, home: Path | None = None) -> Path:
+def export(task: Task, directory: Folder, path: Path, *, home: Path | None = None) -> Path:
     """Write the model to `path`: through its own `save_pretrained` where it has one, else one safetensors file."""
     model = load_model(task, directory, home=home)
     save_pretrained: Callable[[Path], None] | None = getattr(model, "save_pretrained", None)
@@ -62,7 +63,7 @@ def _place(beside: Path, path: Path) -> None:
         os.replace(file, path / file.name)
 
 
-def _newest(task: Task, directory: Path) -> TrainingState:
+def _newest(task: Task, directory: Folder) -> TrainingState:
     state, damages = checkpoint.recover(directory, set_aside=False)
     if state is None:
         why = f"; {len(damages)} damaged ones were passed over" if damages else ""

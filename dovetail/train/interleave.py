@@ -17,13 +17,12 @@ from typing import Any
 import torch
 
 from dovetail.plan.predict.resident import CUDA_HOST_BYTES
-from dovetail.train.base import Session, SessionMember, StepReport, Technique
+from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
 from dovetail.train.spill import SPILL, Knobs, SpillSession
 from dovetail.train.spill.forecast import Forecast, pace
 from dovetail.train.spill.machinery import Machinery
 from dovetail.train.spill.segments import LiveSegment
 from dovetail.train.spill.updates import HostUpdates
-from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 # How often a member that is ready may be passed over, for each member of the gang.
@@ -141,7 +140,7 @@ class Turnstile:
         return segment is None or self._updates.is_done(segment)
 
 
-class InterleaveSession(Session):
+class InterleaveSession(GangSession[SpillSession]):
     """A gang of spilled trainings that share one device, its arenas and the host's threads."""
 
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
@@ -150,18 +149,18 @@ class InterleaveSession(Session):
         self._knobs = dataclasses.replace(knobs, device_bytes=self._budget, host_bytes=knobs.host_budget())
         self._machinery = Machinery(device, threads=threads, kernel=knobs.kernel)
         self._turnstile = Turnstile(self._machinery.updates, len(members))
-        self._sessions: list[SpillSession] = []
+        self._members = []
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._settled = device.type == "cpu"
         self._rounds = self._working_bytes = 0
         try:
             for number, member in enumerate(members):
-                self._sessions.append(self._open(number, member, device, threads, len(members)))
+                self._members.append(self._open(number, member, device, threads, len(members)))
         except BaseException as error:
             self.close()
-            error.member = len(self._sessions)  # type: ignore[attr-defined]
+            error.member = len(self._members)  # type: ignore[attr-defined]
             raise
-        self._turnstile.remaining = [session.remaining for session in self._sessions]
+        self._turnstile.remaining = [session.remaining for session in self._members]
         self._furnish()
         self._threads = concurrent.futures.ThreadPoolExecutor(len(members))
 
@@ -173,7 +172,7 @@ class InterleaveSession(Session):
         for place, future in enumerate(futures):
             if (error := future.exception()) is not None:
                 # Whose fault it was, by its place among the live: a failed update is met by whoever waits first.
-                guilty = [p for p, number in enumerate(live) if self._sessions[number].owns(_segment_of(error))]
+                guilty = [p for p, number in enumerate(live) if self._members[number].owns(_segment_of(error))]
                 error.member = guilty[0] if guilty else place  # type: ignore[attr-defined]
                 raise error
         reports = [future.result()[0] for future in futures]
@@ -181,29 +180,16 @@ class InterleaveSession(Session):
             self._look()
         return reports
 
-    def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics."""
-        return self._sessions[member].evaluate()
-
-    def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
-        return self._sessions[member].state()
-
-    def load(self, state: TrainingState, member: int = 0) -> None:
-        """Let one member go on from `state`."""
-        self._sessions[member].load(state)
-
     def close(self) -> None:
         """End all of them."""
         if self._threads is not None:
             self._threads.shutdown()
-        for session in self._sessions:
-            session.close()
+        super().close()
         self._machinery.close()
 
     def drain(self) -> None:
         """Wait until every update is done."""
-        for session in self._sessions:
+        for session in self._members:
             session.drain()
 
     def forget_rates(self) -> None:
@@ -212,17 +198,17 @@ class InterleaveSession(Session):
 
     def forecast(self) -> Forecast:
         """What the gang takes."""
-        each = [session.forecast() for session in self._sessions]
-        peak = self._working_bytes + sum(session.kept_bytes for session in self._sessions)
-        timed = [timed for session in self._sessions if (timed := session.timed()) is not None]
-        whole = len(timed) == len(self._sessions)
-        clip = any(session.waits for session in self._sessions)
+        each = [session.forecast() for session in self._members]
+        peak = self._working_bytes + sum(session.kept_bytes for session in self._members)
+        timed = [timed for session in self._members if (timed := session.timed()) is not None]
+        whole = len(timed) == len(self._members)
+        clip = any(session.waits for session in self._members)
         return Forecast(
             device_bytes=peak + self._machinery.arena_bytes,
             host_bytes=sum(one.host_bytes - CUDA_HOST_BYTES for one in each) + CUDA_HOST_BYTES,
             pinned_bytes=sum(one.pinned_bytes for one in each),
             disk_bytes=sum(one.disk_bytes for one in each),
-            pace=pace(timed, rates=self._sessions[0].rates(), clip=clip) if whole else None,
+            pace=pace(timed, rates=self._members[0].rates(), clip=clip) if whole else None,
         )
 
     def _open(self, number: int, member: SessionMember, device: torch.device, threads: int, count: int) -> SpillSession:
@@ -248,12 +234,12 @@ class InterleaveSession(Session):
     def _step(self, member: int) -> list[StepReport]:
         self._turnstile.begin(member)
         try:
-            return self._sessions[member].advance()
+            return self._members[member].advance()
         finally:
             self._turnstile.end(member)
 
     def _furnish(self) -> None:
-        self._machinery.furnish([session.room for session in self._sessions])
+        self._machinery.furnish([session.room for session in self._members])
 
     def _look(self) -> None:
         """The first round touches everything once; the second shows what all of them take beside each other."""
@@ -265,11 +251,11 @@ class InterleaveSession(Session):
 
     def _settle(self) -> None:
         """Share out what is left of the device's memory."""
-        held = sum(session.kept_bytes for session in self._sessions) + self._machinery.arena_bytes
+        held = sum(session.kept_bytes for session in self._members) + self._machinery.arena_bytes
         before = torch.cuda.memory_allocated(self._device) - held  # what others hold
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - held - before
         left = max(0, int(self._budget * (1 - _MARGIN)) - held - self._working_bytes)
-        for session in self._sessions:  # whose segments are kept does not matter: the host's work is one queue
+        for session in self._members:  # whose segments are kept does not matter: the host's work is one queue
             left -= session.keep_within(left)
         self._furnish()
         self.forget_rates()

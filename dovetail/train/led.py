@@ -40,6 +40,7 @@ class LedSession(LoopSession):
             "evaluate": self.evaluate,
             "state": self.state,
             "load": lambda: self.load(_NOTHING),
+            "timings": self.timings,
         }
         while True:
             doing(f"waiting for rank 0 after step {self._step}")
@@ -55,6 +56,10 @@ class LedSession(LoopSession):
             return []
         with self._together("advance"):
             return super().advance(live)
+
+    def timings(self) -> Mapping[str, Any] | None:
+        """What the ranks did when in a recent step, as an event `timed` has it, where they keep a record of that."""
+        return None
 
     def close(self) -> None:
         """Let the others go."""

@@ -31,11 +31,19 @@ def refuse_parts(member: SessionMember) -> str | None:
 class MicrobatchedSession(ResidentSession):
     """A plain training loop whose batches reach the device in `microbatches` parts; one with fewer rows, row by row."""
 
-    def __init__(self, member: SessionMember, *, device: torch.device, threads: int, microbatches: int) -> None:
+    def __init__(
+        self,
+        member: SessionMember,
+        *,
+        device: torch.device,
+        threads: int,
+        microbatches: int,
+        recompute: bool = False,
+    ) -> None:
         if reason := refuse_parts(member):
             raise TechniqueRefused(reason)
         self._dropout = RowwiseDropout(member.training.model, generator=generator_of(device))
-        super().__init__(member, device=device, threads=threads)
+        super().__init__(member, device=device, threads=threads, recompute=recompute)
         self._microbatches, self._is_examined = microbatches, False
         self._summed: frozenset[str] = frozenset()
 
@@ -69,9 +77,9 @@ class MicrobatchedSession(ResidentSession):
             loss, metrics = self._loss(batch, number, rows)
             (loss * weight).backward()
         except torch.OutOfMemoryError as error:
-            if rows.count > 1:
-                raise
-            raise TechniqueRefused(f"one row of a batch must fit on the device with the model; {error}") from error
+            # Whoever meets it knows that more parts do not help.
+            error.is_smallest = rows.count == 1  # type: ignore[attr-defined]
+            raise
         return loss.detach(), {name: torch.as_tensor(value).detach() for name, value in metrics.items()}
 
     def _loss(self, batch: Any, number: int, rows: Rows) -> Found:

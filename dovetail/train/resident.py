@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointError as RecomputationError
 
 from dovetail.train.base import SessionMember, StepReport, Technique
 from dovetail.train.loop import LoopSession
+from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import HalfWeights
 from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
@@ -16,7 +18,8 @@ from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
 class Resident(Technique):
     """One task, whole on its device.
 
-    With the knob `microbatches` the rows of each batch go through the model in so many parts (`train/microbatches.py`).
+    With the knob `microbatches` the rows of each batch go through the model in so many parts (`train/microbatches.py`);
+    with `recompute` activations are computed again in backward (`train/recompute.py`).
     """
 
     name = "resident"
@@ -40,11 +43,16 @@ class Resident(Technique):
         """A session with this one member at step 0."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)
+        recompute = knobs.get("recompute", False)
+        if recompute and members[0].training.step is not None:
+            raise TechniqueRefused("activations are computed again where Dovetail takes the step; this training does.")
         if (microbatches := knobs.get("microbatches", 1)) > 1:
             from dovetail.train.microbatches import MicrobatchedSession  # it is a session of this module's kind
 
-            return MicrobatchedSession(members[0], device=device, threads=threads, microbatches=microbatches)
-        return ResidentSession(members[0], device=device, threads=threads)
+            return MicrobatchedSession(
+                members[0], device=device, threads=threads, microbatches=microbatches, recompute=recompute
+            )
+        return ResidentSession(members[0], device=device, threads=threads, recompute=recompute)
 
 
 RESIDENT = Resident()
@@ -53,11 +61,12 @@ RESIDENT = Resident()
 class ResidentSession(LoopSession):
     """A plain training loop."""
 
-    def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
+    def __init__(self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False) -> None:
         model = member.training.model.to(device)
         super().__init__(member, device=device, threads=threads)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._half = HalfWeights(model) if member.training.precision == "bf16-pure" else None
+        self._recomputed = Recomputed(model) if recompute else None
 
     def state(self, member: int = 0) -> TrainingState:
         """The live tensors under their canonical names."""
@@ -81,12 +90,25 @@ class ResidentSession(LoopSession):
 
     def close(self) -> None:
         """Remove hooks and drop the model."""
+        if self._recomputed is not None:
+            self._recomputed.close()
         self._random.close()
         if self._half is not None:
             self._half.close()
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        return self._custom_step(batches) if self._training.step else self._plain_step(batches)
+        if self._recomputed is None:
+            return self._custom_step(batches) if self._training.step else self._plain_step(batches)
+        try:
+            report = self._plain_step(batches)
+        except (RuntimeError, ChangedInPlace) as error:
+            # The same training with everything kept came this far: what is wrong is to compute it again.
+            own = isinstance(error, RecomputationError | ChangedInPlace)
+            if own or "modified by an inplace operation" in str(error):
+                raise TechniqueRefused(f"a block must do the same when computed again; torch says: {error}") from error
+            raise
+        self._recomputed.checking = False
+        return report
 
     def _plain_step(self, batches: list[Any]) -> StepReport:
         training, optimizer = self._training, self._training.optimizer

@@ -14,10 +14,9 @@ import numpy
 import torch
 
 from dovetail.feed import Tap, digest, draw
-from dovetail.train.base import Session, SessionMember, StepReport, Technique
+from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
 from dovetail.train.fuse.batches import first, kept
 from dovetail.train.resident import RESIDENT, ResidentSession
-from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 
@@ -79,47 +78,31 @@ class _Member(ResidentSession):
         return found
 
 
-class TogetherSession(Session):
-    """Trainings beside each other, in step, one reading for all that stand at the same place."""
+class TogetherSession(GangSession[_Member]):
+    """Trainings beside each other, in step, one reading for all that stand at the same place; one that is loaded shares
+    again as soon as it stands where another does."""
 
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int) -> None:
-        self._sessions = [_Member(member, device=device, threads=threads) for member in members]
+        self._members = [_Member(member, device=device, threads=threads) for member in members]
         self._accumulate = members[0].training.accumulate
         try:
-            _refuse_unlike([session.first_digest() for session in self._sessions], members[0].training.shares)
+            _refuse_unlike([session.first_digest() for session in self._members], members[0].training.shares)
         except BaseException:
             self.close()
             raise
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """One step of each live member, one after another."""
-        taking = [self._sessions[number].tap for number in live]
-        draw(taking, self._accumulate, absent=[s.tap for n, s in enumerate(self._sessions) if n not in live])
+        taking = [self._members[number].tap for number in live]
+        draw(taking, self._accumulate, absent=[s.tap for n, s in enumerate(self._members) if n not in live])
         reports = []
         for place, number in enumerate(live):
             try:
-                reports += self._sessions[number].advance()
+                reports += self._members[number].advance()
             except Exception as error:
                 error.member = place  # type: ignore[attr-defined]  # whose fault it was, among the live
                 raise
         return reports
-
-    def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics."""
-        return self._sessions[member].evaluate()
-
-    def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
-        return self._sessions[member].state()
-
-    def load(self, state: TrainingState, member: int = 0) -> None:
-        """Let one member go on from `state`. It shares again what it reads as soon as it stands where another does."""
-        self._sessions[member].load(state)
-
-    def close(self) -> None:
-        """End all of them."""
-        for session in self._sessions:
-            session.close()
 
 
 def _refuse_unlike(digests: Sequence[str], shares: str) -> None:

@@ -10,6 +10,7 @@ from dovetail.vocabulary.records import FrozenDict
 EVENTS = {
     "described": "a task entered the store; data: nothing, the task is in its own table",
     "submitted": "a task was given to a daemon; data: priority, deadline_seconds (when it is to have ended, if ever), "
+    "entity (on whose behalf it runs, if anybody's), "
     "of a clone also: of, step (of the weights that it begins with; 0: its program's own)",
     "changed": "a task's program or parameters were edited, a new identity took over; data: by",
     "vanished": "a task is no longer in its workload file; it is kept",
@@ -18,13 +19,15 @@ EVENTS = {
     "fingerprinted": "a worker built a task; data: a Fingerprint",
     "measured": "a trial ended; data: a Profile",
     "rejected": "a trial found that an option does not fit, or that its technique refuses; data: a Rejection",
-    "divided": "a placement ran out of memory: batches of its family are offered in more parts, no smaller than "
-    "before; data: family, kind, count, microbatches, message",
+    "divided": "a placement ran out of memory: batches of its family, no smaller than before, are offered in more "
+    "parts, or with activations computed again; data: family, kind, count, microbatches, recompute, message",
     "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
     "shared": "a policy shared the cluster anew; data: workload, because, tasks (how many), value, bound",
     "started": "an attempt began; data: placement, devices, step, until, predicted_seconds, option",
     "progress": "steps were done; data: step, steps_per_second, points [[name, step, value], ...]",
     "saved": "a checkpoint is complete; data: step, path, bytes",
+    "timed": "what the ranks of a pipeline did when in a recent step (without a flush, in its last three); data: step, "
+    "timetable, microbatches, ranks [[[operation, stage, microbatch, start, end], ...], ...]",
     "fell_back": "a damaged checkpoint was passed over; data: path, reason",
     "finished": "a task met its stopping rule; data: step, reason, metrics",
     "stopped": "an attempt ended early after saving, to go on later; data: step, reason",

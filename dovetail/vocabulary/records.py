@@ -11,7 +11,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from dovetail.vocabulary.errors import InvalidRecord
@@ -19,6 +19,7 @@ from dovetail.vocabulary.errors import InvalidRecord
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
 
+_TEXT = frozenset({str})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 # JSON has no spelling for these three; Python's default writes bare words other readers reject.
 _UNWRITABLE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -37,8 +38,17 @@ class FrozenDict(Mapping[str, Any]):
         if items.__class__ is FrozenDict:
             self._items: dict[str, Any] = items._items
             return
-        # Most values are plain, and events hold tens of thousands of them.
-        self._items = {str(key): value if value.__class__ in _PLAIN else freeze(value) for key, value in items.items()}
+        # Events are made by the ten thousand, and what most of them hold is plain already.
+        if (
+            items.__class__ is dict
+            and _TEXT.issuperset(map(type, items))
+            and _PLAIN.issuperset(map(type, items.values()))
+        ):
+            self._items = items.copy()
+        else:
+            self._items = {
+                str(key): value if value.__class__ in _PLAIN else freeze(value) for key, value in items.items()
+            }
 
     def __getitem__(self, key: str) -> Any:
         return self._items[key]
@@ -48,6 +58,23 @@ class FrozenDict(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    # What `Mapping` makes of the three above, only without a call into Python for every key.
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or another where there is none."""
+        return self._items.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """The keys."""
+        return self._items.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The keys and their values."""
+        return self._items.items()
 
     def __hash__(self) -> int:
         return hash(frozenset(self._items.items()))
@@ -65,10 +92,10 @@ def freeze(value: Any) -> Any:
     >>> freeze([1, [2, 3]])
     (1, (2, 3))
     """
-    if value.__class__ is FrozenDict:  # told at a glance, which a mapping is not
+    if value.__class__ is FrozenDict or value.__class__ in _PLAIN:  # told at a glance, which a mapping is not
         return value
     if isinstance(value, list | tuple):
-        return tuple([item if item.__class__ in _PLAIN else freeze(item) for item in value])
+        return value if value.__class__ is tuple and _PLAIN.issuperset(map(type, value)) else tuple(map(freeze, value))
     if isinstance(value, Mapping):
         return FrozenDict(value)
     return value

@@ -169,7 +169,8 @@ class Halving:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out. To one
-    that is `open`, a daemon's, tasks come and go.
+    that is `open`, a daemon's, tasks come and go. `deadlines` say of some tasks, by name, in how many seconds from the
+    beginning of a run they must have ended.
 
     >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
     >>> len(Workload(name="one", tasks=(task,)).tasks)
@@ -181,8 +182,10 @@ class Workload:
     objective: str = "makespan"
     halving: Halving | None = None
     open: bool = False
+    deadlines: Mapping[str, float] = FrozenDict()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "deadlines", FrozenDict(self.deadlines))
         if not (self.tasks or self.open):
             raise InvalidWorkload(f"workload {self.name!r} must have at least one task; it has none.")
         twice = sorted(name for name, count in Counter(task.name for task in self.tasks).items() if count > 1)
@@ -191,6 +194,12 @@ class Workload:
                 f"tasks of a workload must have names of their own; {', '.join(map(repr, twice[:5]))} "
                 f"{'is' if len(twice) == 1 else 'are'} there more than once. Rename or drop the copies."
             )
+        unknown = sorted(set(self.deadlines) - {task.name for task in self.tasks})
+        if unknown:
+            raise InvalidWorkload(f"a deadline must be for a task of the workload; there is no {unknown[0]!r}.")
+        past = [name for name, seconds in self.deadlines.items() if not seconds > 0]
+        if past:
+            raise InvalidWorkload(f"a deadline must lie ahead, got {self.deadlines[past[0]]} s for {past[0]!r}.")
         try:
             Objective.parse(self.objective)
         except InvalidRecord as error:

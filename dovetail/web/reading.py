@@ -14,10 +14,12 @@ from dovetail.metrics.targets import TargetReached, show_target, time_to_target
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, Plan, Task
 from dovetail.vocabulary.redact import masked, redactor
+from dovetail.web.timetables import Drawn, read_timetables
 
 MOST_CURVES = 200
 MOST_CURVE_POINTS = 400
 MOST_INCIDENTS = 200
+MOST_TIMETABLES = 8
 _LOG_LINES = 40
 
 
@@ -70,6 +72,7 @@ class Reading:
     incidents: tuple[Incident, ...]
     incidents_total: int
     techniques: Mapping[tuple[str, str], str]
+    timetables: tuple[Drawn, ...]
     cluster: Cluster | None
     origin_seconds: float
     as_of_seconds: float
@@ -122,6 +125,10 @@ def read(store: Store, *, workload: str | None = None) -> Reading:
         incidents=tuple(_incident(event, names, redact) for event in watched.incidents()),
         incidents_total=watched.incidents_total,
         techniques=watched.techniques,
+        timetables=tuple(
+            dataclasses.replace(each, task=redact(each.task))
+            for each in read_timetables(store, workload=workload, most=MOST_TIMETABLES)
+        ),
         cluster=store.hardware("cluster", Cluster),
         origin_seconds=_origin(progress, plans, as_of),
         as_of_seconds=as_of,

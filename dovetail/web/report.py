@@ -20,8 +20,9 @@ from dovetail.store import Store, write_whole
 from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web import charts, tables
-from dovetail.web.reading import MOST_CURVES, Reading, read
+from dovetail.web.reading import MOST_CURVES, MOST_TIMETABLES, Reading, read
 from dovetail.web.times import show_moment
+from dovetail.web.timetables import KEY
 
 _MOST_LINES = 400
 _FOLDED_ABOVE = 12
@@ -57,6 +58,7 @@ def render(reading: Reading, *, written_seconds: float) -> str:
         _section("tasks", "Tasks", tables.task_table(reading)),
         _section("targets", "Time to target", tables.target_table(reading)) if reading.targets else "",
         _predictions_section(reading),
+        _timetables_section(reading),
         _plan_section(reading),
         _incidents_section(reading),
     ]
@@ -232,6 +234,16 @@ def _predictions_section(reading: Reading) -> str:
         "Prediction and measurement",
         f'<div class="chart" id="predictions-chart"></div>{excluded}{listed}',
     )
+
+
+def _timetables_section(reading: Reading) -> str:
+    if not reading.timetables:
+        return ""
+    drawn = "".join(each.markup() for each in reading.timetables)
+    cut = (
+        f" The first {MOST_TIMETABLES} pipelined tasks are drawn." if len(reading.timetables) == MOST_TIMETABLES else ""
+    )
+    return _section("timetables", "Who computes which microbatch when", tables.note(KEY + cut) + drawn)
 
 
 def _plan_section(reading: Reading) -> str:

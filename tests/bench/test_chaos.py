@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from invariants import Step, check  # noqa: E402
+from invariants import Step, check, witness_of  # noqa: E402
 from soak import Sample, warm_seconds  # noqa: E402
 
 STEPS, SAVE_EVERY = 6, 2
@@ -67,6 +67,7 @@ def broken(folder: Path, *, sql: str = "", witness=lambda steps: steps, seen=(),
         witness(steps),
         reference=folder / "reference",
         save_every=SAVE_EVERY,
+        tasks=1,
         steps=STEPS,
         seen=dict(seen),
     ).wrong
@@ -87,9 +88,10 @@ ROWS = [
         {},
         "it finished at [6, 6]",
     ),
+    ("DELETE FROM tasks", {}, "1 tasks were described; the store has []"),
     ("DELETE FROM points WHERE step = 4", {}, "1 metrics are not those of the undisturbed run"),
     ("", {"seen": {("id", "loss", 7): 0.5}}, "loss at step 7 was there, then gone or another"),
-    ("", {"flip": True}, "1 of 2 parts are not bit-equal, such as weight"),
+    ("", {"flip": True}, "1 of 2 parts are not bit-equal, such as tensors/weight"),
     ("", {"witness": lambda steps: steps[:3] + steps[5:]}, "attempt 2 began at 5 after step 3: skipped"),
     ("", {"witness": lambda steps: [*steps[:4], *steps[5:]]}, "attempt 2 took its steps out of order"),
     ("", {"witness": beyond_the_save}, "attempt 2 began at 2, though step 2 was saved"),
@@ -105,6 +107,16 @@ ROWS = [
         "attempt 2 was trained by two processes",
     ),
     (
+        "",
+        {"witness": lambda steps: [*steps, Step("a", "b9", 3, 9, 4.5, (1,))]},
+        "a: process 9 went on at step 3 in no attempt",
+    ),
+    (
+        "",
+        {"witness": lambda steps: [*steps[:2], Step("a", "b1", 3, 1, 6.5, (0,)), *steps[3:]]},
+        "n0:0: processes 1 and 2 trained on it at once",
+    ),
+    (
         "UPDATE events SET data = '{\"reason\": \"it fell silent\"}' WHERE kind = 'lost'",
         {},
         "n0:0: given to p2 while p1 held it",
@@ -115,6 +127,12 @@ ROWS = [
 @pytest.mark.parametrize(("sql", "more", "message"), ROWS, ids=[row[2] for row in ROWS])
 def test_each_thing_that_must_not_be_is_told(tmp_path, sql, more, message):
     assert any(message in line for line in broken(tmp_path, sql=sql, **more))
+
+
+def test_a_line_that_a_killed_writer_left_half_written_spoils_no_other(tmp_path):
+    line = '["a", "b1", 1, 7, 2.5, [0]]'
+    (tmp_path / "witness").write_text(f'{line}\n["a", "b{line}\n["a", "b2"')
+    assert witness_of(tmp_path / "witness") == 2 * [Step("a", "b1", 1, 7, 2.5, (0,))]
 
 
 @pytest.mark.slow

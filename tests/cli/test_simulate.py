@@ -171,3 +171,56 @@ def test_files_that_are_no_rates(trace: Path, tmp_path: Path, text: str) -> None
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     found = simulate(tmp_path / "nowhere.csv")
     assert (found.exit_code, "nowhere.csv" in found.stderr) == (2, True)
+
+
+def test_pairs_measured_and_predicted_share_devices(tmp_path: Path) -> None:
+    models = ("LM", "CNN", "RNN")
+    table: dict[str, dict[str, dict[str, object]]] = {"v100": {f"('{model}', 1)": {"null": 2.0} for model in models}}
+    for model, other in (("CNN", "CNN"), ("CNN", "LM"), ("LM", "LM")):
+        table["v100"][f"('{model}', 1)"][f"('{other}', 1)"] = [1.8, 1.8]
+    rates = tmp_path / "pairs.json"
+    rates.write_text(json.dumps(table))
+    trace = tmp_path / "three.trace"
+    trace.write_text("\n".join(gavel_line(model) for model in ("LM", "CNN", "RNN")))
+    how = (trace, "--rates", rates, "--cluster", "1xv100", "--policy", "makespan", "--json", "--rounds", 60)
+    hours = {}
+    for flag in ((), ("--packed",), ("--predicted",)):
+        found = simulate(*how, *flag)
+        assert found.exit_code == 0, found.output
+        (case,) = json.loads(found.stdout)
+        hours[flag] = case["makespan_hours"]
+    assert hours["--predicted",] < hours["--packed",] < hours[()]
+    assert "pairs are predicted; of the measured pairs half would be less than" in found.stderr
+
+
+def test_predictions_need_pairs_that_were_measured(trace: Path) -> None:
+    found = simulate(trace, "--cluster", "2xv100", "--predicted")
+    assert found.exit_code == 2
+    assert "pairs must be predicted from some that were measured together; there are none" in found.stderr
+
+
+def test_prices_make_policies_that_count_money_possible(trace: Path) -> None:
+    how = (trace, "--cluster", "2xv100+2xk80", "--policy", "max_min_fairness,spend", "--json")
+    refused = simulate(*how)
+    assert refused.exit_code == 2
+    assert "must know a price above 0 of every kind in use; 'k80', 'v100' has none" in refused.stderr
+    found = simulate(*how, "--price", "v100=2.48", "--price", "k80=0.1")
+    assert found.exit_code == 0, found.output
+    fair, cheap = (case["spend"] for case in json.loads(found.stdout))
+    assert 0 < cheap < fair
+
+
+def test_entities_have_their_parts(tmp_path: Path) -> None:
+    path = tmp_path / "teams.csv"
+    lines = [f"v{n},0,3600,vision,1" for n in range(3)] + ["l0,0,3600,language,1"]
+    path.write_text("\n".join(["task,at_seconds,steps,entity,v100", *lines]))
+    how = (path, "--cluster", "1xv100", "--policy", "hierarchical", "--json")
+    alike, favoured = (simulate(*how, *more) for more in ((), ("--entity", "language=9")))
+    assert alike.exit_code == favoured.exit_code == 0, favoured.output
+    # With half of the device it ends after about two hours, with nine tenths soon after one.
+    ends = [json.loads(found.stdout)[0]["seconds"]["l0"] for found in (alike, favoured)]
+    assert 1.8 < ends[0] / 3600 < 2.3
+    assert 1.0 <= ends[1] / 3600 < 1.3
+    strange = simulate(*how, "--entity", "speech=2")
+    assert strange.exit_code == 2
+    assert "an entity must have tasks in the trace; 'speech' is without" in strange.stderr

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import re
+import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 import dovetail
 from dovetail.engines import MemberOrder, Order
-from dovetail.engines.ray.code import Shipment, pack
+from dovetail.engines.ray.code import Shipment, pack, take
 from dovetail.engines.ray.connection import _authenticated
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.link import Link
@@ -128,18 +130,38 @@ def test_a_program_that_is_missing_or_another_is_taken_from_the_shipment(tmp_pat
 
 def test_packages_are_shipped_with_what_is_around_them(tmp_path):
     shipped(tmp_path, "tests.engines.programs:tower")
-    (entry,) = json.loads((tmp_path / "shipment.json").read_text())
+    (entry,) = json.loads((tmp_path / "shipment.json").read_text())["entries"]
     assert set(entry["files"]) == {"tests/__init__.py", "tests/engines/__init__.py", "tests/engines/programs.py"}
     assert entry["modules"]
 
 
+def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch):
+    monkeypatch.setattr("dovetail.engines.ray.code._PAUSE_SECONDS", 0.01)
+    folder, missing = tmp_path / "shipment", tmp_path / "missing.py"
+    pack([Program(reference=program)], folder)
+    one = folder / "dovetail" / "engines" / "worker.py"
+    one.rename(missing)
+    with pytest.raises(DovetailError, match="whole"):
+        take(folder)
+    assert not list(tmp_path.glob("dovetail-*"))
+    threading.Timer(0.1, missing.rename, [one]).start()  # unpacked while it is being copied
+    own = take(folder)
+    shutil.rmtree(folder)
+    assert (own / "dovetail" / "engines" / "worker.py").is_file()
+
+
 @pytest.mark.process
-def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path):
-    """A worker under a host, whose every call is made twice, as if its answer had not arrived."""
+def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path, monkeypatch):
+    """A worker under a host, whose every call is made twice, as if its answer had not arrived, and whose shipment is
+    gone soon."""
+    monkeypatch.chdir(tmp_path)  # the host moves, and this process must not stay there
     (tmp_path / "logs").mkdir()
+    code = tmp_path / "shipment"
+    pack([], code)
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
     given = {"cluster": cluster, "home": str(tmp_path), "environment": {"FROM_AFAR": "1"}, "patience_seconds": 1e6}
-    host = Host(dumps(given).encode())
+    host = Host(dumps(given).encode(), code)
+    shutil.rmtree(code)
     assert os.environ.pop("FROM_AFAR") == "1"
     task = Task(name="a", program=Program(reference=write_program(tmp_path)), stop=Stop(steps=5))
     member = MemberOrder(task=task, attempt=1, until_step=5, directory=str(tmp_path / "checkpoints"))

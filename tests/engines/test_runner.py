@@ -151,7 +151,9 @@ def test_a_trial_that_does_not_fit_rejects_its_option_only(
 ) -> None:
     member = ground.member(program, steps=5)
     ground.run("measure", [member], technique, knobs=knobs)
-    (event,) = ground.events
+    *tried, event = ground.events
+    assert [each.kind for each in tried] == ["warned"] * len(tried)  # each rung of the ladder, where there are any
+    assert bool(tried) == (technique == "resident")
     assert event.kind == "rejected"
     found = from_json(Rejection, to_json(event.data))
     assert (found.families, found.technique, found.kind, found.count) == (("f",), technique, "cpu", 1)

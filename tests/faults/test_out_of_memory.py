@@ -72,3 +72,101 @@ def whole(workload, home: Path) -> dict[str, torch.Tensor]:
     tensors = dict(session.state().tensors)
     session.close()
     return tensors
+
+
+# Blocks whose activations the device holds at most so many of, counted as they come and go; the bits of computing them
+# again are those of keeping them.
+COUNTED = """
+import dovetail as dt
+
+def net(most=2):
+    import torch
+    from torch import nn
+    from tests.faults.holding import Holding
+
+    holding = Holding()
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.drop = nn.Linear(8, 8), nn.Dropout(0.2)
+
+        def forward(self, x):
+            return x + holding(self.drop(torch.tanh(self.inner(x))))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList([Block() for _ in range(6)]), nn.Linear(8, 1)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    model = Net()
+
+    def loss(model, batch):
+        holding.most = 1000 if len(batch) == 4 else most
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    batches = [torch.randn(4 if number < FEW else 6, 8) for number in range(60)]
+    return dt.Training(model=model, batches=batches, loss=loss, optimizer=torch.optim.AdamW(model.parameters()))
+
+workload = dt.grid(net, most=[MOST], steps=60, name="held")
+"""
+
+
+def carried_out(folder: Path, *, most: int, few: int, exact: bool):
+    """The events of a run on a device that holds the activations of so many blocks, and its last state."""
+    folder.mkdir()
+    (folder / "sweep.py").write_text(COUNTED.replace("MOST", str(most)).replace("FEW", str(few)))
+    workload, home = load_workload(str(folder / "sweep.py")), folder / "store"
+    cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    with Store(home, write=True) as store:
+        engine = LocalEngine(cluster, home=home)
+        settings = Settings(save_every_steps=10, retries=0, exact=exact)
+        controller = Controller(workload, cluster=cluster, store=store, engine=engine, settings=settings)
+        controller.reconcile()
+        controller.measure()
+        controller.run()
+        engine.close()
+        events = [event for _, event in store.events()]
+    (one,) = controller.progress.values()
+    assert (one.status, one.step) == ("finished", 60), one.reason
+    return events, checkpoint.read(checkpoint.complete(home / "checkpoints" / one.task)[0])
+
+
+def knobs_of(events) -> list[dict[str, object]]:
+    return [event.data["option"]["knobs"] for event in events if event.kind == "started"]
+
+
+def bits(found) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in found.tensors.items()}
+
+
+@pytest.mark.process
+def test_activations_are_computed_again_where_they_do_not_fit_with_the_same_bits(tmp_path: Path) -> None:
+    # The first batches, which are all that a trial sees, are small enough.
+    events, found = carried_out(tmp_path / "tight", most=2, few=55, exact=True)
+    assert [dict(knobs) for knobs in knobs_of(events)] == [{}, {"recompute": True}]
+    (said,) = [event for event in events if event.kind == "divided"]
+    assert "activations computed again in backward" in said.data["message"]
+    undisturbed, whole = carried_out(tmp_path / "roomy", most=1000, few=55, exact=True)
+    assert [dict(knobs) for knobs in knobs_of(undisturbed)] == [{}]
+    assert bits(found) == bits(whole)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_trial_that_does_not_fit_goes_down_the_same_ladder(tmp_path: Path, exact: bool) -> None:
+    events, found = carried_out(tmp_path / "tight", most=2, few=0, exact=exact)
+    (profile,) = [event.data for event in events if event.kind == "measured"]
+    assert knobs_of(events) == [profile["knobs"]]
+    assert profile["knobs"]["recompute"] is True
+    assert profile["knobs"].get("microbatches", 1) == (1 if exact else 4)  # of six rows, some alone
+    warned = [event.data["message"] for event in events if event.kind == "warned"]
+    assert warned[0].startswith("its trial did not fit: the device holds at most 2 blocks")
+    assert not [event for event in events if event.kind in ("rejected", "failed", "lost")]
+    if exact:
+        assert bits(found) == bits(carried_out(tmp_path / "roomy", most=1000, few=0, exact=True)[1])

@@ -74,14 +74,15 @@ CARD = Kind(name="card", processor="cuda", memory_bytes=8 << 30)
 
 class Tight(SimulatedEngine):
     """Tasks that are resident run out of memory in their first step of training, which no trial showed, unless their
-    batches are in as many parts as they need."""
+    batches are in as many parts as they need, or activations are computed again where that helps."""
 
     needed_parts = math.inf
+    again_helps = False
 
     def wait(self):
         def failing(event):
-            technique, parts = self.runs.get(event.task, ("", 0))
-            is_tight = technique == "resident" and parts < self.needed_parts
+            technique, parts, again = self.runs.get(event.task, ("", 0, False))
+            is_tight = technique == "resident" and parts < self.needed_parts and not (again and self.again_helps)
             if event.kind in ("finished", "saved") and event.attempt and is_tight:
                 data = {"reason": "CUDA out of memory", "cause": "memory", "log": ""}
                 return [] if event.kind == "saved" else [dataclasses.replace(event, kind="failed", data=data)]
@@ -89,16 +90,18 @@ class Tight(SimulatedEngine):
 
         return [each for event in super().wait() for each in failing(event)]
 
-    runs: dict[str, tuple[str, int]]
+    runs: dict[str, tuple[str, int, bool]]
 
     def start(self, order):
         if order.purpose == "train":
-            how = order.technique, order.knobs.get("microbatches", 1)
+            how = order.technique, order.knobs.get("microbatches", 1), order.knobs.get("recompute", False)
             self.runs |= {member.task.identity: how for member in order.members}
         super().start(order)
 
 
-def tight(store, *, spills: bool, parts: float = math.inf, exact: bool = False, retries: int = 3) -> Controller:
+def tight(
+    store, *, spills: bool, parts: float = math.inf, again: bool = False, exact: bool = False, retries: int = 3
+) -> Controller:
     def resident(family, kind, count):
         return Profile(family=family, kind=kind, count=count, step_seconds=1.0, peak_bytes=7 << 30)
 
@@ -112,7 +115,7 @@ def tight(store, *, spills: bool, parts: float = math.inf, exact: bool = False, 
     on = Cluster.uniform(CARD, cores=8)
     found = World(fingerprint=lambda task: Fingerprint(family="f"), profile=resident, otherwise=otherwise)
     engine = Tight(found, kind_of=lambda device: "card")
-    engine.runs, engine.needed_parts = {}, parts
+    engine.runs, engine.needed_parts, engine.again_helps = {}, parts, again
     return Controller(
         workload(task("a", steps=5)),
         cluster=on,
@@ -126,7 +129,9 @@ def tight(store, *, spills: bool, parts: float = math.inf, exact: bool = False, 
 def steps_down(store):
     """The techniques that were started, with the number of parts of each batch."""
     options = [event.data["option"] for event in events_of(store, "started")]
-    return [(option["technique"], option["knobs"].get("microbatches", 1)) for option in options]
+    again = [" again" if option["knobs"].get("recompute") else "" for option in options]
+    parts = [option["knobs"].get("microbatches", 1) for option in options]
+    return [(option["technique"] + more, n) for option, more, n in zip(options, again, parts, strict=True)]
 
 
 def test_running_out_of_memory_takes_the_same_batches_in_more_parts(store):
@@ -135,7 +140,7 @@ def test_running_out_of_memory_takes_the_same_batches_in_more_parts(store):
     assert steps_down(store) == [("resident", 1), ("resident", 2), ("resident", 4)]
     said = [event.data["message"] for event in events_of(store, "divided")]
     assert said == [
-        f"ran out of memory: each batch, as large as before, may be taken in {parts} parts from now on"
+        f"ran out of memory: from now on it may be trained with each batch, as large as before, in {parts} parts"
         for parts in (2, 4)
     ]
     reasons = [event.data["because"] for event in events_of(store, "planned")]
@@ -145,8 +150,8 @@ def test_running_out_of_memory_takes_the_same_batches_in_more_parts(store):
 def test_parts_are_known_after_a_restart_and_gone_once_they_are_refused(store):
     carry_out(tight(store, spills=True, parts=4))
     again = tight(store, spills=True, parts=4)
-    ((profile, parts),) = again._ledger.divided()
-    assert (profile.technique, parts) == ("resident", 4)
+    ((profile, knobs),) = again._ledger.divided()
+    assert (profile.technique, knobs) == ("resident", {"microbatches": 4})
     (last,) = events_of(store, "finished")
     data = {"reason": "its loss is no mean", "cause": "refused", "log": ""}
     order = Order(
@@ -159,29 +164,59 @@ def test_parts_are_known_after_a_restart_and_gone_once_they_are_refused(store):
     )
     refused = dataclasses.replace(last, kind="failed", data=data)
     again._ledger.record(again._state.recovery.accept(refused, order))
+    assert [knobs for _, knobs in again._ledger.divided()] == [{"recompute": True}]  # whole batches, then
+    order = dataclasses.replace(order, knobs={"recompute": True})
+    again._ledger.record(again._state.recovery.accept(refused, order))
     assert again._ledger.divided() == []
 
 
 def test_where_no_parts_help_something_else_is_tried_at_the_same_batch(store):
     found = carry_out(tight(store, spills=True))
     assert statuses(found) == {"a": "finished"}
-    assert steps_down(store) == [*(("resident", 1 << n) for n in range(7)), ("spill", 1)]
+    assert steps_down(store) == [*(("resident", 1 << n) for n in range(7)), ("resident again", 64), ("spill", 1)]
     reasons = [e.data["reason"] for e in events_of(store, "rejected") if e.data["technique"] == "resident"]
     assert reasons[0] == "ran out of memory while training: CUDA out of memory"
-    assert reasons[-1] == "ran out of memory while training, each batch in 64 parts: CUDA out of memory"
+    assert reasons[-1] == (
+        "ran out of memory while training, each batch, as large as before, in 64 parts, activations computed again in "
+        "backward: CUDA out of memory"
+    )
 
 
 def test_where_bits_count_batches_stay_whole(store):
     carry_out(tight(store, spills=True, exact=True))
-    assert steps_down(store) == [("resident", 1), ("spill", 1)]
-    assert not events_of(store, "divided")
+    assert steps_down(store) == [("resident", 1), ("resident again", 1), ("spill", 1)]
+
+
+def test_computing_activations_again_comes_before_other_techniques(store):
+    found = carry_out(tight(store, spills=True, exact=True, again=True, retries=0))
+    assert statuses(found) == {"a": "finished"}
+    assert steps_down(store) == [("resident", 1), ("resident again", 1)]
+    (said,) = events_of(store, "divided")
+    assert said.data["message"].endswith("with each batch, as large as before, activations computed again in backward")
+
+
+def test_a_row_that_does_not_fit_is_not_taken_in_more_parts(store):
+    again = tight(store, spills=True)
+    carry_out(again)
+    (last,) = events_of(store, "finished")
+    order = Order(
+        name="o",
+        purpose="train",
+        members=(MemberOrder(task=task("a", steps=5), attempt=last.attempt),),
+        devices=(again.cluster.devices[0].name,),
+        technique="resident",
+        knobs={"microbatches": 4},
+    )
+    data = {"reason": "one row", "cause": "memory", "smallest": True, "log": ""}
+    again._ledger.record(again._state.recovery.accept(dataclasses.replace(last, kind="failed", data=data), order))
+    assert [knobs for _, knobs in again._ledger.divided()] == [{"microbatches": 4, "recompute": True}]
 
 
 def test_where_nothing_is_left_the_task_fails_with_every_reason(store):
     found = carry_out(tight(store, spills=False))
     assert statuses(found) == {"a": "failed"}
     (one,) = found.progress.values()
-    assert "ran out of memory while training, each batch in 64 parts: CUDA out of memory" in one.reason
+    assert "ran out of memory while training, each batch, as large as before, in 64 parts" in one.reason
     assert "not for that." in one.reason
 
 

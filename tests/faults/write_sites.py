@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dovetail.describe import carried
-from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence
+from dovetail.store import ControllerLock, Elsewhere, Point, Store, check_fence, raise_fence
 from dovetail.testing import programs
 from dovetail.train import TrainingState, checkpoint
 from dovetail.train.base import SessionMember
@@ -123,6 +123,32 @@ CHECKPOINT = Site(
     lambda folder: checkpoint.write(folder / "t", _state(10), task="t", attempt=1) and None,
     _save,
     _saved,
+    ("CheckpointError",),
+)
+
+
+def _elsewhere(folder: Path) -> Elsewhere:
+    return Elsewhere(f"file://{folder}/t")
+
+
+def _save_elsewhere(folder: Path) -> None:
+    checkpoint.write(_elsewhere(folder), _state(20), task="t", attempt=1, retention=checkpoint.Retention(count=1))
+
+
+def _saved_elsewhere(folder: Path, ended: Ended) -> None:
+    found, damages = checkpoint.recover(_elsewhere(folder))
+    # Without a rename an index may be there in part; its checksum says so. Nothing else makes a checkpoint exist.
+    assert all("index.json" in damage.reason for damage in damages), damages
+    assert found is not None, "nothing can be loaded"
+    assert found.step == 20 if ended.how == "done" else found.step in (10, 20)
+    assert all(torch.equal(value, _state(found.step).tensors[name]) for name, value in found.tensors.items())
+    assert all(list(each.glob("*index.json")) for each in (folder / "t").glob("step-*")), "something was left behind"
+
+
+CHECKPOINT_ELSEWHERE = Site(
+    lambda folder: checkpoint.write(_elsewhere(folder), _state(10), task="t", attempt=1) and None,
+    _save_elsewhere,
+    _saved_elsewhere,
     ("CheckpointError",),
 )
 
@@ -298,6 +324,7 @@ PROGRAM = Site(lambda folder: None, _carry, _carried, ("OSError",))
 
 SITES = {
     "checkpoint": CHECKPOINT,
+    "checkpoint elsewhere": CHECKPOINT_ELSEWHERE,
     "fence": FENCE,
     "new store": NEW_STORE,
     "store": STORE,

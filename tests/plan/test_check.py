@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dovetail.plan import check, violations
-from dovetail.vocabulary import Cluster, Device, InvalidSchedule, Kind, Node, Placement, Schedule
+from dovetail.vocabulary import Cluster, Device, InvalidSchedule, Kind, Node, Option, Placement, Schedule
 
 from .problems import CPU, option, placement
 
@@ -175,3 +175,18 @@ def test_a_fault_planted_anywhere_in_a_full_schedule_is_found() -> None:
         planted[index] = dataclasses.replace(planted[index], start_seconds=planted[index].start_seconds + 2.5)
         if planted[index].start_seconds < 95.0:  # what runs last has room behind it
             assert len(found(*planted)) == 1
+
+
+def test_deadlines_are_checked_where_they_are_given() -> None:
+    gang = Option(families=("f", "g"), technique="fuse", kind="cpu", count=1, step_seconds=(1.0, 1.0))
+    both = Placement(
+        tasks=("a", "b"), steps=(5, 9), option=gang, devices=("n0:0",), start_seconds=1.0, duration_seconds=9.0
+    )
+    schedule, cluster = Schedule(placements=(both,)), Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    assert violations(schedule, cluster) == []
+    # In a gang the shorter one ends before the other.
+    assert violations(schedule, cluster, deadlines={"a": 6.0, "b": 10.0, "c": 0.0}) == []
+    assert violations(schedule, cluster, deadlines={"a": 5.9, "b": 9.0}) == [
+        "'a' must have ended by 5.9 s, its deadline, found an end at 6 s.",
+        "'b' must have ended by 9 s, its deadline, found an end at 10 s.",
+    ]

@@ -191,3 +191,13 @@ def test_hundreds_of_tasks_on_unlike_nodes_pass_the_check() -> None:
     check(schedule_of(made), cluster)
     assert len(schedule_of(made).placements) == 360
     assert len(made.explanation) == 6, "beyond 200 tasks, one line for each family"
+
+
+def test_deadlines_are_kept_or_refused() -> None:
+    members = (Member(task="long", steps=30), Member(task="due", steps=3, deadline_seconds=4.0))
+    problem = Problem(cluster=Cluster.uniform(CPU), families=(Family(name="f", members=members),), options=(option(),))
+    assert [each.tasks for each in plan(problem).schedule.placements] == [("due",), ("long",)]
+    late = dataclasses.replace(members[0], deadline_seconds=31.0)
+    both = dataclasses.replace(problem, families=(Family(name="f", members=(late, members[1])),))
+    with pytest.raises(NoFeasiblePlan, match="by their deadlines, and no schedule does"):
+        plan(both)

@@ -71,7 +71,7 @@ def test_a_state_without_tensors(tmp_path):
 
 
 def test_large_states_are_cut_into_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(checkpoint.folder, "PIECE_BYTES", 1000)
     tensors = {f"model/{n}": torch.full((100,), float(n)) for n in range(7)}
     path, _ = checkpoint.write(tmp_path, TrainingState(step=1, tensors=tensors, values={}), task="t", attempt=1)
     assert len(list(path.glob("piece-*"))) == 4
@@ -180,14 +180,14 @@ def test_no_altered_byte_goes_unnoticed(tmp_path, data):
 
 def test_a_newer_format_is_refused(tmp_path):
     path = save(tmp_path, 1)
-    rewrite(path, lambda index: index | {"format": checkpoint.FORMAT + 1})
+    rewrite(path, lambda index: index | {"format": checkpoint.format.FORMAT + 1})
     with pytest.raises(CheckpointError, match=r"format 1 or older, it is 2. Upgrade Dovetail"):
         checkpoint.read(path)
 
 
 def test_a_newer_format_is_not_damage(tmp_path):
     path = save(tmp_path, 1)
-    rewrite(path, lambda index: index | {"format": checkpoint.FORMAT + 1})
+    rewrite(path, lambda index: index | {"format": checkpoint.format.FORMAT + 1})
     with pytest.raises(CheckpointError, match="Upgrade Dovetail"):
         checkpoint.recover(tmp_path)
     assert path.exists()

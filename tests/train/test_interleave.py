@@ -290,7 +290,7 @@ def least(builds: Sequence[Callable[[], Training]], **knobs: Any) -> tuple[Inter
 
 
 def on_device(session: InterleaveSession) -> int:
-    return session._machinery.arena_bytes + sum(each.kept_bytes for each in session._sessions)
+    return session._machinery.arena_bytes + sum(each.kept_bytes for each in session._members)
 
 
 @pytest.mark.parametrize(("count", "depth"), [(2, 1), (3, 3), (5, 1)])
@@ -317,7 +317,7 @@ def test_the_budget_holds_for_unlike_sizes(sizes: list[tuple[int, int]], depth: 
 def test_unlike_sizes_train_as_they_would_alone(clip_norm: float | None) -> None:
     builds = [wide(8, 10, clip_norm=clip_norm), wide(32, 3, clip_norm=clip_norm), wide(16, 1, clip_norm=clip_norm)]
     session, _ = least(builds, depth=2)
-    assert any(not segment.kept for each in session._sessions for segment in each.segments)
+    assert any(not segment.kept for each in session._members for segment in each.segments)
     alone = [
         RESIDENT.open([programs.fresh(build, seed=seed)], device=CPU, threads=1) for seed, build in enumerate(builds)
     ]
@@ -495,7 +495,7 @@ def test_a_member_that_never_fits_passes_its_error() -> None:
 def test_closing_gives_all_models_back() -> None:
     before = set(threading.enumerate())
     session = gang([wide(8, 6), wide(8, 3)], device_bytes=9000, depth=1)
-    models = [each._training.model for each in session._sessions]
+    models = [each._training.model for each in session._members]
     session.advance((0, 1))
     states = [{name: t.clone() for name, t in session.state(number).tensors.items()} for number in range(2)]
     session.close()

@@ -114,6 +114,14 @@ def test_a_workload_has_tasks_with_names_of_their_own():
         Workload(name="w", tasks=(TASK,), objective="cost")
 
 
+def test_deadlines_are_of_tasks_and_lie_ahead():
+    assert Workload(name="w", tasks=(TASK,), deadlines={"small": 5.0}).deadlines == {"small": 5.0}
+    with pytest.raises(InvalidWorkload, match="a deadline must be for a task of the workload; there is no 'third'"):
+        Workload(name="w", tasks=(TASK,), deadlines={"third": 5.0})
+    with pytest.raises(InvalidWorkload, match="a deadline must lie ahead, got nan s for 'small'"):
+        Workload(name="w", tasks=(TASK,), deadlines={"small": float("nan")})
+
+
 @pytest.mark.parametrize("fields", [{"first_steps": 0}, {"factor": 1}, {"goal": "best"}])
 def test_halvings_that_cannot_be(fields):
     with pytest.raises(InvalidWorkload, match="halving must have first_steps of at least 1"):

@@ -10,46 +10,65 @@ import os
 import shutil
 from pathlib import Path
 
-from dovetail.store import Store
+from dovetail.store import Elsewhere, Folder, Store, checkpoints_of
 from dovetail.vocabulary import CheckpointError
 
+INDEX = "index.json"
 
-def last_saved(store: Store, task: str) -> tuple[Path, int] | None:
+
+def last_saved(store: Store, task: str) -> tuple[Folder, int] | None:
     """The newest checkpoint of a task that is on record and still there, and its step."""
     if store.home is None:
         return None
     saved = [event.data for _, event in store.events(task=task) if event.kind == "saved"]
     for data in reversed(saved):
-        path = Path(store.home, "checkpoints", task, Path(data["path"]).name)
-        if (path / "index.json").is_file():
+        path = checkpoints_of(store.home) / task / data["path"].rpartition("/")[2]
+        if (INDEX in path.names()) if isinstance(path, Elsewhere) else (path / INDEX).is_file():
             return path, data["step"]
     return None
 
 
-def digest_of(checkpoint: Path) -> str:
+def digest_of(checkpoint: Folder) -> str:
     """What names a checkpoint by its content, as `Task.begins_with` has it: the digest of its index, which holds the
     digests of all the rest."""
     try:
-        found: str = json.loads((checkpoint / "index.json").read_text())["sha256"][:16]
+        content = checkpoint.read(INDEX) if isinstance(checkpoint, Elsewhere) else (checkpoint / INDEX).read_bytes()
+        found: str = json.loads(content)["sha256"][:16]
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{checkpoint} must hold a readable index.json; found {error!r}.") from error
 
 
-def keep(checkpoint: Path, directory: Path) -> None:
+def keep(checkpoint: Folder, directory: Folder) -> None:
     """Keep a checkpoint as what the task of `directory` begins with, whatever becomes of the original."""
+    try:
+        if isinstance(checkpoint, Elsewhere):
+            assert isinstance(directory, Elsewhere)
+            _copy(checkpoint, directory / "begin")
+        else:
+            assert isinstance(directory, Path)
+            _keep(checkpoint, directory)
+    except (OSError, shutil.Error) as error:
+        raise CheckpointError(
+            f"{checkpoint} must be there to be kept under {directory}; found: {error}. It may just have been replaced "
+            f"by a newer one: try again."
+        ) from error
+
+
+def _copy(checkpoint: Elsewhere, kept: Elsewhere) -> None:
+    for name in sorted(checkpoint.names(), key=lambda name: name == INDEX):  # last: it makes the checkpoint exist
+        kept.write(name, checkpoint.read(name))
+
+
+def _keep(checkpoint: Path, directory: Path) -> None:
     making, kept = directory / f".making-{os.getpid()}", directory / "begin"
     shutil.rmtree(making, ignore_errors=True)
     try:
         shutil.copytree(checkpoint, making, copy_function=_link)
         shutil.rmtree(kept, ignore_errors=True)
         making.rename(kept)
-    except (OSError, shutil.Error) as error:
+    finally:
         shutil.rmtree(making, ignore_errors=True)
-        raise CheckpointError(
-            f"{checkpoint} must be there to be kept under {directory}; found: {error}. It may just have been replaced "
-            f"by a newer one: try again."
-        ) from error
 
 
 def _link(source: str, target: str) -> None:

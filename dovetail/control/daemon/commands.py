@@ -1,9 +1,8 @@
 """How other processes reach a running controller: one line of JSON each way, on a Unix socket or on loopback.
 
 Only this user can: the socket lies in a private directory, and whoever comes over loopback must know a token. Both
-are noted in the store's lock, which only this user can read, since a store's own path may be longer than a socket's
-name can be. What comes is data, never code; it is bounded in bytes, in time and in number, so that no client holds up
-another one, and none the controller.
+are noted in the store's lock, which only this user can read. What comes is data, never code; it is bounded in bytes, in
+time and in number, so that no client holds up another one, and none the controller.
 """
 
 import contextlib
@@ -11,17 +10,16 @@ import hmac
 import json
 import os
 import secrets
+import shutil
 import socket
 import socketserver
-import stat
-import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.store import holder
+from dovetail.store import holder, scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
 from dovetail.vocabulary.units import show_bytes
 
@@ -34,6 +32,8 @@ LINE_SECONDS = 10.0
 CLIENTS = 64
 # How long an answer may take: the controller may be in the middle of planning.
 PATIENCE_SECONDS = 120.0
+# A Unix socket's name may have 107 bytes, on some systems 103.
+NAME_BYTES = 100
 
 
 class _Server(socketserver.ThreadingMixIn):
@@ -74,25 +74,31 @@ class _LoopbackServer(_Server, socketserver.TCPServer):
 class CommandServer:
     """Answers commands on threads of its own until closed; `answer` must be safe to call from there.
 
-    With `port` it listens there on loopback (0: on any free one) instead of on a Unix socket. `note` is how clients
-    find it, for the store's lock.
+    With `port` it listens there on loopback (0: on any free one) instead of on a Unix socket in a folder of its own in
+    the scratch of the store at `home`; also where no socket can be made there. `note` is how clients find it, for the
+    store's lock.
 
-    >>> with contextlib.closing(CommandServer(lambda request: {"heard": request["do"]})) as server:
-    ...     ask_server(server.note, {"do": "status"})
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     with contextlib.closing(CommandServer(lambda request: {"heard": request["do"]}, home=Path(home))) as server:
+    ...         ask_server(server.note, {"do": "status"})
     {'heard': 'status'}
     """
 
-    def __init__(self, answer: Answer, *, port: int | None = None) -> None:
-        token = "" if port is None else secrets.token_urlsafe(32)
+    def __init__(self, answer: Answer, *, home: Path, port: int | None = None) -> None:
         self._server: _UnixServer | _LoopbackServer
-        self.note: dict[str, Any]
-        handler = _handler(answer, token)
+        self.note: dict[str, Any] = {}
+        self.folder: Path | None = None
         if port is None:
-            path = os.path.join(tempfile.mkdtemp(prefix="dovetail-"), "control")  # mode 0700
-            self._server, self.note = _UnixServer(path, handler), {"socket": path}
-            os.chmod(path, 0o600)
-        else:
-            self._server = _listening(port, handler)
+            self.folder = scratch(home.resolve(), prefix="control-")
+            try:
+                self._server = _beside(self.folder / "socket", _handler(answer, ""))
+                self.note = {"socket": str(self.folder / "socket")}
+            except OSError:  # file systems over a network may have none, or its name is too long
+                self._remove()
+        if not self.note:
+            token = secrets.token_urlsafe(32)
+            self._server = _listening(port or 0, _handler(answer, token))
             self.note = {"port": self._server.server_address[1], "token": token}
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -106,16 +112,12 @@ class CommandServer:
         """Stop answering and remove the socket."""
         self._server.shutdown()
         self._server.server_close()
-        remove_socket(self.note)
+        self._remove()
 
-
-def remove_socket(note: dict[str, Any]) -> None:
-    """Remove the socket that a note speaks of and its folder, and nothing else that may be there by now."""
-    path = note.get("socket")
-    with contextlib.suppress(OSError):
-        if isinstance(path, str) and stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)
-            os.rmdir(os.path.dirname(path))
+    def _remove(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
 
 
 def ask_server(note: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
@@ -210,11 +212,33 @@ def _connected(note: dict[str, Any]) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX)
     try:
         channel.settimeout(PATIENCE_SECONDS)
-        channel.connect(note["socket"])
+        with _named_shortly(Path(note["socket"])) as name:
+            channel.connect(name)
     except BaseException:
         channel.close()
         raise
     return channel
+
+
+def _beside(path: Path, handler: type[socketserver.BaseRequestHandler]) -> _UnixServer:
+    with _named_shortly(path) as name:
+        server = _UnixServer(name, handler)
+    path.chmod(0o600)
+    return server
+
+
+@contextlib.contextmanager
+def _named_shortly(path: Path) -> Iterator[str]:
+    """A name for a socket that is short enough, however far down it lies: by way of its open folder, where the system
+    shows those."""
+    if len(os.fsencode(path)) <= NAME_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _listening(port: int, handler: type[socketserver.BaseRequestHandler]) -> _LoopbackServer:

@@ -9,14 +9,13 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from dovetail.control.daemon import cloning, waits
 from dovetail.control.daemon.submissions import Submission, changed, current, read_priority
 from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import State
-from dovetail.store import Store
+from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task
 
 Answer = dict[str, Any]
@@ -135,7 +134,7 @@ class Tending:
         events = self._arrivals([task])
         if checkpoint is not None:
             assert self._store.home is not None
-            cloning.keep(checkpoint, Path(self._store.home, "checkpoints", task.identity))
+            cloning.keep(checkpoint, checkpoints_of(self._store.home) / task.identity)
         one = self._ledger[other]
         # A workload of its own: whoever runs the other's file again must not find that this one is gone from it.
         submission = Submission(workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority)
@@ -215,7 +214,7 @@ class Tending:
         status = "paused" if one.paused and not self._ledger.has_ended(task) else one.status
         return f"{self._name(task)!r} is {status} at step {one.step}"
 
-    def _saved(self, task: str) -> tuple[Path, int]:
+    def _saved(self, task: str) -> tuple[Folder, int]:
         found = cloning.last_saved(self._store, task)
         if found is None:
             raise InvalidWorkload(

@@ -41,8 +41,10 @@ def _row(state: State, task: str, found: Outlook) -> dict[str, Any]:
 
 def _why(state: State, one: Progress, found: Outlook) -> str:
     if one.status == "running":
-        devices = ", ".join(one.spans[-1].devices)
-        return f"on {devices}, to be saved and paused" if one.paused else f"on {devices}"
+        where = f"on {', '.join(one.spans[-1].devices)}"
+        if one.paused:
+            return f"{where}, to be saved and paused"
+        return f"{where}: {found.why}" if found.why else where
     if one.status == "paused":
         return f"paused by a user at step {one.step}"
     if one.status == "resting":

@@ -8,7 +8,7 @@ from dovetail.control.state import Running, State
 from dovetail.metrics.progress import Progress
 from dovetail.plan import Problem
 from dovetail.plan.shares import columns
-from dovetail.vocabulary import Member
+from dovetail.vocabulary import Entity, Member
 
 
 class Claims:
@@ -18,8 +18,16 @@ class Claims:
     finish-time fairness compares with; it takes a moment, so only that policy asks for it.
     """
 
-    def __init__(self, state: State, *, equal_split: bool = False) -> None:
+    def __init__(
+        self,
+        state: State,
+        *,
+        round_seconds: float = 0.0,
+        entities: tuple[Entity, ...] = (),
+        equal_split: bool = False,
+    ) -> None:
         self._state, self._equal_split = state, equal_split
+        self._round_seconds, self._entities = round_seconds, entities
         self.names: dict[str, str] = {}
         # By task: seconds on an equal split so far, its rate there, and the steps that were left when that was counted.
         self._isolated: dict[str, tuple[float, float, float]] = {}
@@ -39,7 +47,9 @@ class Claims:
             if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
                 self.names[task] = f"{family}@{kept}"
             families.setdefault((family, kept), []).append(self._member(task, one, running.get(task), now, place))
-        found = offers.problem(families, cluster=state.cluster)
+        found = offers.problem(
+            families, cluster=state.cluster, round_seconds=self._round_seconds, entities=self._entities
+        )
         if not state.is_whole:
             found = _possible(found)
         if self._equal_split:
@@ -59,6 +69,7 @@ class Claims:
             age_seconds=now - (self._state.began if one.submitted_seconds is None else one.submitted_seconds),
             isolated_seconds=self._count(task, left) if self._equal_split else 0.0,
             deadline_seconds=one.deadline_seconds - now,
+            entity=one.entity,
             place=place,
         )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from dovetail.control.state import State
-from dovetail.plan.rounds import Gang, Received, Rota, Round, after
+from dovetail.plan.rounds import Gang, Received, Rota, Round, after, explain
 from dovetail.vocabulary import Allocation, Placement
 
 NAMED = 3
@@ -16,7 +16,7 @@ AHEAD = 50
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """When a task should start, if it waits, and end; and why it waits. Times are on the engine's clock.
+    """When a task should start, if it waits, and end; and why it waits, or runs. Times are on the engine's clock.
 
     >>> Outlook(why="it is next").start_seconds is None
     True
@@ -54,6 +54,7 @@ def of_rounds(
     *,
     received: Received,
     made: Round,
+    before: Iterable[Gang],
     next_seconds: float,
     steps: Mapping[str, int],
 ) -> dict[str, Outlook]:
@@ -66,14 +67,15 @@ def of_rounds(
     due = _due(allocation)
     begin = next_seconds if math.isfinite(next_seconds) else now
     names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
-    found = {task: Outlook(end_seconds=end) for task, end in ends.items()}
+    why = {decision.task: decision.because for decision in explain(made, previous=before)}
+    found = {task: Outlook(end_seconds=end, why=why.get(task, "")) for task, end in ends.items()}
     for task in made.waiting:
         away = turns.get(task)
         start = None if away is None else begin + (away - 1) * made.seconds
         turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {AHEAD} rounds away"
         this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
-        why = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
-        found[task] = Outlook(start_seconds=start, end_seconds=ends.get(task), why=why)
+        because = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
+        found[task] = Outlook(start_seconds=start, end_seconds=ends.get(task), why=because)
     return found
 
 

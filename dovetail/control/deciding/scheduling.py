@@ -1,6 +1,5 @@
 """Deciding by schedule: one plan for all that is left, followed until something makes another worth making."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 from dovetail.control.deciding.base import Deciding
@@ -8,6 +7,7 @@ from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.plan import PLANNERS, Problem, best_move, check
+from dovetail.plan.joint import plan_late
 from dovetail.vocabulary import Event, NoFeasiblePlan, Objective, Placement, Plan
 from dovetail.vocabulary.units import show_seconds
 
@@ -26,6 +26,7 @@ class Scheduling(Deciding):
         self._state, self._planner = state, planner
         self._moving: frozenset[str] = frozenset()
         self._idles, self._asked_until = False, 0.0
+        self._warned = ""
 
     def plan(self) -> Plan:
         """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
@@ -34,17 +35,24 @@ class Scheduling(Deciding):
             self._state.fail(nowhere)
             problem = without(problem, nowhere)
         try:
-            plan = self._planner(problem)
+            plan, due = self._planner(problem), problem.deadlines
         except NoFeasiblePlan as error:
-            if Objective.parse(problem.objective).name != "spend":
-                raise
-            # The deadline cannot be kept any more: what is left is to be late by as little as can be.
-            plan = self._planner(dataclasses.replace(problem, objective="makespan"))
-            warning = Event(kind="warned", at_seconds=self._state.now(), data={"message": str(error)})
-            self._state.ledger.record([warning])
+            plan, due = self._late(problem, self._state.named(str(error))), {}
         assert plan.schedule is not None
-        check(plan.schedule, self._state.cluster, running=problem.running)
+        check(plan.schedule, self._state.cluster, running=problem.running, deadlines=due)
         return plan
+
+    def _late(self, problem: Problem, why: str) -> Plan:
+        """The plan where deadlines cannot be kept any more: it is late by as little as can be. A run that begins with
+        such is refused, unless it is open: one impossible task must not end all others."""
+        state, is_dated = self._state, bool(problem.deadlines)
+        is_dated |= Objective.parse(problem.objective).name == "spend"
+        if not is_dated or not (state.plans or state.workload.open):
+            raise NoFeasiblePlan(why)
+        if why != self._warned:
+            self._warned = why
+            state.ledger.record([Event(kind="warned", at_seconds=state.now(), data={"message": why})])
+        return plan_late(problem)
 
     def renew(self, because: str) -> None:
         """Plan anew."""
@@ -69,7 +77,10 @@ class Scheduling(Deciding):
         problem = state.problem(moving=True)
         longest = max((placement.end_seconds for placement in problem.running), default=0.0)
         self._asked_until = state.now() + DRIFT * longest  # asking takes time too
-        move = best_move(problem, planner=PLANNERS["at once"])
+        try:
+            move = best_move(problem, planner=PLANNERS["at once"])
+        except NoFeasiblePlan:  # a deadline is in the way, with or without the move
+            return
         if move is None:
             return
         (name,) = (n for n, each in state.running.items() if set(move.placement.tasks) & each.tasks)
@@ -82,7 +93,7 @@ class Scheduling(Deciding):
 
     def freed(self, running: Running, *, taken_seconds: float) -> str:
         """A new plan is due where the order was stopped to be moved, ended too early, or ran so long that others wait
-        while devices idle."""
+        while devices idle, or may miss their deadlines."""
         assert running.placement is not None
         self._idles = True
         if self._moving & running.tasks:
@@ -93,7 +104,7 @@ class Scheduling(Deciding):
         predicted = running.placement.duration_seconds
         off = abs(taken_seconds - predicted)
         drifted = off > DRIFT * predicted and off > DRIFT_SECONDS
-        if drifted and self._is_ripe() and self._state.queues.idle_and_behind():
+        if drifted and self._is_ripe() and (self._state.queues.idle_and_behind() or self._state.is_dated()):
             return f"a placement took {taken_seconds:.1f} s for {predicted:.1f} s"
         return ""
 

@@ -16,25 +16,26 @@ from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.plan import Problem, check
 from dovetail.plan.policies import POLICIES, Policy
-from dovetail.plan.rounds import Decision, Gang, Received, Rota, Round, after, carry_over, explain
+from dovetail.plan.rounds import Gang, Received, Rota, Round, after, carry_over
 from dovetail.plan.rounds import without as without_tasks
-from dovetail.vocabulary import Allocation, Event, InvalidWorkload, Option, Placement
+from dovetail.vocabulary import Allocation, Entity, Event, InvalidWorkload, Option, Placement
 
 # What a task is behind with under one allocation counts under the next, up to so many rounds.
 _OWED_ROUNDS = 2
 # Rounds begin at multiples of their length, which are sums of floats.
 _INSTANT = 1e-6
 # A share that is nearer than this to all of a task's time is all of it.
-_ALL = 1e-6
+_ALL = 3e-5
 
-Placed = dict[tuple[str, ...], tuple[str, Placement]]
+Placed = dict[tuple[str, ...], str]
+"""Orders by their tasks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """How a cluster is shared: by which policy, in rounds of what length, and how soon after one allocation the next
-    may be made. `checked` has every round pass `check`; a simulation of years may do without. `prompt` begins a round
-    early where something changed and devices idle.
+    """How a cluster is shared: by which policy, in rounds of what length, how soon after one allocation the next may be
+    made, and between which `entities`, for policies that ask. `checked` has every round pass `check`; a simulation of
+    years may do without. `prompt` begins a round early where something changed and devices idle.
 
     >>> Sharing(policy=POLICIES["max_min_fairness"]).round_seconds
     360.0
@@ -45,6 +46,7 @@ class Sharing:
     least_seconds_between: float = 0.0
     checked: bool = True
     prompt: bool = False
+    entities: tuple[Entity, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.round_seconds < math.inf:
@@ -60,7 +62,12 @@ class Rounds(Deciding):
 
     def __init__(self, state: State, *, sharing: Sharing) -> None:
         self._state, self._sharing = state, sharing
-        self._claims = Claims(state, equal_split=sharing.policy is POLICIES["finish_time_fairness"])
+        self._claims = Claims(
+            state,
+            round_seconds=sharing.round_seconds,
+            entities=sharing.entities,
+            equal_split=sharing.policy is POLICIES["finish_time_fairness"],
+        )
         self._next = self._began = state.began
         self._because, self._decided_at, self._is_changed = "", -math.inf, False
         self._steady = False
@@ -137,13 +144,10 @@ class Rounds(Deciding):
             self._allocation,
             received=self._received,
             made=self._made,
+            before=self._before,
             next_seconds=self._next,
             steps=steps,
         )
-
-    def decisions(self) -> list[Decision]:
-        """What was decided for each task in the last round, and why."""
-        return explain(self._made, previous=self._before) if self._made else []
 
     # A round
 
@@ -187,7 +191,7 @@ class Rounds(Deciding):
             self._steady = _is_steady(self._allocation)
             self._record(now)
             self._because, self._decided_at = "", now
-        self._rota = Rota(self._problem, self._allocation)
+        self._rota = Rota(self._problem, self._allocation, before=self._rota)
 
     def _placeable(self) -> Problem:
         problem = self._claims.problem()
@@ -208,14 +212,15 @@ class Rounds(Deciding):
         state.ledger.record([Event(kind="shared", at_seconds=now, data=data)])
 
     def _placed(self) -> Placed:
-        """What runs and was not told to leave, by its tasks."""
-        found, gangs = {}, {}
+        """What runs and was not told to leave."""
+        found: Placed = {}
+        gangs, known = {}, self._gangs
         for name, running in self._state.running.items():
             placement = running.placement
             if placement is not None:
-                gangs[name] = self._gangs.get(name) or Gang(placement.tasks, placement.option, placement.devices, -1)
+                gangs[name] = known.get(name) or Gang(placement.tasks, placement.option, placement.devices, -1)
                 if name not in self._told:
-                    found[placement.tasks] = (name, placement)
+                    found[placement.tasks] = name
         self._gangs = gangs
         return found
 
@@ -224,7 +229,7 @@ class Rounds(Deciding):
         ledger, gangs = self._state.ledger, self._gangs
         found = [
             gangs[name]
-            for tasks, (name, _) in placed.items()
+            for tasks, name in placed.items()
             if len(tasks) == 1 or all(ledger[task].status == "running" for task in tasks)
         ]
         if self._claims.names:
@@ -239,14 +244,16 @@ class Rounds(Deciding):
     def _turn_over(self, made: Round, placed: Placed) -> None:
         """Who goes on, who comes, and who leaves."""
         self._coming, self._freed = [], True
+        gangs = self._gangs
         for gang in made.gangs:
-            held = placed.get(gang.tasks)
-            if held and held[1].devices == gang.devices and _is_same_way(held[1].option, gang.option):
+            name = placed.get(gang.tasks)
+            if name and _goes_on(gangs[name], gang):
                 del placed[gang.tasks]
+                gangs[name] = gang
             else:
                 self._coming.append(gang)
         turns = {task for gang in self._coming for task in gang.tasks}
-        for tasks, (name, _) in placed.items():
+        for tasks, name in placed.items():
             self._leaving[name] = "its turn is over" if turns.isdisjoint(tasks) else "its next turn is elsewhere"
 
     def _placement(self, gang: Gang) -> Placement:
@@ -266,11 +273,15 @@ class Rounds(Deciding):
         return began + math.ceil((now - began - _INSTANT) / seconds) * seconds
 
 
-def _is_same_way(one: Option, other: Option) -> bool:
-    """Whether two options run their tasks alike; families may have other names by now."""
-    if one is other:
+def _goes_on(before: Gang, gang: Gang) -> bool:
+    """Whether the same tasks run as they did, where they did; their families may have other names by now."""
+    if before is gang:
         return True
-    return (one.technique, one.kind, one.count, one.knobs) == (other.technique, other.kind, other.count, other.knobs)
+    if before.devices != gang.devices:
+        return False
+    one, other = before.option, gang.option
+    ways = [(each.technique, each.kind, each.count, each.knobs) for each in (one, other)]
+    return one is other or ways[0] == ways[1]
 
 
 def _is_steady(allocation: Allocation) -> bool:

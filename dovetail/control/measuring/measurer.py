@@ -5,8 +5,9 @@ comes of them, and puts it on record.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dovetail.control.measuring import wanted
 from dovetail.control.measuring.room import in_the_way
@@ -14,7 +15,7 @@ from dovetail.control.orders import Orders
 from dovetail.control.state import State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.engines import Engine, Order
-from dovetail.plan import PLANNERS, Trial, worthwhile
+from dovetail.plan import Trial, worthwhile
 
 # Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
 ROOM_SECONDS = 30.0
@@ -41,7 +42,7 @@ class Measurer:
         self.is_stale = False  # whether something came that may have to be measured
         self._state, self._orders, self._engine = state, orders, engine
         self._begin, self._step, self._is_stopping = begin, step, is_stopping
-        self._made_room_at = -math.inf
+        self._made_room_at, self._trying_since = -math.inf, 0.0
 
     def is_due(self) -> bool:
         """Whether to measure what has come, now: where that has to make room, not too often."""
@@ -56,35 +57,57 @@ class Measurer:
         while not self._is_stopping() and (unknown := wanted.fingerprints(state.tasks, state.ledger, state.cluster)):
             self._run_all(unknown)
         state.fail(wanted.impossible(state.workload, state.ledger))
+        self._trying_since = state.now()
         while not self._is_stopping() and (trials := self._trials(everything)):
             self.trials_left = len(trials)
-            self._run_all(wanted.trial_orders(trials, state.tasks, state.ledger, state.cluster))
+            self._run_all(self._orders_of(trials), meanwhile=functools.partial(self._meanwhile, set(trials)))
         self.trials_left = 0
         state.fail(wanted.impossible(state.workload, state.ledger))
 
-    def _trials(self, everything: bool) -> tuple[Trial, ...]:
-        state = self._state
-        trials = wanted.missing_trials(state.tasks, state.ledger, state.cluster)
-        missing = tuple(trial for trial in trials if state.may(trial.technique))
-        if everything or not missing:
-            return missing
-        problem = state.problem()
-        placeable = without(problem, unplaceable(problem))
-        plan = PLANNERS["list"](placeable)  # quick, and as good as it need be for this
-        assert plan.schedule is not None
-        return worthwhile(missing, problem, makespan_seconds=plan.schedule.makespan_seconds)
+    def _meanwhile(self, asked: set[Trial]) -> Iterable[wanted.Fields]:
+        """What is worth a trial already on a device that would idle until the last of the others is through. Of one
+        device only: whether more are worth it all families together say."""
+        known = {profile.family for profile in self._state.ledger.profiles()}
+        missing = [trial for trial in self._missing() if trial not in asked and trial.family in known]
+        found = [trial for trial in self._worthwhile(missing) if trial.count == 1]
+        asked.update(found)
+        return self._orders_of(found)
 
-    def _run_all(self, fields: Iterable[wanted.Fields]) -> None:
+    def _orders_of(self, trials: Iterable[Trial]) -> list[wanted.Fields]:
+        return wanted.trial_orders(trials, self._state.tasks, self._state.ledger, self._state.cluster)
+
+    def _trials(self, everything: bool) -> Sequence[Trial]:
+        missing = self._missing()
+        return missing if everything or not missing else self._worthwhile(missing)
+
+    def _missing(self) -> list[Trial]:
+        state = self._state
+        trials = wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may)
+        return [trial for trial in trials if state.may(trial.technique)]
+
+    def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
+        state, problem = self._state, self._state.problem()
+        left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
+        return worthwhile(missing, without(problem, unplaceable(problem)), budget_seconds=left_seconds)
+
+    def _run_all(
+        self, fields: Iterable[wanted.Fields], *, meanwhile: Callable[[], Iterable[wanted.Fields]] = tuple
+    ) -> None:
         """Run measuring orders, as many at once as devices allow: options are measured as they will run,
         with neighbours, since neighbours share memory and caches. Where training has all devices, some of it is saved
-        and makes room for one order at a time: what nothing is known of cannot be planned."""
+        and makes room for one order at a time: what nothing is known of cannot be planned. `meanwhile` gives what could
+        be measured besides where devices idle; it is asked whenever something was learned."""
         state, asked = self._state, set[str]()
         waiting = [self._orders.new(**each) for each in fields]
-        cluster = state.cluster
+        cluster, learned = state.cluster, state.ledger.measured
         while waiting or self._is_measuring():
             if state.cluster is not cluster:
                 waiting = []  # devices have left: what is wanted on the others is asked for anew
             waiting = [order for order in waiting if not self._began(order)]
+            if not waiting and state.queues.idles() and learned != state.ledger.measured:
+                learned = state.ledger.measured
+                more = [self._orders.new(**each) for each in meanwhile()]
+                waiting = [order for order in more if not self._began(order)]
             if waiting and not self._is_measuring():
                 self._make_room(waiting[0], asked)
             if state.running:

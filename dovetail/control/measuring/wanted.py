@@ -4,7 +4,7 @@ Gives orders and, where a task turns out to be impossible, the reason; the loop 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.state.ledger import Ledger
@@ -44,11 +44,15 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
     ]
 
 
-def missing_trials(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> tuple[Trial, ...]:
-    """The options not measured yet of the families that still have something to train."""
+def missing_trials(
+    tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster, *, may: Callable[..., bool] = lambda *_: True
+) -> tuple[Trial, ...]:
+    """The options not measured yet of the families that still have something to train. `may` says of a technique and
+    its knobs whether they are allowed: what was measured otherwise is measured anew."""
     able = {task: known["family"] for task in tasks if (known := _known(task, ledger))}
     several = [family for family, count in Counter(able.values()).items() if count > 1]
-    return trials(dict.fromkeys(able.values()), ledger.profiles(), cluster, failed=ledger.rejections(), fused=several)
+    profiles = [each for each in ledger.profiles() if may(each.technique, each.knobs)]
+    return trials(dict.fromkeys(able.values()), profiles, cluster, failed=ledger.rejections(), fused=several)
 
 
 def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:

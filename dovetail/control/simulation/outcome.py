@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dovetail.control.loop import Controller
 from dovetail.describe.traces import Arrival
 from dovetail.metrics.progress import Progress, Span
-from dovetail.vocabulary import Option
+from dovetail.vocabulary import Cluster, Option
 
 # Series are means over so many windows of equal length, from the first arrival to the last end.
 WINDOWS = 120
@@ -20,7 +20,8 @@ Series = tuple[tuple[float, float], ...]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """`seconds` holds for each task the time from its arrival to its end. `starts` counts each time that a task started
-    on devices; `busy` is the share of all devices' time that was in use until the last end.
+    on devices; `busy` is the share of all devices' time that was in use until the last end, and `spend` what that time
+    comes to, where kinds have prices.
 
     `utilisation` is the same over time, and `fairness` Jain's index of what tasks that were there have done, in time on
     their best option, for each second that they were there: 1 where all fare alike. Both by seconds.
@@ -34,6 +35,7 @@ class Outcome:
     starts: int
     lost: int
     busy: float
+    spend: float = 0.0
     missed: tuple[str, ...] = ()
     cpu_seconds: float = 0.0
     allocations: int = 0
@@ -63,6 +65,7 @@ def outcome_of(
     arrivals: Sequence[Arrival],
     controller: Controller,
     *,
+    cluster: Cluster,
     options: Iterable[Option],
     cpu_seconds: float,
     allocations: int,
@@ -73,10 +76,12 @@ def outcome_of(
     progress = controller.progress
     stood = [(arrival, progress[identities[arrival.task]]) for arrival in arrivals]
     seconds = {arrival.task: _end(one) - arrival.at_seconds for arrival, one in stood if one.status == "finished"}
-    held = _held([span for _, one in stood for span in one.spans])
+    prices = {kind.name: kind.price_per_hour for kind in cluster.kinds}
+    by_device = {device.name: prices[device.kind] for device in cluster.devices}
+    held = _held([span for _, one in stood for span in one.spans], by_device)
     last = float(held[:, 1].max(initial=0.0))
     used = float(((held[:, 1] - held[:, 0]) * held[:, 2]).sum())
-    devices = len(controller.cluster.devices)
+    devices = len(cluster.devices)
     edges = np.linspace(min(arrival.at_seconds for arrival in arrivals), max(last, 1e-9), WINDOWS + 1)
     return Outcome(
         seconds=seconds,
@@ -84,6 +89,7 @@ def outcome_of(
         starts=sum(len(one.spans) for _, one in stood),
         lost=lost,
         busy=used / (devices * max(last, 1e-9)),
+        spend=float(((held[:, 1] - held[:, 0]) * held[:, 3]).sum()) / 3600,
         missed=tuple(a.task for a, _ in stood if seconds.get(a.task, np.inf) > a.deadline_seconds),
         cpu_seconds=cpu_seconds,
         allocations=allocations,
@@ -96,14 +102,15 @@ def _end(one: Progress) -> float:
     return one.spans[-1].end_seconds or 0.0
 
 
-def _held(spans: Iterable[Span]) -> NDArray[np.float64]:
-    """Start, end and device count of each placement; the tasks of a gang have one together."""
-    found: dict[str, tuple[float, float, float]] = {}
+def _held(spans: Iterable[Span], prices: Mapping[str, float]) -> NDArray[np.float64]:
+    """Start, end, device count and price of an hour of each placement; the tasks of a gang have one together."""
+    found: dict[str, tuple[float, float, float, float]] = {}
     for span in spans:
         end = span.end_seconds or span.start_seconds
-        before = found.get(span.placement, (0.0, 0.0, 0.0))[1]
-        found[span.placement] = (span.start_seconds, max(end, before), float(len(span.devices)))
-    return np.array(list(found.values()), dtype=float).reshape(-1, 3)
+        before = found[span.placement][1] if span.placement in found else 0.0
+        price = sum([prices[device] for device in span.devices])
+        found[span.placement] = (span.start_seconds, max(end, before), float(len(span.devices)), price)
+    return np.array(list(found.values()), dtype=float).reshape(-1, 4)
 
 
 def _utilisation(held: NDArray[np.float64], edges: NDArray[np.float64], devices: int) -> Series:

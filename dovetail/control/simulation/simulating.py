@@ -19,6 +19,7 @@ from dovetail.plan.policies import Policy, equal_rates
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
+    Entity,
     Event,
     Fingerprint,
     InvalidWorkload,
@@ -49,6 +50,7 @@ def simulate(
     load_seconds: float = 0.0,
     save_seconds: float = 0.0,
     outages: Sequence[Outage] = (),
+    entities: Sequence[Entity] = (),
     blind: bool = False,
     checked: bool = False,
     observe: Callable[[Controller], None] = lambda controller: None,
@@ -57,7 +59,7 @@ def simulate(
 
     `options` say how fast each family is; policies are told so, unless they are `blind` to kinds. A task loses
     `save_seconds` when it leaves devices and `load_seconds` when it starts on some. With `checked`, every round passes
-    `check`.
+    `check`. Entities that tasks run for and that are not among `entities` weigh 1.
 
     >>> from dovetail.plan.policies import POLICIES
     >>> from dovetail.vocabulary import Kind
@@ -75,7 +77,11 @@ def simulate(
     world = _world(arrivals, tasks, true, cluster, blind=blind)
     world = dataclasses.replace(world, load_seconds=load_seconds, save_seconds=save_seconds, outages=outages)
     sharing = Sharing(
-        policy=policy, round_seconds=round_seconds, least_seconds_between=least_seconds_between, checked=checked
+        policy=policy,
+        round_seconds=round_seconds,
+        least_seconds_between=least_seconds_between,
+        checked=checked,
+        entities=_entities(arrivals, entities),
     )
     kinds = {device.name: device.kind for device in cluster.devices}
     began = time.process_time()
@@ -95,6 +101,7 @@ def simulate(
     return outcome_of(
         arrivals,
         controller,
+        cluster=cluster,
         options=true,
         cpu_seconds=time.process_time() - began,
         allocations=store.counts["shared"],
@@ -130,7 +137,18 @@ class _Forgetful(Store):
 
     def add(self, *, events: Iterable[Event] = (), **others: Any) -> None:
         """Count the events that are asked for."""
-        self.counts.update([event.kind for event in events if event.kind in ("shared", "lost")])
+        for event in events:
+            if event.kind in ("shared", "lost"):
+                self.counts[event.kind] += 1
+
+
+def _entities(arrivals: Sequence[Arrival], given: Sequence[Entity]) -> tuple[Entity, ...]:
+    known = {entity.name: entity for entity in given}
+    strange = sorted(known.keys() - {arrival.entity for arrival in arrivals})
+    if strange:
+        raise InvalidWorkload(f"an entity must have tasks in the trace; {_some(strange)} without.")
+    named = dict.fromkeys(arrival.entity for arrival in arrivals if arrival.entity)
+    return tuple(known.get(name) or Entity(name=name) for name in named)
 
 
 def _task(arrival: Arrival) -> Task:
@@ -167,7 +185,11 @@ def _world(
 
 def _arrives(arrival: Arrival, task: Task) -> list[Event]:
     at, identity = arrival.at_seconds, task.identity
-    claim = {"priority": arrival.weight, "deadline_seconds": at + arrival.deadline_seconds}
+    claim = {
+        "priority": arrival.weight,
+        "deadline_seconds": at + arrival.deadline_seconds,
+        "entity": arrival.entity,
+    }
     return [
         Event(kind="submitted", task=identity, at_seconds=at, data=claim),
         Event(kind="fingerprinted", task=identity, at_seconds=at, data={"family": arrival.family}),

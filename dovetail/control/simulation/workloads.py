@@ -1,12 +1,15 @@
 """Where simulated streams come from: files in three formats, or dice."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dovetail.describe.streams import Stream, read_stream
 from dovetail.describe.traces import Arrival, Key, Rates, generate, read_philly, read_rates, read_trace
+from dovetail.plan import Problem
 from dovetail.plan.kinds import SHEETS
-from dovetail.vocabulary import DovetailError, InvalidWorkload
+from dovetail.plan.pairs import Completion, complete
+from dovetail.vocabulary import Cluster, DovetailError, Family, InvalidWorkload, Member
 
 # Models that stand for what people train, by what a step of theirs does on one device: floating-point operations, and
 # bytes moved through its memory. Small ones are bound by memory and gain little from a fast kind, large ones gain all.
@@ -118,6 +121,35 @@ def draw(
     counts = {1: 0.7, 2: 0.1, 4: 0.15, 8: 0.05} if several else None
     arrivals = generate(table, kind=known[0], tasks=tasks, per_hour=per_hour, counts=counts, seed=seed)
     return Stream(arrivals=arrivals, options=table.options(known, packed=packed))
+
+
+def with_predicted_pairs(stream: Stream, cluster: Cluster) -> tuple[Stream, Completion]:
+    """The stream with options for the pairs of its families that were not measured together, predicted from those that
+    were; in the simulation they come true. What the prediction is worth stands in its `error`.
+
+    >>> from dovetail.plan.kinds import parse_cluster
+    >>> from dovetail.vocabulary import Option
+    >>> fields = {"technique": "resident", "kind": "v100", "count": 1}
+    >>> alone = [Option(families=(name,), step_seconds=(1.0,), **fields) for name in "ab"]
+    >>> fields["technique"] = "interleave"
+    >>> both = Option(families=("a", "a"), step_seconds=(1.3, 1.3), **fields)
+    >>> arrivals = tuple(Arrival(task=name, family=name, steps=1, at_seconds=0.0) for name in "ab")
+    >>> stream = Stream(arrivals=arrivals, options=(*alone, both))
+    >>> more, found = with_predicted_pairs(stream, parse_cluster("1xv100"))
+    >>> more.options[-1].families, more.options[-1].measured
+    (('a', 'b'), False)
+    """
+    if not any(len(option.families) > 1 for option in stream.options):
+        raise InvalidWorkload(
+            "pairs must be predicted from some that were measured together; there are none. Give --rates with a table "
+            "that has pairs."
+        )
+    members: dict[str, list[Member]] = {}
+    for arrival in stream.arrivals:
+        members.setdefault(arrival.family, []).append(Member(task=arrival.task, steps=arrival.steps))
+    families = tuple(Family(name=name, members=tuple(mine)) for name, mine in members.items())
+    found = complete(Problem(cluster=cluster, families=families, options=stream.options))
+    return dataclasses.replace(stream, options=(*stream.options, *found.options)), found
 
 
 def _measured(kinds: Sequence[str], table: Rates) -> list[str]:

@@ -34,7 +34,7 @@ class Ledger:
         self._profiles = {_key(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
         self._unfit: set[_Key] = set()
-        self._divided: dict[_Key, int] = {}
+        self._divided: dict[_Key, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self._touched: dict[str, None] = {}
         self._secrets = secrets_of_environment(os.environ)
@@ -77,11 +77,10 @@ class Ledger:
         """Everything measured, but for options that were found not to fit after all."""
         return [profile for key, profile in self._profiles.items() if key not in self._unfit]
 
-    def divided(self) -> list[tuple[Profile, int]]:
-        """What ran out of memory with whole batches, as it was measured, and in how many parts its batches are offered
-        now."""
+    def divided(self) -> list[tuple[Profile, dict[str, Any]]]:
+        """What ran out of memory as it was measured, and the knobs of the rung on which it is offered now."""
         known = self._profiles
-        return [(known[key], parts) for key, parts in self._divided.items() if key in known]
+        return [(known[key], knobs) for key, knobs in self._divided.items() if key in known]
 
     def rejections(self) -> dict[Trial, Rejection]:
         """The trials that found an option not to fit."""
@@ -137,7 +136,9 @@ class Ledger:
                 self._divided.pop(key, None)  # what was offered of it last; more parts come with their own event
             elif event.kind == "divided":
                 data = event.data
-                self._divided[data["family"], "resident", data["kind"], data["count"]] = data["microbatches"]
+                knobs = {"microbatches": data["microbatches"]} if data["microbatches"] > 1 else {}
+                knobs |= {"recompute": True} if data.get("recompute") else {}
+                self._divided[data["family"], "resident", data["kind"], data["count"]] = knobs
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
         """Keep a plan and why it was made."""

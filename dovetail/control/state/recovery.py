@@ -3,11 +3,11 @@
 A loss is tried again: at once the first time, since most are bad luck, then after ever longer pauses. Whoever is lost
 more often in a row than the budget allows, with nothing newly saved in between, is set aside with the reason, and the
 others go on. A placement that ran out of memory rejects its option, as a trial would have: the task is planned anew
-with what is left, at the same batch (in more parts one after another, sharded, spilled, on another kind), and fails
-with every reason where nothing is. That is no loss of the task's own, and uses up none of its budget. A trial that is
-lost again and again rejects its option, too. A loss of a gang says not whose fault it was: after two in a row its
-members are tried alone, and only what is lost alone uses up a budget. Knows events and the ledger; starts and stops
-nothing.
+with what is left, at the same batch (in more parts one after another, with activations computed again, sharded,
+spilled, on another kind), and fails with every reason where nothing is. That is no loss of the task's own, and uses up
+none of its budget. A trial that is lost again and again rejects its option, too. A loss of a gang says not whose fault
+it was: after two in a row its members are tried alone, and only what is lost alone uses up a budget. Knows events and
+the ledger; starts and stops nothing.
 """
 
 import dataclasses
@@ -16,14 +16,12 @@ from collections.abc import Callable, Mapping
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.engines import Order
+from dovetail.plan.ladder import in_words, next_rung
 from dovetail.vocabulary import Event, Rejection, to_json
 
 # The pause before the second retry; each further one is twice as long, up to the most.
 PAUSE_SECONDS = 1.0
 MOST_PAUSE_SECONDS = 60.0
-# Batches are offered in at most so many parts. Each doubling that does not fit costs a start, and weights, gradients
-# and optimizer state are as large in any number of parts.
-MOST_MICROBATCHES = 64
 # After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
 GANG_LOSSES = 2
 
@@ -40,7 +38,7 @@ def pause_seconds(losses: int) -> float:
 class Recovery:
     """Decides what follows from faults. Called by the loop alone.
 
-    `kind_of` gives the kind of a device by its name; `divides` says whether batches may be taken in parts, which rounds
+    `kind_of` gives the kind of a device by its name; with `exact` batches are not taken in parts, which rounds
     otherwise than whole ones.
 
     >>> from dovetail.store import Store
@@ -55,10 +53,10 @@ class Recovery:
         now: Callable[[], float],
         kind_of: Callable[[str], str],
         retries: int,
-        divides: bool = True,
+        exact: bool = False,
     ) -> None:
         self._ledger, self._now, self._kind_of, self._retries = ledger, now, kind_of, retries
-        self._divides = divides
+        self._exact = exact
         self._until: dict[str, float] = {}
         self._ganged: dict[str, tuple[int, int]] = {}  # losses in a gang, in a row, and what was saved by then
         self._alone: set[str] = set()
@@ -89,12 +87,10 @@ class Recovery:
             return [event]
         cause = event.data.get("cause")
         if event.kind == "failed" and event.attempt and cause == "memory":
-            parts = order.knobs.get("microbatches", 1)
-            how = f"while training, each batch in {parts} parts" if parts > 1 else "while training"
+            how = f"while training{_how(order)}"
             return self._without_option(event, order, f"ran out of memory {how}: {event.data['reason']}")
-        if event.kind == "failed" and event.attempt and cause == "refused" and "microbatches" in order.knobs:
-            reason = f"its batches cannot be taken in {order.knobs['microbatches']} parts: {event.data['reason']}"
-            return self._without_option(event, order, reason)
+        if event.kind == "failed" and event.attempt and cause == "refused" and _how(order):
+            return self._without_option(event, order, f"cannot be trained{_how(order)}: {event.data['reason']}")
         # What measures is tried again at once: its orders wait for one another, and nobody else should.
         return [self._paused(event)] if event.kind == "lost" and event.attempt else [event]
 
@@ -141,20 +137,23 @@ class Recovery:
         if not rejected:
             return [self._paused(lost)]
         of_option = dataclasses.replace(lost, data={**lost.data, "of_option": True})
-        return [*rejected, *self._more_parts(event, order), of_option]
+        return [*rejected, *self._next_rung(event, order), of_option]
 
-    def _more_parts(self, event: Event, order: Order) -> list[Event]:
-        """That the same batches are offered in twice as many parts, where that may help."""
-        parts = 2 * order.knobs.get("microbatches", 1)
-        divisible = order.technique == "resident" and event.data["cause"] == "memory" and self._divides
-        if not divisible or parts > MOST_MICROBATCHES:
+    def _next_rung(self, event: Event, order: Order) -> list[Event]:
+        """That the same batches are offered in another way, with less held at once, where that may help."""
+        if order.technique != "resident":
+            return []
+        refused, smallest = event.data["cause"] == "refused", bool(event.data.get("smallest"))
+        knobs = next_rung(order.knobs, exact=self._exact, refused=refused, smallest=smallest)
+        if knobs is None:
             return []
         data = {
             "family": order.family or _family(self._ledger[event.task].fingerprint),
             "kind": self._kind_of(order.devices[0]),
             "count": len(order.devices),
-            "microbatches": parts,
-            "message": f"ran out of memory: each batch, as large as before, may be taken in {parts} parts from now on",
+            "microbatches": knobs.get("microbatches", 1),
+            "recompute": knobs.get("recompute", False),
+            "message": f"ran out of memory: from now on it may be trained with {in_words(knobs)}",
         }
         return [dataclasses.replace(event, kind="divided", data=data)]
 
@@ -176,6 +175,13 @@ class Recovery:
         data = to_json(rejection)
         assert isinstance(data, dict)
         return [dataclasses.replace(event, kind="rejected", data=data)]
+
+
+def _how(order: Order) -> str:
+    """On which rung an order was, in words; empty for the first."""
+    resident = order.technique == "resident"
+    lower = resident and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
+    return f", {in_words(order.knobs)}" if lower else ""
 
 
 def _family(fingerprint: Mapping[str, object] | None) -> str:

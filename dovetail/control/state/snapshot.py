@@ -2,16 +2,17 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from dovetail.plan import Problem, options
-from dovetail.vocabulary import RANKED, Cluster, Family, Member, Option, Placement, Profile, Rejection
+from dovetail.vocabulary import RANKED, Cluster, Entity, Family, Member, Option, Placement, Profile, Rejection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
     """A task to be placed: its family, the steps it still needs, the threads it must keep (0: any), how much
-    it counts, and whether it is to run with no other in a gang."""
+    it counts, whether it is to run with no other in a gang, and in how many seconds it must have ended."""
 
     task: str
     family: str
@@ -19,6 +20,7 @@ class Waiting:
     count: int = 0
     weight: float = 1.0
     alone: bool = False
+    deadline_seconds: float = math.inf
 
 
 def snapshot(
@@ -44,7 +46,7 @@ def snapshot(
     alone: dict[tuple[str, int], list[Member]] = {}
     for one in waiting:
         key = one.family, offers.kept(one.family, one.count)
-        member = Member(task=one.task, steps=one.steps, weight=one.weight)
+        member = Member(task=one.task, steps=one.steps, weight=one.weight, deadline_seconds=one.deadline_seconds)
         (alone if one.alone else families).setdefault(key, []).append(member)
     problem = offers.problem(families, cluster=cluster)
     present = {kind.name for kind, count in cluster.counts() if count}
@@ -85,12 +87,21 @@ class Offers:
         """The count that a task must keep if it can, else 0."""
         return count if count and any(_threads(o) == count for o in self._alone.get(family, ())) else 0
 
-    def problem(self, families: Mapping[tuple[str, int], Iterable[Member]], *, cluster: Cluster) -> Problem:
+    def problem(
+        self,
+        families: Mapping[tuple[str, int], Iterable[Member]],
+        *,
+        cluster: Cluster,
+        round_seconds: float = 0.0,
+        entities: tuple[Entity, ...] = (),
+    ) -> Problem:
         """The problem of these members, by family and the count that they keep (0: any)."""
         return Problem(
             cluster=cluster,
             families=tuple([Family(name=_name(*key), members=tuple(members)) for key, members in families.items()]),
             options=(*itertools.chain.from_iterable(map(self._of, families)), *_gangs(self._together, families)),
+            round_seconds=round_seconds,
+            entities=entities,
         )
 
     def alone(self, key: tuple[str, int]) -> list[Option]:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from dovetail.control import halving
 from dovetail.control.settings import Settings
@@ -18,9 +19,21 @@ from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
 from dovetail.plan import Problem, options
 from dovetail.plan.candidates import misfit
-from dovetail.plan.predict.resident import divided
+from dovetail.plan.predict.resident import leaner
 from dovetail.store import Store
-from dovetail.vocabulary import ROUNDED, Cluster, DovetailError, Objective, Option, Placement, Plan, Task, Workload
+from dovetail.vocabulary import (
+    ROUNDED,
+    Cluster,
+    DovetailError,
+    FrozenDict,
+    Objective,
+    Option,
+    Placement,
+    Plan,
+    Profile,
+    Task,
+    Workload,
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -70,7 +83,7 @@ class State:
             now=now,
             kind_of=lambda device: cluster.device(device).kind,
             retries=settings.retries,
-            divides=not settings.exact,
+            exact=settings.exact,
         )
         self.plans: list[tuple[float, Plan]] = []
         self.began = now()
@@ -103,6 +116,8 @@ class State:
     def _look(self) -> None:
         """Bring the sets up to date. A stream has tens of thousands of tasks of which few are left at a time."""
         touched = self.ledger.touched()
+        if not touched and len(self.tasks) == self._seen:
+            return
         if len(self.tasks) != self._seen:  # some were added
             self._seen, touched = len(self.tasks), dict.fromkeys(self.tasks)
         for task in touched:
@@ -125,7 +140,12 @@ class State:
         tasks = tuple(tasks)
         self.ledger.hide(task.parameters for task in tasks)
         self.tasks |= {task.identity: task for task in tasks}
-        self.workload = dataclasses.replace(self.workload, tasks=tuple(self.tasks.values()))
+        present = {task.name for task in self.tasks.values()}
+        self.workload = dataclasses.replace(
+            self.workload,
+            tasks=tuple(self.tasks.values()),
+            deadlines={name: due for name, due in self.workload.deadlines.items() if name in present},
+        )
         self._seen = -1
 
     def leave(self, devices: Iterable[str], *, for_good: bool = True) -> None:
@@ -156,8 +176,7 @@ class State:
         """The options of everything measured so far, or those that were given."""
         if not self._given and self._measured != self.ledger.measured:
             self._measured = self.ledger.measured
-            profiles = [each for each in self.ledger.profiles() if self.may(each.technique)]
-            offered, rejections = options(profiles, self.cluster, gangs=True)
+            offered, rejections = options(self._profiles(), self.cluster, gangs=True)
             self._offers = Offers([*offered, *self._divided()], rejections)
         assert self._offers is not None
         return self._offers
@@ -184,7 +203,7 @@ class State:
             waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
         return snapshot(
             waiting,
-            profiles=[each for each in self.ledger.profiles() if self.may(each.technique)],
+            profiles=self._profiles(),
             cluster=self.cluster,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self.ledger.rejections().values(),
@@ -193,19 +212,22 @@ class State:
         )
 
     def _divided(self) -> list[Option]:
-        """The options with batches in parts that came of running out of memory, where the settings allow them."""
+        """The options on lower rungs that came of running out of memory, where the settings allow them."""
         present = {kind.name: kind for kind, count in self.cluster.counts() if count}
-        found = [] if self.settings.exact else self.ledger.divided()
         offered = [
-            divided(profile, kind=present[profile.kind], microbatches=parts)
-            for profile, parts in found
-            if profile.kind in present
+            leaner(profile, kind=present[profile.kind], knobs=knobs)
+            for profile, knobs in self.ledger.divided()
+            if profile.kind in present and self.may("resident", knobs)
         ]
         return [option for option in offered if misfit(option, self.cluster) is None]
 
-    def may(self, technique: str) -> bool:
-        """Whether the settings allow a technique."""
-        return not (self.settings.exact and technique in ROUNDED)
+    def _profiles(self) -> list[Profile]:
+        return [each for each in self.ledger.profiles() if self.may(each.technique, each.knobs)]
+
+    def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
+        """Whether the settings allow a technique with these knobs."""
+        in_parts = technique == "resident" and knobs.get("microbatches", 1) > 1
+        return not (self.settings.exact and (technique in ROUNDED or in_parts))
 
     def target(self, task: str) -> tuple[int, bool]:
         """To which step a task goes next, and whether that is its end."""
@@ -254,7 +276,23 @@ class State:
             count=self.kept(one),
             weight=one.priority,
             alone=self.recovery.alone(task),
+            deadline_seconds=self._due(task) - self.now(),
         )
+
+    def _due(self, task: str) -> float:
+        """When a task must have ended, by whichever comes first of what was submitted and what the workload says."""
+        own = self.workload.deadlines.get(self.tasks[task].name, math.inf)
+        return min(self.ledger[task].deadline_seconds, self.began + own)
+
+    def is_dated(self) -> bool:
+        """Whether some task that has not ended has a deadline."""
+        return any(self._due(task) < math.inf for task, _ in self.known())
+
+    def named(self, text: str) -> str:
+        """What is said of tasks by their identities, by their names."""
+        for identity, task in self.tasks.items():
+            text = text.replace(identity, task.name)
+        return text
 
     def _remaining(self, running: Running, now: float) -> Placement:
         """A running placement as planners see it: started before zero, ending as its progress says, or as predicted

@@ -6,11 +6,14 @@ bytes (a shared file system, this machine), because data may lie beside it, and 
 not shipped: programs find it by path, or fetch it.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,11 @@ from typing import Any
 import dovetail
 from dovetail.describe.programs import PICKLED
 from dovetail.describe.source import reached
-from dovetail.vocabulary import Program
+from dovetail.vocabulary import DovetailError, Program
 
 MANIFEST = "shipment.json"
+# How often a copy is tried, and the seconds between: unpacking takes less than one.
+_TRIES, _PAUSE_SECONDS = 40, 0.25
 
 
 def pack(programs: Iterable[Program], folder: Path) -> None:
@@ -48,11 +53,32 @@ def pack(programs: Iterable[Program], folder: Path) -> None:
             target = folder / f"code-{number}" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(root_name, name), target)
-    manifest = [
+    entries = [
         {"root": root, "folder": f"code-{number}", "files": files, "modules": root in modules}
         for number, (root, files) in enumerate(roots.items())
     ]
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    whole = {str(path.relative_to(folder)): _digest(path) for path in folder.rglob("*") if path.is_file()}
+    (folder / MANIFEST).write_text(json.dumps({"entries": entries, "whole": whole}))
+
+
+def take(folder: Path) -> Path:
+    """A whole copy of the shipment in `folder`, beside it, for whoever calls to keep and to remove.
+
+    Ray removes what it unpacked and unpacks it again, under the feet of those that use it, when another node of the
+    same machine is to have the same code: a process there has no folder to be in any more, and its imports find half.
+    """
+    for _ in range(_TRIES):
+        own = Path(tempfile.mkdtemp(prefix="dovetail-", dir=folder.parent))
+        with contextlib.suppress(OSError, ValueError, shutil.Error):  # it changes while it is copied
+            shutil.copytree(folder, own, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            if _holds(own, json.loads((own / MANIFEST).read_text())["whole"]):
+                return own
+        shutil.rmtree(own, ignore_errors=True)
+        time.sleep(_PAUSE_SECONDS)
+    raise DovetailError(
+        f"the code of a run must come to this node whole; after {_TRIES * _PAUSE_SECONDS:.0f} s files are still "
+        f"missing from {folder}, or others. Look for a full disk there."
+    )
 
 
 class Shipment:
@@ -61,8 +87,9 @@ class Shipment:
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, str] = {}
         self._modules: list[str] = []
+        self.folder = folder
         if (folder / MANIFEST).is_file():
-            for entry in json.loads((folder / MANIFEST).read_text()):
+            for entry in json.loads((folder / MANIFEST).read_text())["entries"]:
                 here = _holds(Path(entry["root"]), entry["files"])
                 place = entry["root"] if here else str(folder / entry["folder"])
                 self._places[entry["root"]] = place

@@ -10,13 +10,14 @@ import importlib
 import importlib.metadata
 import os
 import secrets
-import tempfile
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dovetail.engines.detect import available_cores
 from dovetail.engines.ray.code import pack
+from dovetail.store import scratch
 from dovetail.vocabulary import DovetailError, Program
 
 LOCAL = "local"
@@ -45,10 +46,11 @@ def connected(address: str, *, programs: Iterable[Program], home: Path) -> Itera
         stack.enter_context(_authenticated(home if address == LOCAL else None))
         ray = installed()
         _read_environment()
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True))
-        pack(programs, Path(folder))
+        folder = scratch(home.resolve(), prefix="code-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        pack(programs, folder)
         stack.callback(ray.shutdown)
-        _initialize(ray, address, folder)
+        _initialize(ray, address, str(folder))
         yield
 
 

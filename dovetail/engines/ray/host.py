@@ -21,8 +21,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import dovetail
 from dovetail.engines.processes import WorkerProcess
-from dovetail.engines.ray.code import Shipment
+from dovetail.engines.ray.code import Shipment, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 
 # How long a pull waits for something to be said.
@@ -31,14 +32,16 @@ PULL_SECONDS = 1.0
 
 class Host:
     """Holds a node's workers. `given` is JSON: the cluster, the store's directory, the controller's environment, and
-    how long to wait for it."""
+    how long to wait for it. `code` is where the shipment lies; by default where this Dovetail came from."""
 
-    def __init__(self, given: bytes) -> None:
+    def __init__(self, given: bytes, code: Path | None = None) -> None:
         said = json.loads(given)
         self._cluster, self._home = from_json(Cluster, said["cluster"]), Path(said["home"])
         for name, value in said["environment"].items():
             os.environ.setdefault(name, value)  # what a node sets itself (PATH, HOME) is its own
-        self._shipment = Shipment(Path.cwd())
+        (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)  # of its own where none is shared
+        self._shipment = Shipment(take(code or Path(dovetail.__file__).parents[1]))
+        os.chdir(self._shipment.folder)  # where workers begin, and find Dovetail first
         self._shipment.enter()
         self._patience_seconds, self._told_at = said["patience_seconds"], time.monotonic()
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -81,6 +84,7 @@ class Host:
             self._serve()
         except Exception:  # a host that hears no more must not look alive
             traceback.print_exc()
+        shutil.rmtree(self._shipment.folder, ignore_errors=True)
         os._exit(1)  # and the workers with it
 
     def _serve(self) -> None:
@@ -99,7 +103,8 @@ class Host:
         if what == "start":
             self._start(number, tuple(message["devices"]))
         elif what == "meet":
-            self._meetings[message["order"]] = tempfile.mkdtemp(prefix="dovetail-")
+            # With the code that came here: on this node's own disk.
+            self._meetings[message["order"]] = tempfile.mkdtemp(prefix="meeting-", dir=self._shipment.folder)
         elif what == "part":
             shutil.rmtree(self._meetings.pop(message["order"], ""), ignore_errors=True)
         elif worker is None:

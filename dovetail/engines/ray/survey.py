@@ -4,6 +4,7 @@ A kind's name is, in this order: what the node's custom resource `kind:NAME` say
 accelerator type. CPU cores are devices where a node has nothing better, as on one machine.
 """
 
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -21,19 +22,23 @@ LOOK_SECONDS = 120.0
 _ACCELERATOR, _KIND = "accelerator_type:", "kind:"
 
 
-def survey(home: Path) -> tuple[Cluster, dict[str, str]]:
+def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster, dict[str, str]]:
     """The Ray cluster to which this process is connected, and Ray's number for each of its nodes by name. Refuses one
-    whose nodes do not all see the store's directory `home`."""
+    whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray = installed()
     nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=_rank)
     remote = ray.remote(_look)
-    with tempfile.NamedTemporaryFile(dir=home, prefix=".ray-") as mark:
+    folders = [home] if shared is None else list(shared)
+    with contextlib.ExitStack() as stack:
+        marks = [
+            stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".ray-")).name for folder in folders
+        ]
         looks = [
             remote.options(
                 num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(mark.name)
+            ).remote(marks)
             for node in nodes
         ]
         try:
@@ -41,35 +46,37 @@ def survey(home: Path) -> tuple[Cluster, dict[str, str]]:
         except ray.exceptions.RayError as error:
             raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
     for node, each in zip(nodes, found, strict=True):
-        _check(node["NodeManagerHostname"], each, home)
+        _check(node["NodeManagerHostname"], each, folders)
     return described(nodes, found)
 
 
-def _look(mark: str) -> bytes:
-    """What a node finds itself to have, whether it sees this file, and whether it demands a token; runs there."""
+def _look(marks: list[str]) -> bytes:
+    """What a node finds itself to have, whether it sees these files, and whether it demands a token; runs there."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
     return dumps(
         {
             "cluster": detect(),
             "cores": available_cores(),
-            "shares": Path(mark).is_file(),
+            "shares": [Path(mark).is_file() for mark in marks],
             "guarded": is_token_auth_enabled(),
         }
     ).encode()
 
 
-def _check(machine: str, found: Mapping[str, Any], home: Path) -> None:
+def _check(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> None:
     if not found["guarded"]:
         raise DovetailError(
             f"the Ray cluster must have token authentication on; on {machine} it is off, so anybody who reaches that "
             f"machine could run code there. Start the cluster with RAY_AUTH_MODE=token on every node."
         )
-    if not found["shares"]:
-        raise DovetailError(
-            f"the store's directory must be shared by all nodes under one path; {machine} does not see the files at "
-            f"{home.resolve()}. Use --store with a directory on a shared file system."
-        )
+    for folder, is_seen in zip(folders, found["shares"], strict=True):
+        if not is_seen:
+            raise DovetailError(
+                f"the store's directory, or that of its checkpoints, must be shared by all nodes under one path; "
+                f"{machine} does not see the files at {folder.resolve()}. Use --store with a directory on a shared "
+                f"file system, or --checkpoints with a URL that fsspec reaches."
+            )
 
 
 def described(nodes: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> tuple[Cluster, dict[str, str]]:

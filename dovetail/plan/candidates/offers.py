@@ -49,9 +49,11 @@ def options(
     judged = [each if isinstance(each, Rejection) else misfit(each, cluster) or each for each in offered]
     fitting = [each for each in judged if isinstance(each, Option)]
     if gangs:
-        fitting += interleaved(latest, cluster, fitting)
-        fitting += fused(latest, cluster, fitting)
-        fitting += read_together(latest, cluster)
+        # One whose whole batches do not fit alone has no room for others.
+        whole = tuple(each for each in latest if each.technique != "resident" or not each.knobs)
+        fitting += interleaved(whole, cluster, fitting)
+        fitting += fused(whole, cluster, fitting)
+        fitting += read_together(whole, cluster)
     return tuple(undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
 
 

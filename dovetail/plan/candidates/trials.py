@@ -92,7 +92,8 @@ def _copies_pay(family: str, kind: Kind, count: int, known: Sequence[Profile], c
 
 def _is_too_large(profile: Profile, cluster: Cluster) -> bool:
     sizes = [kind.memory_bytes for kind in cluster.kinds if kind.name == profile.kind and kind.memory_bytes]
-    return profile.technique == "resident" and any(profile.peak_bytes > size for size in sizes)
+    # One with knobs is on a lower rung: whole batches did not fit.
+    return profile.technique == "resident" and (bool(profile.knobs) or any(profile.peak_bytes > size for size in sizes))
 
 
 def trial_of(profile: Profile) -> Trial:

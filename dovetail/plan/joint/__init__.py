@@ -19,7 +19,7 @@ from dovetail.plan.bound import lower_bound
 from dovetail.plan.candidates import misfit
 from dovetail.plan.explain import explain
 from dovetail.plan.joint.aims import Aimed, aim
-from dovetail.plan.joint.deadlines import keep, without
+from dovetail.plan.joint.deadlines import keep, least_late, without
 from dovetail.plan.joint.exact import PRECISION, Searched, narrow
 from dovetail.plan.joint.modes import Table, tabulate
 from dovetail.plan.joint.packing import Begun
@@ -62,14 +62,40 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
     _refuse_late(problem)
     if objective.name != "makespan":
         return _aimed(problem, due, objective, work)
+    return _shortest(problem, table, keep(due, objective, _packed(problem, table, work), work=work))
+
+
+def plan_late(problem: Problem) -> Plan:
+    """Where not all deadlines can be kept, which is when `plan` raises: the plan for an early end of everything that is
+    late by least in sum, found without search.
+
+    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> members = Member(task="long", steps=30), Member(task="a", steps=3, deadline_seconds=2.0)
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    >>> problem = Problem(cluster=cluster, families=(Family(name="f", members=members),), options=(option,))
+    >>> [placement.tasks for placement in plan_late(problem).schedule.placements]
+    [('a',), ('long',)]
+    """
+    _refuse_nowhere(problem)
+    problem = _fitting(dataclasses.replace(problem, objective="makespan"))
+    due = tabulate(problem)
+    table = without(due)
+    return _shortest(problem, table, least_late(due, _packed(problem, table, 0.0)))
+
+
+def _packed(problem: Problem, table: Table, work: float) -> Aimed:
+    """The shortest schedule that `work` finds."""
     found = _at_once(table) if work == 0 and len(table.modes) > _MANY_MODES else None
     if found is None:
         known = lower_bound(problem) if len(table.modes) <= _MANY_MODES else 0.0
         relaxed = relax(table, low_seconds=known)
         begun = heuristic(table, relaxed, work=work)
         found = narrow(table, begun, bound_seconds=relaxed.bound_seconds, work=work)
-    aimed = Aimed(begun=found.begun, value=makespan(table, found.begun), bound=found.bound_seconds)
-    kept = keep(due, objective, aimed, work=work)
+    return Aimed(begun=found.begun, value=makespan(table, found.begun), bound=found.bound_seconds)
+
+
+def _shortest(problem: Problem, table: Table, kept: Aimed) -> Plan:
     schedule = _schedule(table, kept.begun)
     return Plan(
         schedule=schedule,
@@ -126,8 +152,9 @@ def _refuse_late(problem: Problem) -> None:
                     if name == family.name
                 )
                 if not least <= member.deadline_seconds:
-                    due = show_seconds(member.deadline_seconds)
-                    lines.append(f"- {member.task!r} is due in {due}; its fastest option takes {show_seconds(least)}")
+                    ahead, far = member.deadline_seconds > 0, show_seconds(abs(member.deadline_seconds))
+                    due = f"is due in {far}" if ahead else f"was due {far} ago"
+                    lines.append(f"- {member.task!r} {due}; its fastest option takes {show_seconds(least)}")
     if lines:
         raise NoFeasiblePlan(
             "every task must have an option that ends by its deadline; these have none:\n" + "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ from dovetail.plan.joint.judging import Judge
 from dovetail.plan.joint.modes import Table
 from dovetail.plan.joint.packing import Begun, InTurn, as_room_is
 from dovetail.plan.joint.parts import whole
-from dovetail.plan.joint.search import from_amounts, improve, names
+from dovetail.plan.joint.search import from_amounts, improve, makespan, names
 from dovetail.vocabulary import NoFeasiblePlan, Objective
 from dovetail.vocabulary.units import show_seconds
 
@@ -61,6 +61,21 @@ def keep(table: Table, objective: Objective, found: Aimed, *, work: float) -> Ai
     best = min(begun, whole(judge, settled), key=judge.value)
     value = judge.value(best)
     return Aimed(begun=tuple(best), value=value, bound=min(max(found.bound, bound), value))
+
+
+def least_late(table: Table, found: Aimed) -> Aimed:
+    """Where not all deadlines can be kept: the shortest schedule found that is late by least in sum.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
+    >>> least_late(nothing, Aimed(begun=(), value=0.0, bound=0.0)).value
+    0.0
+    """
+    judge = Judge(table, Objective(name="makespan"))
+    if not judge.late_seconds(found.begun):
+        return found
+    begun = tuple(_least_late(judge, found.begun))
+    return Aimed(begun=begun, value=makespan(table, begun), bound=found.bound)
 
 
 def _least_late(judge: Judge, begun: Sequence[Begun]) -> Sequence[Begun]:

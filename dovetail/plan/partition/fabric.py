@@ -22,6 +22,8 @@ from dovetail.vocabulary import Cluster, InvalidRecord, Link
 _NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
 # Rows tried where kinds are unlike: all orders of up to so many kinds.
 _KINDS_PERMUTED = 3
+# Nodes take turns in 2 to the power of one fewer ways.
+_NODES_DEALT = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,30 @@ class Fabric:
                 if row != self.places:
                     yield dataclasses.replace(self, places=row)
 
+    def dealt(self) -> Iterator["Fabric"]:
+        """The rows in which the devices of neighbouring nodes take turns: stages there have as many in each of these
+        nodes, so that each node runs a copy of their part of the pipeline, and other nodes another part.
+
+        >>> fabric = Fabric.uniform(sizes=(2, 3), bytes_per_second=(2.0, 1.0))
+        >>> [" ".join(place.name for place in row.places) for row in fabric.dealt()]
+        ['0:0 0:1 1:0 2:0 1:1 2:1', '0:0 1:0 0:1 1:1 2:0 2:1']
+        """
+        nodes = [list(group) for _, group in itertools.groupby(self.places, key=lambda place: place.address)]
+        shapes = {tuple((place.kind, place.memory_bytes) for place in node) for node in nodes}
+        if len(shapes) > 1 or not 2 < len(nodes) <= _NODES_DEALT:
+            return
+        for ends in itertools.product((True, False), repeat=len(nodes) - 1):
+            if all(ends) or not any(ends):
+                continue  # no turns at all, or copies of the whole pipeline
+            row: list[Place] = []
+            block: list[list[Place]] = []
+            for node, ends_here in zip(nodes, (*ends, True), strict=True):
+                block.append(node)
+                if ends_here:
+                    row += [place for turn in zip(*block, strict=True) for place in turn]
+                    block = []
+            yield dataclasses.replace(self, places=tuple(row))
+
     def copies(self) -> Iterator[int]:
         """Into how many equal parts the row may be divided, each to run the whole pipeline: whole units, all alike."""
         yield 1
@@ -188,9 +214,19 @@ def _crossing(fabric: Fabric, own: range, edge: int, ways: int) -> float:
         depth = len(fabric.bytes_per_second) - level
         units = Counter(fabric.places[n].address[:depth] for n in own)
         left, right = (fabric.places[n].address[:depth] for n in (edge - 1, edge))
+        if _stays(fabric, units, edge, is_before=edge == own.start, depth=depth):
+            continue
         share = (len(own) - units[left]) if left == right else max(units.values())
         worst = max(worst, ways * share / len(own) / rate)
     return worst
+
+
+def _stays(fabric: Fabric, units: "Counter[tuple[str, ...]]", edge: int, *, is_before: bool, depth: int) -> bool:
+    """Whether microbatches stay in their unit across an edge, since the stages on both sides take turns in the same."""
+    start = edge - len(units) if is_before else edge
+    if len(set(units.values())) > 1 or start < 0 or start + len(units) > len(fabric.places):
+        return False
+    return {place.address[:depth] for place in fabric.places[start : start + len(units)]} == units.keys()
 
 
 def _node_rate(links: Sequence[Link], kinds: set[str]) -> float:

@@ -153,7 +153,8 @@ def _searches(
     from dovetail.plan.partition.search import Search, Tables, arrangements
 
     tables = Tables(graphs, sets, recompute=terms.recompute)
-    return [Search(tables, row, terms, copies=copies, times=times) for row, copies in arrangements(fabric)]
+    found = arrangements(fabric, cuts=len(sets))
+    return [Search(tables, row, terms, copies=copies, times=times) for row, copies in found]
 
 
 def _best(

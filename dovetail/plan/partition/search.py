@@ -22,6 +22,8 @@ from dovetail.plan.partition.graph import Graph
 from dovetail.plan.partition.terms import Terms, in_flight, stage_bytes
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+# With more cuts rows in which nodes take turns, up to six more of them, take seconds.
+_CUTS_DEALT = 500
 # Sums of the same layers in another order differ in the last digits.
 _SAME = 1 + 1e-9
 
@@ -235,12 +237,14 @@ def _seconds(layer: Any, recompute: bool) -> float:
     return float(layer.forward_seconds * (2 if recompute else 1) + layer.backward_seconds)
 
 
-def arrangements(fabric: Fabric) -> Iterator[tuple[Fabric, int]]:
-    """The rows and the numbers of copies worth trying.
+def arrangements(fabric: Fabric, *, cuts: int) -> Iterator[tuple[Fabric, int]]:
+    """The rows and the numbers of copies worth trying with so many cuts.
 
-    >>> [copies for _, copies in arrangements(Fabric.uniform(sizes=(2, 2), bytes_per_second=(2.0, 1.0)))]
+    >>> [copies for _, copies in arrangements(Fabric.uniform(sizes=(2, 2), bytes_per_second=(2.0, 1.0)), cuts=9)]
     [1, 2]
     """
     for row in fabric.rows():
         for copies in row.copies():
             yield row, copies
+    if cuts <= _CUTS_DEALT:
+        yield from ((row, 1) for row in fabric.dealt())

@@ -11,7 +11,8 @@ from dovetail.vocabulary import Allocation, Member
 
 def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...]]) -> Allocation:
     """Serve tasks in the order of `order(task, its best rate alone)`: each takes all of the time of the fastest option
-    whose devices are still free; of equals, who came first. Nobody waits for devices that only a later one fits.
+    whose devices are still free; of equals, who came first, and the kind of which the most is free: whoever cannot tell
+    kinds apart is not to learn from how they are listed. Nobody waits for devices that only a later one fits.
 
     >>> from dovetail.plan.policies import example
     >>> served = serve(example(), order=lambda member, rate: (member.steps,))
@@ -30,11 +31,16 @@ def serve(problem: Problem, *, order: Callable[[Member, float], tuple[float, ...
         (member,) = arrays.members[group]
         return *order(member, -min(ways[group])[0]), member.place
 
+    def taste(way: tuple[float, int]) -> tuple[float, float, int]:
+        slowness, column = way
+        kind = arrays.kinds[column]
+        return slowness, -float(free[kind] / arrays.capacity[kind]), column
+
     turns = sorted(range(len(ways)), key=rank)
     free = arrays.capacity.copy()
     x = np.zeros(arrays.options.size)
     for group in turns:
-        for _, column in sorted(ways[group]):
+        for _, column in sorted(ways[group], key=taste):
             kind, draws, price = arrays.kinds[column], arrays.draws[column], arrays.prices[column]
             if draws <= free[kind] and price <= free[-1]:
                 free[kind] -= draws

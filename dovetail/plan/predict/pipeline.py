@@ -8,12 +8,13 @@ versions. Does not know which options a cluster can hold, nor what else runs.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dovetail.plan.partition import Fabric, Graph, Partition, Stage, Terms, partition
+from dovetail.plan.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
 from dovetail.plan.partition.terms import stage_bytes
 from dovetail.plan.predict import resident
-from dovetail.plan.timetables import TIMETABLES, Durations, Simulated, Timetable, simulate, versions_kept
+from dovetail.plan.timetables import TIMETABLES, Durations, Simulated, Timetable, one_step, simulate, versions_kept
 from dovetail.plan.timetables.simulate import most_held
 from dovetail.vocabulary import InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
 
@@ -110,6 +111,32 @@ def predict(
     return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
 
 
+def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> Simulated | None:
+    """When each rank of a pipeline with these knobs should do what, in one step; None where they do not say which
+    layers are where, or have a timetable that is not predicted.
+
+    >>> from dovetail.vocabulary import LayerProfile
+    >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
+    ...                for n in "ab")
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.12, peak_bytes=1 << 20, layers=layers,
+    ...                   edges=(("a", "b"),), accumulate=2)
+    >>> fabric = Fabric.uniform(sizes=(2,), bytes_per_second=(1e9,), kind="cpu")
+    >>> round(foreseen(profile, {"stages": ["a", "b"]}, fabric=fabric).seconds, 3)
+    0.09
+    """
+    timetable, stages = knobs.get("timetable", "1f1b"), knobs.get("stages")
+    if timetable not in PREDICTED or not stages:
+        return None
+    count, copies = knobs.get("microbatches", profile.accumulate), knobs.get("copies", 1)
+    graph = Graph.of(profile).scaled(profile.accumulate / count)
+    terms = _terms(profile, timetable, count, recompute=knobs.get("recompute", False))
+    widths = knobs.get("replicas") or (1,) * len(stages)
+    made = appraise(graph, fabric, layers=stages, widths=widths, copies=copies, terms=terms)
+    table = _timetable(made, timetable, count, spare=1)
+    run = simulate(table, _durations(made, graph, fabric, profile, count))
+    return one_step(run, microbatches=count, step=_STEPS // 2) if timetable in _WEIGHTS else run
+
+
 def _roomy(
     made: Partition, graph: Graph, fabric: Fabric, profile: Profile, terms: Terms, timetable: str, microbatches: int
 ) -> tuple[Partition, Simulated]:
@@ -172,7 +199,7 @@ def _where(made: Partition) -> dict[str, object]:
     """What a session needs to build the stages."""
     return {
         "stages": tuple(stage.layers for stage in made.stages),
-        "replicas": tuple(stage.replicas for stage in made.stages),
+        "replicas": tuple(stage.replicas // made.copies for stage in made.stages),
         "copies": made.copies,
     }
 

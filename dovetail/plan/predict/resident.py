@@ -2,11 +2,14 @@
 
 Everything that `option` says was measured by a trial of the very same option, so there is nothing to extrapolate: it
 only folds what a trial measures apart (steps, evaluation, building, saving) into the two figures that
-planners read. `divided` predicts the same steps with the rows of each batch taken in parts. Neither knows the cluster,
-nor whether the option fits it.
+planners read. `leaner` predicts the same steps on a lower rung of the ladder. Neither knows the cluster, nor whether
+the option fits it.
 """
 
 import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from dovetail.vocabulary import InvalidRecord, Kind, Option, Profile
 
@@ -15,6 +18,9 @@ CUDA_HOST_BYTES = 2 << 30
 # What each further part adds to a step: its kernels have fewer rows, its gradients are added to the others', and
 # dropout draws for the whole batch again. Measured 0.2 to 0.3 on one CPU thread with dropout after every layer.
 PART_SECONDS = 0.2
+# Backward takes about twice as long as forward, so that a second forward makes three parts four; of what forward keeps,
+# about half is the inputs of blocks and what the last of them needs. Whether it fits shows when it is tried.
+AGAIN_SECONDS, AGAIN_SHARE = 4 / 3, 0.5
 
 
 def option(profile: Profile, *, kind: Kind) -> Option:
@@ -45,24 +51,32 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         device_bytes=0 if cpu else profile.peak_bytes,
         host_bytes=profile.peak_bytes if cpu else _host_bytes(profile),
         cores=profile.count if cpu else 1,
+        knobs=profile.knobs if profile.technique == "resident" else {},  # of a rung; other techniques have their own
     )
 
 
-def divided(profile: Profile, *, kind: Kind, microbatches: int) -> Option:
-    """The option in which the rows of each batch are taken in so many parts: the same steps slower, with less
-    kept of each at a time. Weights, gradients and optimizer state stay what they are.
+def leaner(profile: Profile, *, kind: Kind, knobs: Mapping[str, Any]) -> Option:
+    """The option on a lower rung (`plan/ladder.py`) than the profile's own: the same steps slower, with less kept of
+    each at a time. Weights, gradients and optimizer state stay what they are.
 
     >>> profile = Profile(family="f", kind="v100", count=1, step_seconds=1.0, peak_bytes=14 << 30,
     ...                   parameter_bytes=2 << 30, optimizer_bytes=4 << 30)
-    >>> halves = divided(profile, kind=Kind(name="v100", processor="cuda"), microbatches=2)
+    >>> halves = leaner(profile, kind=Kind(name="v100", processor="cuda"), knobs={"microbatches": 2})
     >>> halves.device_bytes >> 30, halves.step_seconds, dict(halves.knobs)
     (11, (1.2,), {'microbatches': 2})
     """
+    before, parts = profile.knobs.get("microbatches", 1), knobs.get("microbatches", 1)
+    again = bool(knobs.get("recompute")) and not profile.knobs.get("recompute")
     kept = min(profile.peak_bytes, 2 * profile.parameter_bytes + profile.optimizer_bytes)
-    peak_bytes = kept + -(-(profile.peak_bytes - kept) // microbatches)
-    step_seconds = profile.step_seconds * (1 + PART_SECONDS * (microbatches - 1))
-    changed = dataclasses.replace(profile, peak_bytes=peak_bytes, step_seconds=step_seconds)
-    return dataclasses.replace(option(changed, kind=kind), knobs={"microbatches": microbatches}, measured=False)
+    share = before / parts * (AGAIN_SHARE if again else 1.0)
+    seconds = (1 + PART_SECONDS * (parts - 1)) / (1 + PART_SECONDS * (before - 1)) * (AGAIN_SECONDS if again else 1.0)
+    changed = dataclasses.replace(
+        profile,
+        peak_bytes=kept + math.ceil((profile.peak_bytes - kept) * share),
+        step_seconds=profile.step_seconds * seconds,
+        knobs=knobs,
+    )
+    return dataclasses.replace(option(changed, kind=kind), measured=False)
 
 
 def _evaluation_seconds(profile: Profile) -> tuple[float, float]:

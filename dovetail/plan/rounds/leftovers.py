@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection
+from functools import cached_property
 
 from dovetail.plan.problem import Problem
 from dovetail.plan.rounds.turns import Turn
@@ -19,13 +20,23 @@ class Leftovers:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._family = {member.task: family.name for family in problem.families for member in family.members}
-        self._ways: dict[str, list[tuple[float, int]]] = defaultdict(list)
-        counts: dict[str, set[int]] = defaultdict(set)
-        for number, option in enumerate(problem.options):
+
+    @cached_property
+    def _ways(self) -> dict[str, list[tuple[float, int]]]:
+        """Of each family the seconds of a step and the number of each of its options alone."""
+        found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        for number, option in enumerate(self._problem.options):
             if len(option.families) == 1:
-                self._ways[option.families[0]].append((option.step_seconds[0], number))
-                counts[option.families[0]].add(option.count)
-        self._grow = {name for name, found in counts.items() if len(found) > 1}
+                found[option.families[0]].append((option.step_seconds[0], number))
+        return found
+
+    @cached_property
+    def _grow(self) -> set[str]:
+        """The families that run alone on more than one count of devices."""
+        options = self._problem.options
+        if len({option.count for option in options}) < 2:  # mostly, and told at a glance
+            return set()
+        return {name for name, ways in self._ways.items() if len({options[number].count for _, number in ways}) > 1}
 
     def fill(self, busy: Collection[str], free: dict[str, int]) -> list[Turn]:
         """Turns for tasks that have none: of all that fit, the one nearest to the best of its rates first."""

@@ -9,11 +9,12 @@ from dovetail.plan.rounds.leftovers import Leftovers
 from dovetail.plan.rounds.nodes import Nodes
 from dovetail.plan.rounds.records import Gang, Received, Round
 from dovetail.plan.rounds.turns import Lines, Turn, turns
-from dovetail.vocabulary import Allocation
+from dovetail.vocabulary import Allocation, Option
 
 
 class Rota:
-    """The rounds of one allocation; holds only what is the same in all of them.
+    """The rounds of one allocation; holds only what is the same in all of them. Where the rota `before` it is of the
+    same cluster, what it knows of the nodes need not be looked up again.
 
     >>> from dovetail.plan.policies import example, max_min_fairness
     >>> problem = example()
@@ -22,10 +23,14 @@ class Rota:
     (['a', 'b', 'c'], ())
     """
 
-    def __init__(self, problem: Problem, allocation: Allocation) -> None:
+    def __init__(self, problem: Problem, allocation: Allocation, *, before: "Rota | None" = None) -> None:
         self._problem, self._allocation = problem, allocation
         self._lines = Lines(allocation)
-        self._nodes = Nodes(problem.cluster, running=problem.running)
+        cluster, running = problem.cluster, problem.running
+        if before is not None and before._problem.cluster is cluster and before._problem.running == running:
+            self._nodes: Nodes = before._nodes
+        else:
+            self._nodes = Nodes(cluster, running=running)
 
     @cached_property
     def _leftovers(self) -> Leftovers:
@@ -37,13 +42,7 @@ class Rota:
         holders = {task: gang.option for gang in before.values() for task in gang.tasks}
         nodes = self._nodes.copy()
         free = dict(nodes.idle)
-        made = turns(
-            self._lines,
-            received,
-            seconds=round_seconds,
-            free=free,
-            holders=holders,
-        )
+        made = turns(self._lines, received, seconds=round_seconds, free=free, holders=holders)
         if self._allocation.fills and any(free.values()):
             made += self._leftovers.fill({task for turn in made for task in turn.tasks}, free)
             made = self._leftovers.widen(made, free)
@@ -52,7 +51,7 @@ class Rota:
         for gang in gangs:
             busy.update(gang.tasks)
             old = before.get(gang.tasks)
-            if old is None or old.devices != gang.devices:
+            if old is not gang and (old is None or old.devices != gang.devices):
                 moved += sum(task in holders for task in gang.tasks)
         waiting = tuple([task for group in self._allocation.groups for task in group if task not in busy])
         return Round(gangs=tuple(gangs), waiting=waiting, moved=moved, seconds=round_seconds)
@@ -89,8 +88,9 @@ def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang],
     for turn in of_kind:
         tasks, option, share = turn
         old = before.get(tasks)
-        if old is not None and (old.option is option or old.option == option) and nodes.take_these(option, old.devices):
-            placed.append(Gang(tasks, option, old.devices, share))
+        if old is not None and _is_same(old.option, option) and nodes.take_these(option, old.devices):
+            goes_on = old.share == share and old.option is option
+            placed.append(old if goes_on else Gang(tasks, option, old.devices, share))
         else:
             moving.append(turn)
     moving.sort(key=lambda turn: -turn.option.count)
@@ -99,3 +99,8 @@ def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang],
         if devices is not None:
             placed.append(Gang(turn.tasks, turn.option, devices, turn.share))
     return placed
+
+
+def _is_same(one: Option, other: Option) -> bool:
+    """Whether two options are equal; they mostly are one object, or of different kinds."""
+    return one is other or (one.kind == other.kind and one == other)

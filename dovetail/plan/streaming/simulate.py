@@ -11,7 +11,7 @@ and the host updates one segment at a time. The rules, by which sessions choose 
 - next is updated the segment that forward needs first, of the member whose gradients came first. Finishing one
   member's updates before the next one's sets members apart: one computes while another is updated.
 
-Knows segments, layouts and rates; not which layout is right (`predict/spill.py`), nor where figures come from.
+Knows segments, layouts and rates; not which layout is right (`predict/spill`), nor where figures come from.
 """
 
 import dataclasses

@@ -17,6 +17,7 @@ from dovetail.plan.timetables.alternating import (
 from dovetail.plan.timetables.check import check, versions_kept
 from dovetail.plan.timetables.interleaved import interleaved
 from dovetail.plan.timetables.simulate import Durations, Simulated, Timed, simulate, steady_seconds
+from dovetail.plan.timetables.window import one_step, recorded
 from dovetail.plan.timetables.zero_bubble import zero_bubble
 
 TIMETABLES: dict[str, Callable[..., Timetable]] = {
@@ -41,6 +42,8 @@ __all__ = [
     "Timed",
     "Timetable",
     "check",
+    "one_step",
+    "recorded",
     "simulate",
     "steady_seconds",
     "versions_kept",

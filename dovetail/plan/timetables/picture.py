@@ -11,9 +11,10 @@ _COLOURS = {"forward": "#a6cee3", "backward": "#b2df8a", "inputs": "#b2df8a", "w
 _ROW, _BAR, _LEFT, _WIDTH = 26, 20, 64, 960
 
 
-def text(simulated: Simulated, *, columns: int = 96) -> str:
-    """A row for each rank: forwards as F, backwards as B, or I and W where they are split, with the microbatch; dots
-    are idle. What is too narrow for its figures shows its letter alone.
+def text(simulated: Simulated, *, columns: int = 96, seconds: float = 0.0) -> str:
+    """A row for each rank: forwards as F, backwards as B, or I and W where they are split, with the microbatch, updates
+    as U; dots are idle. What is too narrow for its figures shows its letter alone. `seconds` are what all columns
+    stand for, so that pictures can be compared; left out, as long as it takes.
 
     >>> from dovetail.plan.timetables.alternating import one_forward_one_backward
     >>> from dovetail.plan.timetables.simulate import Durations, simulate
@@ -21,13 +22,14 @@ def text(simulated: Simulated, *, columns: int = 96) -> str:
     rank 0  F0-F1-......B0----...B1----
     rank 1  ...F0-B0----F1-B1----......
     """
-    scale = columns / simulated.seconds if simulated.seconds else 0.0
+    whole = seconds or simulated.seconds
+    scale = columns / whole if whole else 0.0
     return "\n".join(
         f"rank {number:<2} {''.join(_cells(rank, scale, columns))}" for number, rank in enumerate(simulated.ranks)
     )
 
 
-def svg(simulated: Simulated) -> str:
+def svg(simulated: Simulated, *, seconds: float = 0.0) -> str:
     """The same as a picture that stands alone.
 
     >>> from dovetail.plan.timetables.alternating import gpipe
@@ -35,7 +37,8 @@ def svg(simulated: Simulated) -> str:
     >>> svg(simulate(gpipe([1, 1], microbatches=2), Durations.equal(2))).startswith("<svg")
     True
     """
-    scale = (_WIDTH - _LEFT) / simulated.seconds if simulated.seconds else 0.0
+    whole = seconds or simulated.seconds
+    scale = (_WIDTH - _LEFT) / whole if whole else 0.0
     height = _ROW * len(simulated.ranks)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
@@ -43,7 +46,7 @@ def svg(simulated: Simulated) -> str:
     ]
     for number, rank in enumerate(simulated.ranks):
         top = number * _ROW
-        parts.append(f'<text x="4" y="{top + 15}">rank {number}</text>')
+        parts.append(f'<text class="rank" x="4" y="{top + 15}">rank {number}</text>')
         parts += [_box(timed, top, scale) for timed in rank if timed.end > timed.start]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -51,19 +54,20 @@ def svg(simulated: Simulated) -> str:
 def _cells(rank: tuple[Timed, ...], scale: float, columns: int) -> Iterator[str]:
     place = 0
     for timed in rank:
-        start, end = round(timed.start * scale), round(timed.end * scale)
+        start, end = max(place, round(timed.start * scale)), min(columns, round(timed.end * scale))
         if end <= start:
             continue
         yield "." * (start - place)
         letter = _LETTERS[timed.action.operation]
-        label = f"{letter}{timed.action.microbatch}"
+        label = letter if letter == "U" else f"{letter}{timed.action.microbatch}"
         yield label.ljust(end - start, "-") if len(label) <= end - start else letter.ljust(end - start, "-")
         place = end
     yield "." * (columns - place)
 
 
 def _box(timed: Timed, top: int, scale: float) -> str:
-    operation, number = timed.action.operation, timed.action.microbatch
+    operation = timed.action.operation
+    number = "" if operation == "update" else timed.action.microbatch
     left, width = _LEFT + timed.start * scale, (timed.end - timed.start) * scale
     label = f'<text x="{left + width / 2:.1f}" y="{top + 15}" text-anchor="middle">{number}</text>'
     return (

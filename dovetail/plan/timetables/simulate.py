@@ -63,7 +63,7 @@ class Timed:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
     """What every rank does when. `held` is the most microbatches that each rank had between forward and the end of
-    their backward, chunks counted apart.
+    their backward, chunks counted apart; it is empty where times were measured.
 
     >>> Simulated(name="1f1b", ranks=((),), held=(0,)).bubble_share
     0.0

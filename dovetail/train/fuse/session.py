@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dovetail.train.base import Session, SessionMember, StepReport
+from dovetail.train.base import GangSession, SessionMember, StepReport
 from dovetail.train.fuse.batches import Form, flatten, stack
 from dovetail.train.fuse.compiled import Compiled
 from dovetail.train.fuse.examine import Examined, examine
@@ -46,7 +46,7 @@ class Part:
         return dataclasses.replace(self, leaves=list(tensors[:count]), masks=masks)
 
 
-class FuseSession(Session):
+class FuseSession(GangSession[Member]):
     """A gang of trainings that take their steps as one program."""
 
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
@@ -91,15 +91,11 @@ class FuseSession(Session):
         found = zip(self._stack.members, losses.unbind(), metrics, strict=True)
         return [member.stepped(loss, own) for member, loss, own in found]
 
-    def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics, by its own model."""
-        return self._members[member].evaluate()
-
     def state(self, member: int = 0) -> TrainingState:
         """One member's state."""
         if member in self._stack.rows:
             self._stack.lend(self._stack.rows.index(member))
-        return self._members[member].state()
+        return super().state(member)
 
     def load(self, state: TrainingState, member: int = 0) -> None:
         """Let one member go on from `state`."""
@@ -110,7 +106,7 @@ class FuseSession(Session):
                     f"what the tasks of a stack have in common must be the same in their checkpoints; {name!r} is not. "
                     f"Resume this task alone, with technique 'resident'."
                 )
-        self._members[member].load(state)
+        super().load(state, member)
         if member in self._stack.rows:
             self._stack.adopt(self._stack.rows.index(member))
 
@@ -119,8 +115,7 @@ class FuseSession(Session):
         if self._graphs is not None:
             self._graphs.clear()
         self._stack.dissolve()
-        for member in self._members:
-            member.close()
+        super().close()
 
     @property
     def failure(self) -> str | None:

@@ -3,15 +3,18 @@
 Each layer of torch's own that holds weights and no other layer computes in a graph of its own, behind a node of the
 outer one. That node's backward derives its input and remembers the rest; `catch_up` derives the weights. A layer is
 one kernel, which computes only what it is asked for, so nothing is computed twice, and the bits are those of one
-backward. Other weights get their gradients with the inputs'.
+backward. Other weights get their gradients with the inputs'. A weight that has both, a layer and a use outside of it,
+is refused: its parts would be added up in another order than one backward has.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+
+from dovetail.vocabulary import TechniqueRefused
 
 _Later = tuple[torch.Tensor, tuple[nn.Parameter, ...], torch.Tensor]
 
@@ -20,7 +23,7 @@ class Deferred:
     """Puts off the gradients of these modules' weights, from when it is made until `close`.
 
     >>> layer = nn.Linear(2, 1, bias=False)
-    >>> deferred = Deferred(layer.modules())
+    >>> deferred = Deferred({"layer": layer})
     >>> with deferred.putting_off(0):
     ...     layer(torch.ones(1, 2)).sum().backward()
     >>> layer.weight.grad is None
@@ -30,27 +33,46 @@ class Deferred:
     tensor([[1., 1.]])
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._left: dict[int, list[_Later]] = {}
         self._microbatch: int | None = None
-        self._changed = [module for module in modules if _is_layer(module)]
+        self._direct: set[torch.Tensor] = set()  # weights that got a gradient otherwise, in this backward
+        self._changed = [module for module in modules.values() if _is_layer(module)]
         for module in self._changed:
             module.forward = _behind(module.forward, module, self)
+        self._names = {
+            weight: f"{name}.{own}"
+            for name, module in modules.items()
+            if module in self._changed
+            for own, weight in module._parameters.items()
+            if weight is not None and weight.requires_grad
+        }
+        self._hooks = [weight.register_post_accumulate_grad_hook(self._direct.add) for weight in self._names]
 
     def close(self) -> None:
         """Leave the modules as they were. May be called twice."""
         for module in self._changed:
             vars(module).pop("forward", None)
-        self._changed = []
+        for hook in self._hooks:
+            hook.remove()
+        self._changed, self._hooks = [], []
 
     @contextlib.contextmanager
     def putting_off(self, microbatch: int) -> Iterator[None]:
-        """Within, backward is that of this microbatch, and leaves its weights."""
+        """Within, backward is that of this microbatch, and leaves its weights. Raises `TechniqueRefused` for a weight
+        of which only a part was left, before anything was done with either part."""
         self._microbatch = microbatch
+        self._direct.clear()
         try:
             yield
         finally:
             self._microbatch = None
+        left = {weight for _, weights, _ in self._left.get(microbatch, ()) for weight in weights}
+        if both := sorted(self._names[weight] for weight in left & self._direct):
+            raise TechniqueRefused(
+                f"'zero_bubble' must have all of a weight's gradients from its layer; {both[0]!r} is also used outside "
+                f"of it. Use '1f1b'."
+            )
 
     def catch_up(self, microbatch: int) -> None:
         """Derive the weights that were left, each one's parts summed up as one backward sums them."""

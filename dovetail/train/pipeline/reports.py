@@ -1,4 +1,4 @@
-"""What the last stage's ranks found in a step, on rank 0."""
+"""What other ranks found in a step, on rank 0."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,6 +29,15 @@ def collected(
         found |= {number: (_heard(loss), _heard(metrics)) for number, loss, metrics in told}
     losses = [found[first + place][0] for place in range(len(sources))]
     return losses, found[first + len(sources) - 1][1]
+
+
+def gathered(mine: Any, *, ranks: Ranks, mail: Mail) -> list[Any]:
+    """What each rank has, by rank, on rank 0; of no use on the others. It must be JSON."""
+    if not ranks.leads:
+        mail.settle()
+        mail.write(0, json.dumps(mine))
+        return []
+    return [mine, *(json.loads(mail.read(source)) for source in range(1, ranks.size))]
 
 
 def _told(value: Any) -> Any:

@@ -21,14 +21,18 @@ from dovetail.train.pipeline.division import Division
 from dovetail.train.pipeline.gathering import BEFORE, Parts
 from dovetail.train.pipeline.gradients import Exchange
 from dovetail.train.pipeline.layout import Layout
+from dovetail.train.pipeline.reports import gathered
 from dovetail.train.pipeline.stage import Stage
 from dovetail.train.pipeline.steps import SteppingSession
+from dovetail.train.pipeline.times import Times
 from dovetail.train.pipeline.versions import Versions
 from dovetail.train.ranks import Ranks
 from dovetail.train.state import TrainingState, capture, unpack
 from dovetail.vocabulary import TechniqueRefused
 
 _SMALL = ("feed", "random")
+# Without a flush a step begins in the one before and ends in the next, as far as other ranks are concerned.
+_STEPS_TIMED = {True: 3, False: 1}
 
 
 class PipelineSession(SteppingSession):
@@ -56,6 +60,7 @@ class PipelineSession(SteppingSession):
         self._versions: dict[int, Versions] = {}
         self._parts: Parts | None = None
         self._deferred: Deferred | None = None
+        self._times = Times(device, steps=_STEPS_TIMED[layout.is_asynchronous])
         self._begin_anew()
 
     # What rank 0 is asked for
@@ -85,6 +90,15 @@ class PipelineSession(SteppingSession):
                 for age, weights in enumerate(itertools.zip_longest(*older, fillvalue={}), start=1)
             }
             return self._parts.gather(step=self._step, feed=feed, random=random, extra=extra)
+
+    def timings(self) -> dict[str, Any]:
+        """Every rank's actions of the last step, with when they began and ended."""
+        with self._together("timings"):
+            found = gathered(self._times.told(), ranks=self._ranks, mail=self._aside)
+        zero = min((start for rank in found for *_, start, _ in rank), default=0.0)
+        ranks = [[[*what, round(s - zero, 6), round(e - zero, 6)] for *what, s, e in rank] for rank in found]
+        layout = self._layout
+        return {"step": self._step, "timetable": layout.timetable, "microbatches": layout.microbatches, "ranks": ranks}
 
     def load(self, state: TrainingState, member: int = 0) -> None:
         """Go on from the state that rank 0 has; each rank keeps its stages of it."""
@@ -184,7 +198,8 @@ class PipelineSession(SteppingSession):
         if self._layout.timetable == "zero_bubble":
             # What several stages share is not put off: an earlier stage's backward goes on with it.
             mine = {p for name, p in self._trained.items() if name not in self._exchange.shared}
-            self._deferred = Deferred(m for m in model.modules() if mine & set(m._parameters.values()))
+            modules = model.named_modules()
+            self._deferred = Deferred({name: m for name, m in modules if mine & set(m._parameters.values())})
         is_round = self._layout.timetable in ("stashing", "vertical_sync")
         for stage in own:
             self._stages[stage] = Stage(

@@ -23,6 +23,7 @@ from dovetail.train.pipeline.layout import Layout
 from dovetail.train.pipeline.mail import Mail
 from dovetail.train.pipeline.reports import collected
 from dovetail.train.pipeline.stage import Microbatch, Stage, Values
+from dovetail.train.pipeline.times import Times
 from dovetail.train.pipeline.versions import Versions
 
 # So many messages are given a place before they are awaited.
@@ -45,6 +46,7 @@ class SteppingSession(LedSession):
     _by_stage: dict[int, dict[str, nn.Parameter]]
     _order: list[str]  # all that is trained, in the model's order
     _told: set[str]  # those of them whose norms this rank tells
+    _times: Times
     _longest_seconds = 0.0
 
     def _begin_anew(self) -> None:
@@ -69,13 +71,16 @@ class SteppingSession(LedSession):
         for step in range(ahead):
             self._arrive(self._step + 1 + step, self._cursor.see(step, self._training.accumulate))
         start = time.monotonic()
+        self._times.begin_step()
         self._run(self._course.step(self._step))
         # From here on a rank is waited for by what steps take: one that hangs is alive, so that engines do not notice.
         self._longest_seconds = max(self._longest_seconds, time.monotonic() - start)
         self._mail.patience = datetime.timedelta(seconds=max(_LEAST_PATIENCE, _PATIENCE * self._longest_seconds))
         self._do("the update")
         if not self._layout.is_asynchronous:
+            self._times.begin()
             self._update()
+            self._times.end(Action(operation="update", stage=min(self._stages), microbatch=0))
             self._exchange.settle()
             self._mail.settle()
         return self._reported()
@@ -115,15 +120,20 @@ class SteppingSession(LedSession):
             if self._incoming(action) is not None:
                 received += 1
                 posted, is_known = max(posted, received), True
-            if action.operation == "forward":
-                self._forward(action)
-            elif action.operation in ("backward", "inputs"):
-                self._go_back(action)
-            elif action.operation == "weights":
-                self._stages[action.stage].weights(action.microbatch)
-                self._collect(action)
-            else:
-                self._update_stage(action)
+            self._times.begin()
+            self._act(action)
+            self._times.end(action)
+
+    def _act(self, action: Action) -> None:
+        if action.operation == "forward":
+            self._forward(action)
+        elif action.operation in ("backward", "inputs"):
+            self._go_back(action)
+        elif action.operation == "weights":
+            self._stages[action.stage].weights(action.microbatch)
+            self._collect(action)
+        else:
+            self._update_stage(action)
 
     def _incoming(self, action: Action) -> tuple[int, Any, Any] | None:
         """From whom an action awaits a message, of which kind and name."""
@@ -146,6 +156,7 @@ class SteppingSession(LedSession):
         source, kind, name = incoming
         self._do(f"waiting for rank {source} before {action}")
         found = self._mail.receive(source, kind=kind, name=name)
+        self._times.begin()  # not while it waited
         self._do(str(action))
         # Who sends a gradient has taken what it comes of; who sends an activation has only so many under way.
         if of == "backward":
@@ -198,7 +209,10 @@ class SteppingSession(LedSession):
         if self._layout.is_asynchronous:
             found = self._versions[action.stage].take_gradients(action.version)
             for name in found.keys() - self._exchange.names:
-                self._sums[name] = self._sums[name] + found[name] if name in self._sums else found[name]
+                if name in self._sums:
+                    self._sums[name] += found[name]  # in its place: new memory for every microbatch takes longer
+                else:
+                    self._sums[name] = found[name]
         else:
             found = self._early.pop((action.stage, action.microbatch), {})
             for name in self._exchange.names & self._by_stage[action.stage].keys():

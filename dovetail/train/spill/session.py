@@ -13,9 +13,9 @@ from torch import nn
 
 from dovetail.plan.predict.spill import Layout, Rates, Segment
 from dovetail.train.base import SessionMember, StepReport, Training
+from dovetail.train.buffers import Buffers
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
-from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
 from dovetail.train.spill.keeping import Keeping
 from dovetail.train.spill.knobs import Knobs

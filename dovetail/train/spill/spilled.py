@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from dovetail.train.recompute import once, unchanged
 from dovetail.train.spill.arena import Slot
-from dovetail.train.spill.buffers import Buffers
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.parking import Parking
 from dovetail.train.spill.segments import Entry, LiveSegment, is_placeholder
@@ -139,7 +139,7 @@ class Spilled:
                 if not _in_backward():
                     self._watch_inputs(segment, (*positional, *named.values()))
                 if self.recompute and not segment.fixed and not self._is_recomputed():
-                    run = _unchanged(_once(entered, module), positional if self.parking is None else ())
+                    run = unchanged(once(entered, [module]), positional if self.parking is None else ())
                     if self.parking is not None:
                         return self.parking.checkpoint(run, positional, named)
                     return checkpoint(run, *positional, use_reentrant=False, **named)
@@ -296,42 +296,6 @@ class Spilled:
         self._complete_with(segment, arrived, landed)
         if self.timing:
             self.timing.complete(segment)
-
-
-def _unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    """A forward that refuses to run again on inputs that were changed in place since."""
-    seen = [(value, value._version) for value in inputs if isinstance(value, torch.Tensor)]
-
-    def run(*positional: Any, **named: Any) -> Any:
-        if any(value._version != version for value, version in seen):
-            raise ProgramError(
-                "what a recomputed module was given must stay as it was until backward; an input was changed in place. "
-                "Write x = x + y instead of x += y, or do without recomputation."
-            )
-        return forward(*positional, **named)
-
-    return run if seen else forward
-
-
-def _once(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-    """A forward whose later runs begin with the module's buffers as the first did, and leave them alone: running means
-    must not count a batch twice."""
-    if not any(True for _ in module.buffers()):
-        return forward
-    first: list[Buffers] = []
-
-    def run(*positional: Any, **named: Any) -> Any:
-        now = Buffers(module.modules())
-        if not first:
-            first.append(now)
-            return forward(*positional, **named)
-        first[0].put_back()
-        try:
-            return forward(*positional, **named)
-        finally:
-            now.put_back()
-
-    return run
 
 
 _ONCE = (

@@ -3,23 +3,29 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from dovetail.control import CommandServer, ask, remove_socket
+from dovetail.control import CommandServer, ask
 from dovetail.control.daemon import commands
 from dovetail.control.daemon.commands import ask_server
-from dovetail.store import ControllerLock
+from dovetail.store import ControllerLock, clear_scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
 
 
 @pytest.fixture
-def server():
-    with contextlib.closing(CommandServer(lambda request: {"heard": request, "from": os.getpid()})) as opened:
+def server(tmp_path):
+    def answer(request):
+        return {"heard": request, "from": os.getpid()}
+
+    with contextlib.closing(CommandServer(answer, home=tmp_path)) as opened:
         yield opened
 
 
@@ -81,9 +87,9 @@ def test_who_says_nothing_holds_up_nobody(server, monkeypatch):
         assert [channel.recv(100) for channel in silent] == [b""] * 20  # heard no longer
 
 
-def test_so_many_are_heard_at_once(monkeypatch):
+def test_so_many_are_heard_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "CLIENTS", 1)
-    with contextlib.closing(CommandServer(lambda request: request)) as server:
+    with contextlib.closing(CommandServer(lambda request: request, home=tmp_path)) as server:
         with contextlib.closing(commands._connected(server.note)) as first:
             first.sendall(b"{")
             assert "at most 1 clients are heard at once" in ask_server(server.note, {"do": "count"})["error"]
@@ -100,8 +106,8 @@ def test_so_many_are_heard_at_once(monkeypatch):
 
 
 @pytest.fixture
-def loopback():
-    with contextlib.closing(CommandServer(lambda request: {"heard": request}, port=0)) as opened:
+def loopback(tmp_path):
+    with contextlib.closing(CommandServer(lambda request: {"heard": request}, home=tmp_path, port=0)) as opened:
         yield opened
 
 
@@ -119,10 +125,10 @@ def test_it_listens_on_loopback_alone(loopback):
     assert loopback._server.server_address[0] == "127.0.0.1"
 
 
-def test_a_port_that_is_taken_is_named(loopback):
+def test_a_port_that_is_taken_is_named(tmp_path, loopback):
     port = loopback.note["port"]
     with pytest.raises(StoreError, match=f"port {port} must be free on loopback; found: .*Use another, or 0 for any"):
-        CommandServer(lambda request: {}, port=port)
+        CommandServer(lambda request: {}, home=tmp_path, port=port)
 
 
 def test_only_this_user_can_read_the_token(tmp_path, loopback):
@@ -140,27 +146,47 @@ def test_only_this_user_can_reach_it(server):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_closing_removes_every_trace():
-    server = CommandServer(lambda request: {})
-    folder = Path(server.note["socket"]).parent
+def test_closing_removes_every_trace(tmp_path):
+    server = CommandServer(lambda request: {}, home=tmp_path)
+    assert Path(server.note["socket"]).exists()
     server.close()
-    assert not folder.exists()
+    assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_what_a_killed_one_left_behind_can_be_removed_and_nothing_else(tmp_path, server):
-    lock = ControllerLock(tmp_path, note=server.note)
-    os.close(lock._file)  # as the kernel does for a process that is killed
-    lock._file = -1
-    with ControllerLock(tmp_path) as after:
-        assert after.left_behind["socket"] == server.note["socket"]
-        remove_socket({"socket": str(tmp_path / "controller.lock")})
-        remove_socket({})
-        remove_socket(after.left_behind)
-        remove_socket(after.left_behind)
-    assert not Path(server.note["socket"]).parent.exists()
-    assert (tmp_path / "controller.lock").exists()
-    with ControllerLock(tmp_path) as last:
-        assert last.left_behind == {}
+KILLED = """
+import sys, time
+from pathlib import Path
+from dovetail.control import CommandServer
+CommandServer(lambda request: {}, home=Path(sys.argv[1]))
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.process
+def test_killed_ones_leave_nothing_outside_the_store_and_nothing_in_it_for_long(tmp_path, server):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    for _ in range(2):
+        words = [sys.executable, "-c", KILLED, str(tmp_path)]
+        with subprocess.Popen(words, env=os.environ | {"TMPDIR": str(temporary)}, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"there\n"
+            process.send_signal(signal.SIGKILL)
+    assert not list(temporary.iterdir())
+    assert len(list((tmp_path / "scratch").iterdir())) == 3
+    with contextlib.chdir(tmp_path):
+        clear_scratch(Path(), keep=server.folder)
+    assert list((tmp_path / "scratch").iterdir()) == [server.folder]
+    assert ask_server(server.note, {"do": "status"})["heard"]
+
+
+def test_where_no_socket_can_be_made_it_listens_on_loopback(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "NAME_BYTES", 10_000)  # as where no open folder has a name
+    home = tmp_path / ("d" * 120)
+    with contextlib.closing(CommandServer(lambda request: {"heard": request["do"]}, home=home)) as opened:
+        assert "port" in opened.note
+        assert ask_server(opened.note, {"do": "list"}) == {"heard": "list"}
+        assert not list((home / "scratch").iterdir())
 
 
 def test_the_controller_of_a_store_is_found_through_its_lock(tmp_path, server):
@@ -168,12 +194,13 @@ def test_the_controller_of_a_store_is_found_through_its_lock(tmp_path, server):
         assert ask(tmp_path, {"do": "status"})["from"] == os.getpid()
 
 
-def test_a_store_far_down_can_be_reached_too(tmp_path, server):
+def test_a_store_far_down_can_be_reached_too(tmp_path):
     # A socket's own path may have 107 characters; a store's may have thousands.
     home = tmp_path / ("d" * 120) / ("e" * 120)
-    home.mkdir(parents=True)
-    with ControllerLock(home, note=server.note):
-        assert "heard" in ask(home, {"do": "status"})
+    with contextlib.closing(CommandServer(lambda request: {"heard": request}, home=home)) as server:
+        assert server.note["socket"].startswith(str(home))
+        with ControllerLock(home, note=server.note):
+            assert "heard" in ask(home, {"do": "status"})
 
 
 def test_without_a_controller_the_answer_says_how_to_start_one(tmp_path):

@@ -1,5 +1,6 @@
 """Introspection: what runs is placed anew where that ends everything sooner, moving counted in, and not otherwise."""
 
+import dataclasses
 import itertools
 import random
 
@@ -257,3 +258,20 @@ def test_whatever_moves_everything_ends_and_no_law_is_broken(seed):
         controller.run()
         check(happened(store), cluster)
     assert {one.status for one in controller.progress.values()} <= {"finished", "failed"}
+
+
+def test_what_is_slower_than_was_measured_is_no_reason_to_begin_it_anew() -> None:
+    cluster = Cluster.uniform(SLOW, devices_per_node=2)
+    one = Option(families=("f",), technique="resident", kind="slow", count=1, step_seconds=(1.0,))
+    two = Option(families=("f",), technique="replicate", kind="slow", count=2, step_seconds=(0.95,))
+    # A hundred steps are left, which take three times as long as they should.
+    runs = Placement(
+        tasks=("a",), steps=(200,), option=one, devices=("n0:0",), start_seconds=-300.0, duration_seconds=600.0
+    )
+    family = Family(name="f", members=(Member(task="a", steps=100),))
+    problem = Problem(cluster=cluster, families=(family,), options=(one, two), running=(runs,))
+    assert best_move(problem, planner=PLANNERS["at once"]) is None
+    fast = Option(families=("f",), technique="replicate", kind="slow", count=2, step_seconds=(0.5,))
+    move = best_move(dataclasses.replace(problem, options=(one, fast)), planner=PLANNERS["at once"])
+    assert move is not None
+    assert 150.0 < move.after_seconds < 160.0

@@ -213,3 +213,12 @@ def test_a_division_that_is_none_is_refused(layers: list[list[str]], words: str)
 def test_terms_that_contradict_are_refused(changed: dict[str, object]) -> None:
     with pytest.raises(InvalidRecord):
         Terms(**changed)
+
+
+def test_nodes_may_run_copies_of_a_part_of_the_pipeline():
+    """What crosses from a to b is too much for the network, what crosses from b to c is not."""
+    graph = chain(layer("a", 2.0, activation_bytes=100), layer("b", 2.0, activation_bytes=1), layer("c", 2.0))
+    fabric = Fabric.uniform(sizes=(2, 3), bytes_per_second=(1e3, 10.0))
+    found = partition(graph, fabric, depth=3, width=2)
+    assert [stage.devices for stage in found.stages] == [("0:0", "1:0"), ("0:1", "1:1"), ("2:0", "2:1")]
+    assert found.seconds == pytest.approx(1.0)

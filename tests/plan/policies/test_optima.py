@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import math
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from dovetail.plan import levels
-from dovetail.plan.policies import POLICIES, example
+from dovetail.plan.policies import BLIND, POLICIES, example
 from dovetail.plan.policies.spend import worth_of_money
 from dovetail.plan.problem import Problem
 from dovetail.plan.shares import columns
@@ -250,3 +251,74 @@ def mean_of(order: tuple[tuple[str, ...], tuple[str, ...]], problem: Problem) ->
             now += steps * option.step_seconds[0]
             total += now
     return total
+
+
+def soonest_at_once(problem: Problem) -> float:
+    """When the last task ends if all run at once, each with one option to its end: the best of all choices."""
+    capacity = {kind.name: count for kind, count in problem.cluster.counts()}
+    ways = [
+        [
+            (option, member.steps * option.step_seconds[0])
+            for option in problem.options
+            if option.families[0] == each.name
+        ]
+        for each in problem.families
+        for member in each.members
+    ]
+    found = math.inf
+    for chosen in itertools.product(*ways):
+        used = dict.fromkeys(capacity, 0)
+        for option, _ in chosen:
+            used[option.kind] += option.count
+        if all(used[kind] <= capacity[kind] for kind in used):
+            found = min(found, max(seconds for _, seconds in chosen))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_within_a_round_nobody_takes_turns(seed: int) -> None:
+    problem = small(seed)
+    shares = POLICIES["makespan"](problem)
+    soonest = soonest_at_once(problem)
+    assert 1 / shares.value <= soonest * (1 + 1e-6)
+    within = POLICIES["makespan"](
+        dataclasses.replace(problem, round_seconds=10 * soonest if soonest < math.inf else 1e9)
+    )
+    assert within.bound == pytest.approx(shares.bound)
+    if soonest < math.inf:
+        assert 1 / within.value == pytest.approx(soonest)
+        assert all(share.share == round(share.share) for share in within.shares)
+    else:
+        assert within.value == pytest.approx(shares.value)
+    # Where less can be had than a round lasts, but not by all at once, turns it is.
+    almost = POLICIES["makespan"](dataclasses.replace(problem, round_seconds=0.9 / shares.value))
+    assert almost.value == pytest.approx(shares.value)
+
+
+@pytest.mark.parametrize("name", ["first_come", "shortest_first"])
+def test_who_cannot_tell_kinds_apart_does_not_learn_from_how_they_are_listed(name: str) -> None:
+    for seed in range(5):
+        problem = draw(seed, packed=False, widest=1)
+        listed = [
+            Counter(share.option.kind for share in BLIND[name](dataclasses.replace(problem, options=options)).shares)
+            for options in (problem.options, problem.options[::-1])
+        ]
+        sizes = {kind.name: count for kind, count in problem.cluster.counts()}
+        for kind, size in sizes.items():
+            assert abs(listed[0][kind] - listed[1][kind]) <= max(1, size // 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_all_can_have_their_best_they_have_what_the_program_gives(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = draw(seed, packed=seed % 2 == 0)
+    few = tuple(dataclasses.replace(family, members=family.members[:1]) for family in problem.families[:2])
+    names = {family.name for family in few}
+    options = tuple(option for option in problem.options if names.issuperset(option.families))
+    problem = dataclasses.replace(problem, families=few, options=options)
+    found = POLICIES["max_min_fairness"](problem)
+    monkeypatch.setattr(levels, "_each_its_best", lambda columns, units: None)
+    solved = POLICIES["max_min_fairness"](problem)
+    assert found.value == pytest.approx(solved.value, rel=1e-6)
+    assert by_task(found) == pytest.approx(by_task(solved), rel=1e-5)

@@ -52,5 +52,6 @@ def test_a_profile_is_read_with_its_own_kind() -> None:
 
 
 def test_every_file_of_the_folder_is_listed() -> None:
-    files = pathlib.Path(predict.__file__).parent.glob("*.py")
-    assert {file.stem for file in files} - {"__init__"} == set(PREDICTORS)
+    folder = pathlib.Path(predict.__file__).parent
+    packages = {file.parent.name for file in folder.glob("*/__init__.py")}
+    assert {file.stem for file in folder.glob("*.py")} - {"__init__"} | packages == set(PREDICTORS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.plan.solver import NotSolved, linear
-from dovetail.plan.solver.linear import Program, maximise
+from dovetail.plan.solver.linear import Program, maximise, maximise_whole
 
 
 def program(**changes: Any) -> Program:
@@ -57,3 +57,11 @@ def test_what_the_solver_gives_up_is_not_passed_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(linear, "_helper", lambda: stopped)
     with pytest.raises(NotSolved, match="'time limit'"):
         maximise(program())
+
+
+def test_whole_numbers_are_the_best_there_are_or_none() -> None:
+    found = maximise_whole(program(), most=np.full(2, 5.0))
+    assert found is not None
+    assert found.sum() == 2
+    assert found[0] <= 1
+    assert maximise_whole(program(lower=np.array([3.0, -np.inf])), most=np.full(2, 5.0)) is None

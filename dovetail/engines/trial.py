@@ -1,0 +1,101 @@
+"""A trial inside a worker: an option measured, and where a resident one runs out of memory, the rungs below it.
+
+What a profile's knobs say is what fitted. The next rung is tried in the same worker: what is learned is one profile
+a trial, and planning chooses between that and whatever else fits.
+"""
+
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dovetail.engines.base import Order
+from dovetail.engines.surroundings import Surroundings, event_of, is_out_of_memory
+from dovetail.plan.ladder import in_words, next_rung
+from dovetail.plan.predict import fuse
+from dovetail.train.base import Technique, Training
+from dovetail.train.build import build
+from dovetail.train.spill.refusals import refusal, slot_bytes_each
+from dovetail.vocabulary import Profile, TechniqueRefused
+
+
+def measured(order: Order, around: Surroundings, technique: Technique) -> Profile:
+    """What the order's trial found. Raises what the session raises."""
+    knobs: Mapping[str, Any] = order.knobs
+    first = ""
+    while True:
+        around.doing("building")
+        start = time.monotonic()
+        # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
+        size = fuse.TRIED if order.technique == "fuse" else 1
+        trainings = [build(order.members[0].task, home=around.home) for _ in range(size)]
+        build_seconds = (time.monotonic() - start) / size
+        try:
+            return _once(order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs)
+        except Exception as error:
+            rung = _below(order, knobs, error)
+            why = str(error).partition("\n")[0].rstrip(".")
+            if rung is None or _is_hopeless(trainings[0], around):
+                if not first:
+                    raise
+                raise torch.OutOfMemoryError(f"{first}. With {in_words(knobs)}: {why}") from error
+        # Here, where the error, and with it all that did not fit, is gone.
+        del trainings
+        gc.collect()
+        if around.device.type == "cuda":
+            torch.cuda.empty_cache()
+        message = f"its trial did not fit: {why}. It is tried with {in_words(rung)}"
+        around.report(event_of("warned", order.members[0], {"message": message}))
+        first, knobs = first or why, rung
+
+
+def _once(
+    order: Order,
+    around: Surroundings,
+    technique: Technique,
+    trainings: list[Training],
+    *,
+    build_seconds: float,
+    knobs: Mapping[str, Any],
+) -> Profile:
+    from dovetail.profile.steps import measure
+
+    training, *others = trainings
+    is_whole = knobs == order.knobs  # one by one, layers are measured with whole batches
+    return measure(
+        technique,
+        training,
+        others=others,
+        seed=order.members[0].task.seed,
+        device=around.device,
+        threads=around.threads,
+        kind=around.kind.name,
+        count=len(order.devices),
+        family=order.family,
+        build_seconds=build_seconds,
+        scratch=around.home / "scratch",
+        layers=len(order.devices) == 1 and not others and is_whole,
+        knobs=knobs,
+    )
+
+
+def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
+    refused = isinstance(error, TechniqueRefused)
+    if order.technique != "resident" or not (refused or is_out_of_memory(error)):
+        return None
+    return next_rung(knobs, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
+
+
+def _is_hopeless(training: Training, around: Surroundings) -> bool:
+    """Whether weights, gradients and optimizer state alone are more than the device has: no rung makes them smaller,
+    and building a large model again and again takes minutes."""
+    if not around.kind.memory_bytes:
+        return False
+    trained = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
+    kept = sum(each.nbytes for each in training.model.parameters()) + sum(each.nbytes for each in trained)
+    if refusal(training) is None:
+        assert isinstance(training.optimizer, torch.optim.Optimizer)
+        kept += int(slot_bytes_each(training.optimizer) * sum(each.numel() for each in trained))
+    return kept > around.kind.memory_bytes

@@ -1,0 +1,107 @@
+"""The one checkpoint format: a directory of safetensors pieces and a JSON index, written last.
+
+```
+<task>/step-000000500-attempt-0001/piece-00000.safetensors   tensors, or slices of them
+                                   index.json                 what is where, checksums, everything else
+<task>/attempt                                                the attempt that may commit
+<task>/begin/                                                 the checkpoint whose weights the task begins with, if any
+```
+Each tensor is a list of slices, so any number of ranks can write their parts and any technique can read the whole.
+In a directory (`folder`) a checkpoint comes to be by a rename, elsewhere by its index, which is written last. Knows
+files; knows nothing of models.
+"""
+
+import json
+
+import safetensors
+
+from dovetail.store import Elsewhere, Folder
+from dovetail.train.checkpoint import elsewhere, folder
+from dovetail.train.checkpoint.format import INDEX, Damage, NewerFormat, Retention, Unreachable, numbers_of
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import CheckpointError
+
+__all__ = [
+    "Damage",
+    "NewerFormat",
+    "Retention",
+    "complete",
+    "prune",
+    "read",
+    "read_begin",
+    "recover",
+    "step_of",
+    "write",
+]
+
+
+def write(
+    root: Folder, state: TrainingState, *, task: str, attempt: int, retention: Retention | None = None
+) -> tuple[Folder, int]:
+    """Save `state` under `root`; gives its path and size in bytes. Raises `CheckpointError`, leaving all as it was."""
+    if isinstance(root, Elsewhere):
+        return elsewhere.write(root, state, task=task, attempt=attempt, retention=retention)
+    return folder.write(root, state, task=task, attempt=attempt, retention=retention)
+
+
+def read(path: Folder) -> TrainingState:
+    """The state in the checkpoint at `path`, every byte of it checked. Raises `CheckpointError`."""
+    try:
+        return elsewhere.read(path) if isinstance(path, Elsewhere) else folder.read(path)
+    except (OSError, KeyError, TypeError, IndexError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} must be a whole checkpoint; reading it gave {error!r}.") from error
+
+
+def read_begin(root: Folder, *, digest: str) -> TrainingState:
+    """The state whose weights a task begins with, kept under `root` since it was cloned; `digest` is what the task says
+    of it (`Task.begins_with`). Raises `CheckpointError`."""
+    path = root / "begin"
+    state = read(path)
+    content = path.read(INDEX) if isinstance(path, Elsewhere) else (path / INDEX).read_bytes()
+    found = json.loads(content)["sha256"]
+    if not digest or not found.startswith(digest):
+        raise CheckpointError(f"{path} must be the checkpoint {digest} that the task begins with; it is {found[:16]}.")
+    return state
+
+
+def complete(root: Folder) -> list[Folder]:
+    """The checkpoints under `root`, newest first: by step, then by attempt."""
+    return list(elsewhere.complete(root) if isinstance(root, Elsewhere) else folder.complete(root))
+
+
+def recover(
+    root: Folder, *, at_most: int | None = None, set_aside: bool = True
+) -> tuple[TrainingState | None, list[Damage]]:
+    """The newest sound state under `root`, of step `at_most` at most, and what was passed over on the way.
+
+    Damaged checkpoints are set aside under another name, so that they are neither met nor counted again; whoever
+    only reads leaves them. Raises `CheckpointError` for one that only a newer Dovetail can read, and where it cannot be
+    told what there is.
+    """
+    damages: list[Damage] = []
+    if set_aside:
+        elsewhere.sweep(root) if isinstance(root, Elsewhere) else folder.sweep(root)
+    for path in complete(root):
+        if at_most is not None and step_of(path) > at_most:
+            continue
+        try:
+            return read(path), damages
+        except (NewerFormat, Unreachable):
+            raise  # it is sound, or may be, and whoever can read it must find it
+        except CheckpointError as error:
+            damages.append(Damage(path=path, reason=str(error)))
+            if set_aside:
+                elsewhere.set_aside(path) if isinstance(path, Elsewhere) else folder.set_aside(path)
+    return None, damages
+
+
+def step_of(path: Folder) -> int:
+    """The step after which the checkpoint at `path` was taken."""
+    numbers = numbers_of(path.name)
+    assert numbers, path
+    return numbers[0]
+
+
+def prune(root: Folder, retention: Retention) -> None:
+    """Remove checkpoints beyond `retention`, and what interrupted writers left."""
+    elsewhere.prune(root, retention) if isinstance(root, Elsewhere) else folder.prune(root, retention)

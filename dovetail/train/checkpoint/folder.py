@@ -1,0 +1,183 @@
+"""Checkpoints in a directory of a POSIX file system.
+
+Each is made under a temporary name, synced, and renamed: it exists whole or not at all.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from dovetail.store import check_fence
+from dovetail.train.checkpoint.format import (
+    INDEX,
+    Retention,
+    apart,
+    assembled,
+    check_piece,
+    index_of,
+    name_of,
+    newest_first,
+    parts_of,
+    piece_of,
+    read_index,
+    too_many,
+)
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import CheckpointError
+from dovetail.vocabulary.units import show_bytes
+
+PIECE_BYTES = 2 << 30
+
+
+def write(
+    root: Path, state: TrainingState, *, task: str, attempt: int, retention: Retention | None = None
+) -> tuple[Path, int]:
+    """Save `state` under `root`; gives its path and size in bytes. Raises `CheckpointError`, leaving all as it was."""
+    final = root / name_of(state.step, attempt)
+    if final.exists():  # a retry of the same save: the bytes are the same
+        return final, _size(final)
+    temporary = root / f".writing-{os.getpid()}-{final.name}"
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary.mkdir(mode=0o700)
+        pieces = [_write_piece(temporary, n, part) for n, part in enumerate(parts_of(state.tensors, PIECE_BYTES))]
+        _write_index(temporary, index_of(state, pieces, task=task, attempt=attempt))
+        check_fence(root, attempt)
+        os.rename(temporary, final)
+        _sync(root)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _explain(error, root, task, state) from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    prune(root, retention or Retention())
+    return final, _size(final)
+
+
+def read(path: Path) -> TrainingState:
+    """The state in the checkpoint at `path`, every byte of it checked. Raises `CheckpointError`, and what reading
+    damaged files raises."""
+    try:
+        content = (path / INDEX).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} must hold a readable index.json; found {error!r}.") from error
+    index = read_index(content, path)
+    return assembled(index, [_read_piece(path, piece) for piece in index["pieces"]], path)
+
+
+def complete(root: Path) -> list[Path]:
+    """The checkpoints under `root`, newest first: by step, then by attempt."""
+    if not root.is_dir():
+        return []
+    return [root / name for name in newest_first([path.name for path in root.iterdir()])]
+
+
+def set_aside(path: Path) -> None:
+    """Under another name, so that it is neither met nor counted again."""
+    with contextlib.suppress(OSError):
+        path.rename(path.with_name(f"damaged-{path.name}"))
+
+
+def prune(root: Path, retention: Retention) -> None:
+    """Remove checkpoints beyond `retention`, and what interrupted writers left."""
+    found = complete(root)
+    for number in too_many([_size(path) for path in found], retention):
+        _remove(found[number])
+    sweep(root)
+
+
+def sweep(root: Path) -> None:
+    """Remove what interrupted writers left."""
+    for path in root.glob(".writing-*"):
+        if not _is_alive(int(path.name.split("-")[1])):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in root.glob(".removing-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    path = directory / f"piece-{number:05d}.safetensors"
+    whole = apart(part)
+    safetensors.torch.save_file(whole, path)
+    _sync(path)
+    return piece_of(path.name, whole, size=path.stat().st_size, digest=_digest(path))
+
+
+def _write_index(directory: Path, index: bytes) -> None:
+    with open(directory / INDEX, "wb") as file:
+        file.write(index)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(directory)
+
+
+def _read_piece(path: Path, piece: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    file = path / piece["file"]
+    if not file.is_file():
+        raise CheckpointError(f"{file} must exist; it is missing.")
+    size = file.stat().st_size
+    check_piece(file, piece, size=size, digest=_digest(file) if size == piece["bytes"] else "")
+    tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(file)
+    return tensors
+
+
+def _explain(error: Exception, root: Path, task: str, state: TrainingState) -> CheckpointError:
+    needed = sum(tensor.nbytes for tensor in state.tensors.values())
+    text = str(error)
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    # Libraries below turn ENOSPC into errors of their own; the number survives only in their text.
+    if full or any(word in text for word in ("os error 28", "os error 27", "No space left", "unexpected pos")):
+        with contextlib.suppress(OSError):
+            text = f"{show_bytes(shutil.disk_usage(root).free)} are free; {text}"
+        return CheckpointError(
+            f"the disk must have room to save task {task!r} at step {state.step}: about {show_bytes(needed)} at "
+            f"{root}; {text}. Free some space, or put the store on a larger disk. Earlier checkpoints are untouched."
+        )
+    if isinstance(error, PermissionError):
+        return CheckpointError(f"{root} must be writable to save task {task!r}; permission was denied ({text}).")
+    return CheckpointError(f"task {task!r} could not be saved at step {state.step} under {root}: {text}.")
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    # Renamed first, so that a kill half-way leaves no checkpoint that looks whole.
+    doomed = path.with_name(f".removing-{path.name}")
+    with contextlib.suppress(OSError):
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,191 @@
+"""What a checkpoint holds, wherever it lies: pieces, and an index of what is in them. Knows no files."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dovetail.store import Folder
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import CheckpointError
+
+FORMAT = 1
+INDEX = "index.json"
+_NAME = re.compile(r"step-(\d{9})-attempt-(\d{4,})$")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How many checkpoints of a task to keep, and how many bytes of them; the newest is always kept.
+
+    >>> Retention().count
+    2
+    """
+
+    count: int = 2
+    bytes: int | None = None
+
+
+class NewerFormat(CheckpointError):
+    """A checkpoint that a newer Dovetail wrote. It is not damaged, so it is not passed over."""
+
+
+class Unreachable(CheckpointError):
+    """A checkpoint that could not be looked at. It is not known to be damaged, so it is not passed over."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Damage:
+    """A checkpoint that was passed over, and why."""
+
+    path: Folder
+    reason: str
+
+
+def name_of(step: int, attempt: int) -> str:
+    """What the checkpoint of a step is called that an attempt saves.
+
+    >>> name_of(500, 1)
+    'step-000000500-attempt-0001'
+    """
+    return f"step-{step:09d}-attempt-{attempt:04d}"
+
+
+def numbers_of(name: str) -> tuple[int, int] | None:
+    """The step and the attempt of a checkpoint by its name, or None for what is none.
+
+    >>> numbers_of("step-000000500-attempt-0001"), numbers_of("begin")
+    ((500, 1), None)
+    """
+    match = _NAME.match(name)
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def newest_first(names: Sequence[str]) -> list[str]:
+    """Those that are checkpoints, by step, then by attempt.
+
+    >>> newest_first(["step-000000005-attempt-0001", "begin", "step-000000010-attempt-0001"])[0]
+    'step-000000010-attempt-0001'
+    """
+    return sorted(
+        (name for name in names if numbers_of(name)), reverse=True, key=lambda name: numbers_of(name) or (0, 0)
+    )
+
+
+def too_many(sizes: Sequence[int], retention: Retention) -> list[int]:
+    """Which of so many checkpoints, newest first, are beyond `retention`.
+
+    >>> too_many([5, 5, 5], Retention(count=2)), too_many([9, 9], Retention(bytes=10))
+    ([2], [1])
+    """
+    found, total = [], 0
+    for number, size in enumerate(sizes):
+        total += size
+        over = number >= retention.count or (retention.bytes is not None and total > retention.bytes)
+        if number > 0 and over:
+            found.append(number)
+    return found
+
+
+def parts_of(tensors: Mapping[str, torch.Tensor], piece_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Tensors in pieces of about so many bytes, on the host."""
+    part: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        if part and size + tensor.nbytes > piece_bytes:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor.detach().cpu().contiguous()
+        size += tensor.nbytes
+    yield part
+
+
+def apart(part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each tensor with bytes of its own: two may share storage (a buffer that is a view), which safetensors refuses."""
+    seen: set[int] = set()
+    whole = {}
+    for name, tensor in part.items():
+        whole[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor
+        seen.add(tensor.untyped_storage().data_ptr())
+    return whole
+
+
+def piece_of(file: str, part: Mapping[str, torch.Tensor], *, size: int, digest: str) -> dict[str, Any]:
+    """What the index says of a piece that was written."""
+    entries = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in part.items()]
+    return {"file": file, "bytes": size, "sha256": digest, "entries": entries}
+
+
+def index_of(state: TrainingState, pieces: list[dict[str, Any]], *, task: str, attempt: int) -> bytes:
+    """The index of a checkpoint with these pieces, with a checksum of its own."""
+    tensors = {
+        name: {
+            "dtype": dtype,
+            "shape": shape,
+            "slices": [{"piece": number, "name": name, "start": [0] * len(shape), "shape": shape}],
+        }
+        for number, piece in enumerate(pieces)
+        for name, dtype, shape in piece.pop("entries")
+    }
+    index = {
+        "format": FORMAT,
+        "task": task,
+        "attempt": attempt,
+        "step": state.step,
+        "pieces": pieces,
+        "tensors": tensors,
+        "values": state.values,
+    }
+    body = json.dumps(index, separators=(",", ":"))
+    return json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "index": body}).encode()
+
+
+def read_index(content: bytes, path: Folder) -> dict[str, Any]:
+    """An index that matches its checksum. Raises `CheckpointError`."""
+    try:
+        outer = json.loads(content)
+        body = outer["index"]
+        if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
+            raise CheckpointError(f"{path}/index.json must match its own checksum; it was altered or torn.")
+        index: dict[str, Any] = json.loads(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} must hold a readable index.json; found {error!r}.") from error
+    if index["format"] > FORMAT:
+        raise NewerFormat(
+            f"{path} must be of checkpoint format {FORMAT} or older, it is {index['format']}. Upgrade Dovetail."
+        )
+    return index
+
+
+def check_piece(file: Folder | str, piece: Mapping[str, Any], *, size: int, digest: str) -> None:
+    """That a piece is what the index says. Raises `CheckpointError`."""
+    if size != piece["bytes"]:
+        raise CheckpointError(f"{file} must have {piece['bytes']} bytes; it has {size}. It is truncated.")
+    if digest != piece["sha256"]:
+        raise CheckpointError(f"{file} must match its checksum; its bytes were altered.")
+
+
+def assembled(index: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> TrainingState:
+    """The state that an index describes, from its pieces."""
+    tensors = {name: _assemble(name, entry, loaded, path) for name, entry in index["tensors"].items()}
+    return TrainingState(step=index["step"], tensors=tensors, values=index["values"])
+
+
+def _assemble(name: str, entry: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> torch.Tensor:
+    slices = entry["slices"]
+    if len(slices) == 1 and slices[0]["shape"] == entry["shape"]:
+        only: torch.Tensor = loaded[slices[0]["piece"]][slices[0]["name"]]
+        return only
+    whole = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
+    filled = 0
+    for part in slices:
+        region = tuple(slice(a, a + n) for a, n in zip(part["start"], part["shape"], strict=True))
+        whole[region] = loaded[part["piece"]][part["name"]]
+        filled += loaded[part["piece"]][part["name"]].numel()
+    if filled != whole.numel():
+        raise CheckpointError(f"slices of {name!r} in {path} must cover it; {filled} of {whole.numel()} are there.")
+    return whole
