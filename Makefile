@@ -14,7 +14,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy dovetail
 	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m "process and not slow and not gpu"
+	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 2 --dist loadfile
 
 bench: $(READY)
 	$(BIN)/python bench/overhead.py --check
