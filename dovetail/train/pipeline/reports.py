@@ -13,16 +13,17 @@ from dovetail.train.state import pack, unpack
 Found = dict[int, tuple[torch.Tensor, Mapping[str, Any]]]
 
 
+def tell(mine: Found, *, mail: Mail) -> None:
+    """Send rank 0 what this rank found of a step, for `collected`."""
+    mail.settle()
+    mail.write(0, json.dumps([[number, _told(loss), _told(dict(m))] for number, (loss, m) in mine.items()]))
+
+
 def collected(
-    mine: Found, sources: Sequence[int], *, first: int, ranks: Ranks, mail: Mail
+    mine: Found, sources: Sequence[int], *, first: int, mail: Mail
 ) -> tuple[list[torch.Tensor], Mapping[str, Any]]:
-    """The losses of a step's microbatches in order, and the last one's metrics. `sources` are the ranks that computed
-    each of them, numbered from `first`. On other ranks than 0 there is nothing of use."""
-    if not ranks.leads:
-        if mine:
-            mail.settle()
-            mail.write(0, json.dumps([[number, _told(loss), _told(dict(m))] for number, (loss, m) in mine.items()]))
-        return [torch.tensor(float("nan"))], {}
+    """On rank 0, the losses of a step's microbatches in order, and the last one's metrics. `sources` are the ranks that
+    computed each of them, numbered from `first`."""
     found = dict(mine)
     for source in sorted(set(sources) - {0}):
         told = json.loads(mail.read(source))

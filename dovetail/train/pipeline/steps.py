@@ -21,7 +21,7 @@ from dovetail.train.pipeline.division import Division
 from dovetail.train.pipeline.gradients import Exchange, clip
 from dovetail.train.pipeline.layout import Layout
 from dovetail.train.pipeline.mail import Mail
-from dovetail.train.pipeline.reports import collected
+from dovetail.train.pipeline.reports import Found, collected, tell
 from dovetail.train.pipeline.stage import Microbatch, Stage, Values
 from dovetail.train.pipeline.times import Times
 from dovetail.train.pipeline.versions import Versions
@@ -111,7 +111,10 @@ class SteppingSession(LedSession):
         received = 0
         is_known = True
         self._buffers = []
-        for action in actions:
+        telling = self._telling(actions)
+        if telling < 0:
+            self._tell()
+        for place, action in enumerate(actions):
             while is_known and posted < min(received + _AHEAD, len(incoming)):
                 source, kind, name = incoming[posted]
                 is_known = self._mail.expect(source, kind=kind, name=name)
@@ -123,6 +126,21 @@ class SteppingSession(LedSession):
             self._times.begin()
             self._act(action)
             self._times.end(action)
+            if place == telling:
+                self._tell()
+
+    def _telling(self, actions: list[Action]) -> int:
+        """After which of these actions this rank has the losses of the step. Without a flush it goes on with the next
+        step in this one, and rank 0 must not wait for that too: then all would wait for all in every step."""
+        if not self._layout.is_asynchronous:
+            return len(actions) - 1
+        last, numbers = self._course.table.depth - 1, self._numbers()
+        found = (
+            place
+            for place, action in enumerate(actions)
+            if action.operation == "forward" and action.stage == last and action.microbatch in numbers
+        )
+        return max(found, default=-1)
 
     def _act(self, action: Action) -> None:
         if action.operation == "forward":
@@ -256,15 +274,28 @@ class SteppingSession(LedSession):
         for parameter in self._trained.values():
             parameter.grad = None
 
+    def _numbers(self) -> range:
+        """The microbatches of the step."""
+        first = self._step * self._layout.microbatches if self._layout.is_asynchronous else 0
+        return range(first, first + self._layout.microbatches)
+
+    def _losses(self) -> Found:
+        """What this rank found of the step's microbatches, once."""
+        stage = self._stages.get(self._course.table.depth - 1)
+        return {n: stage.losses.pop(n) for n in self._numbers() if n in stage.losses} if stage else {}
+
+    def _tell(self) -> None:
+        if not self._ranks.leads and (mine := self._losses()):
+            tell(mine, mail=self._aside)
+
     def _reported(self) -> StepReport:
-        """What came of the step, on rank 0; the others tell it what they know."""
-        each = self._layout.microbatches
-        first = self._step * each if self._layout.is_asynchronous else 0
-        last = self._course.table.depth - 1
-        sources = [self._course.table.rank(last, first + place) for place in range(each)]
-        stage = self._stages.get(last)
-        mine = {n: stage.losses.pop(n) for n in range(first, first + each) if n in stage.losses} if stage else {}
-        losses, metrics = collected(mine, sources, first=first, ranks=self._ranks, mail=self._aside)
-        for number in range(first, first + each):
+        """What came of the step, on rank 0; the others have told it what they know, and have nothing of use here."""
+        metrics: Mapping[str, Any]
+        losses, metrics = [torch.tensor(float("nan"))], {}
+        if self._ranks.leads:
+            last, numbers = self._course.table.depth - 1, self._numbers()
+            sources = [self._course.table.rank(last, number) for number in numbers]
+            losses, metrics = collected(self._losses(), sources, first=numbers[0], mail=self._aside)
+        for number in self._numbers():
             del self._microbatches[number]
         return self._report(losses, metrics)
