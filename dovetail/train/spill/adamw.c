@@ -16,7 +16,12 @@
 #include <emmintrin.h>
 #endif
 
-enum { STRIP = 2048 }; /* its halves stay in the first cache until they are stored */
+enum {
+    STRIP = 2048, /* its halves stay in the first cache until they are stored */
+    BLOCK = 64,   /* elements whose successors are asked for at once */
+    AHEAD = 512,  /* how many elements later those are: some 0.5 µs of work, what memory takes when copies share it */
+    LINE = 64     /* bytes */
+};
 
 static inline float widen(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;
@@ -45,19 +50,35 @@ static inline void store(uint16_t *travel, const uint16_t *halves, int64_t count
     memcpy(travel + i, halves + i, (size_t)(count - i) * sizeof *travel);
 }
 
-#define BODY(GRADIENT, STORE)                                                                                  \
+/* Asks memory for what comes later. Left to itself a core has too few reads under way over so many streams to fill its
+ * share of the memory's bandwidth: 14 cores of an H200's host update 4.8 instead of 4.0 billion parameters a second
+ * beside copies, 5.2 instead of 4.6 alone. */
+#define EXPECT(FIRST, COUNT, WRITES)                                                                           \
+    for (size_t byte = 0; byte < (COUNT) * sizeof *(FIRST); byte += LINE)                                      \
+        __builtin_prefetch((const char *)(FIRST) + byte, WRITES);
+
+#define BODY(GRADIENTS, GRADIENT, STORE)                                                                       \
     for (int64_t start = 0; start < count; start += STRIP) {                                                   \
         int64_t end = start + STRIP < count ? start + STRIP : count;                                           \
-        for (int64_t i = start; i < end; i++) {                                                                \
-            float gradient = (GRADIENT) * scale, value = weight[i];                                            \
-            if (decoupled) value *= 1.0f - rate * decay; else gradient += decay * value;                       \
-            float first = mean[i] + (gradient - mean[i]) * (1.0f - beta1);                                     \
-            float second = square[i] * beta2 + (1.0f - beta2) * gradient * gradient;                           \
-            mean[i] = first;                                                                                   \
-            square[i] = second;                                                                                \
-            value -= step_size * first / (sqrtf(second) * inverse_root + epsilon);                             \
-            weight[i] = value;                                                                                 \
-            STORE;                                                                                             \
+        for (int64_t block = start; block < end; block += BLOCK) {                                             \
+            int64_t stop = block + BLOCK < end ? block + BLOCK : end, later = block + AHEAD;                   \
+            if (later + BLOCK <= count) {                                                                      \
+                EXPECT(weight + later, BLOCK, 1)                                                               \
+                EXPECT(mean + later, BLOCK, 1)                                                                 \
+                EXPECT(square + later, BLOCK, 1)                                                               \
+                EXPECT(GRADIENTS + later, BLOCK, 0)                                                            \
+            }                                                                                                  \
+            for (int64_t i = block; i < stop; i++) {                                                           \
+                float gradient = (GRADIENT) * scale, value = weight[i];                                        \
+                if (decoupled) value *= 1.0f - rate * decay; else gradient += decay * value;                   \
+                float first = mean[i] + (gradient - mean[i]) * (1.0f - beta1);                                 \
+                float second = square[i] * beta2 + (1.0f - beta2) * gradient * gradient;                       \
+                mean[i] = first;                                                                               \
+                square[i] = second;                                                                            \
+                value -= step_size * first / (sqrtf(second) * inverse_root + epsilon);                         \
+                weight[i] = value;                                                                             \
+                STORE;                                                                                         \
+            }                                                                                                  \
         }                                                                                                      \
         if (travel) store(travel + start, halves, end - start);                                                \
     }
@@ -87,10 +108,10 @@ static void update(const stretch *whole, int64_t start) {
     const float epsilon = whole->epsilon, decay = whole->decay, step_size = whole->step_size;
     const float inverse_root = whole->inverse_root;
     _Alignas(64) uint16_t halves[STRIP];
-    if (half_gradients && travel) { BODY(widen(half[i]), halves[i - start] = narrow(value)) }
-    else if (half_gradients) { BODY(widen(half[i]), (void)0) }
-    else if (travel) { BODY(full[i], halves[i - start] = narrow(value)) }
-    else { BODY(full[i], (void)0) }
+    if (half_gradients && travel) { BODY(half, widen(half[i]), halves[i - start] = narrow(value)) }
+    else if (half_gradients) { BODY(half, widen(half[i]), (void)0) }
+    else if (travel) { BODY(full, full[i], halves[i - start] = narrow(value)) }
+    else { BODY(full, full[i], (void)0) }
 #ifdef __SSE2__
     _mm_sfence(); /* whoever copies the weights next must find them in memory */
 #endif
