@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dovetail.testing import programs
-from dovetail.train import REPLICATE, RESIDENT, SHARD, Ranks, checkpoint
+from dovetail.train import PIPELINE, REPLICATE, RESIDENT, SHARD, Ranks, checkpoint
+from tests.train.pipeline import towers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,3 +40,32 @@ def test_one_rank_is_as_resident(technique, program, ranks, tmp_path):
     assert second.evaluate() == pytest.approx(home.evaluate(), rel=1e-4)
     assert second.state().tensors.keys() == home.state().tensors.keys()
     second.close()
+
+
+@pytest.mark.parametrize("timetable", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_pipeline_of_one_rank_is_as_resident(timetable, recompute, ranks):
+    home = RESIDENT.open([programs.fresh("accumulate")], device=CUDA, threads=1)
+    expected = [float(home.advance()[0].loss) for _ in range(6)]
+    knobs = {"timetable": timetable, "recompute": recompute}
+    session = PIPELINE.among(ranks).open([programs.fresh("accumulate")], device=CUDA, threads=1, knobs=knobs)
+    assert [float(session.advance()[0].loss) for _ in range(6)] == pytest.approx(expected, rel=1e-4)
+    state, wanted = session.state(), home.state()
+    assert state.tensors.keys() == wanted.tensors.keys()
+    for name, tensor in wanted.tensors.items():
+        torch.testing.assert_close(state.tensors[name].cpu(), tensor.cpu(), rtol=1e-4, atol=1e-5)
+    session.close()
+
+
+@pytest.mark.parametrize("timetable", ["1f1b", "stashing", "2bw"])
+def test_the_devices_own_clock_times_a_pipeline(timetable, ranks):
+    knobs = {"timetable": timetable}
+    session = PIPELINE.among(ranks).open([programs.fresh(towers.of(dropout=0.1))], device=CUDA, threads=1, knobs=knobs)
+    for _ in range(4):
+        session.advance()
+    (rows,) = session.timings()["ranks"]
+    session.close()
+    moments = [moment for *_, start, end in rows for moment in (start, end)]
+    assert {row[0] for row in rows} >= {"forward", "backward"}
+    assert moments == sorted(moments)
+    assert 0 < moments[-1] - moments[0] < 60
