@@ -14,7 +14,16 @@ from typing import Any
 from dovetail.plan.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
 from dovetail.plan.partition.terms import stage_bytes
 from dovetail.plan.predict import resident
-from dovetail.plan.timetables import TIMETABLES, Durations, Simulated, Timetable, one_step, simulate, versions_kept
+from dovetail.plan.timetables import (
+    SPARING,
+    TIMETABLES,
+    Durations,
+    Simulated,
+    Timetable,
+    one_step,
+    simulate,
+    versions_kept,
+)
 from dovetail.plan.timetables.simulate import most_held
 from dovetail.vocabulary import InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
 
@@ -24,6 +33,8 @@ _WEIGHTS = {"stashing": "stashing", "vertical_sync": "stashing", "2bw": "double_
 _SINGLE = ("zero_bubble",)  # one rank for each stage
 # Timetables that never flush: so many steps are simulated, and the last ones counted.
 _STEPS = 4
+# So many microbatches are in flight beyond what a timetable needs, unless memory is short: the makers' own default.
+_SPARE = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +105,22 @@ def predict(
         raise InvalidRecord(f"an option is for one kind; the fabric must have devices of {kind.name!r} only.")
     graph = Graph.of(profile).scaled(profile.accumulate / count)
     terms = _terms(profile, timetable, count, recompute=recompute)
-    found: list[tuple[float, Partition, Simulated]] = []
+    found: list[tuple[float, Partition, Simulated, int]] = []
     reasons: list[str] = []
     for stages in range(1, len(fabric.places) + 1) if depth is None else (depth,):
         try:
             made = partition(graph, fabric, terms=terms, depth=stages, width=1 if timetable in _SINGLE else width)
-            made, run = _roomy(made, graph, fabric, profile, terms, timetable, count)
+            made, run, spare = _roomy(made, graph, fabric, profile, terms, timetable, count)
         except (InvalidRecord, NoFeasiblePlan) as error:
             reasons.append(str(error))
             continue
-        found.append((_step_seconds(run, timetable), made, run))
+        found.append((_step_seconds(run, timetable), made, run, spare))
     if not found:
         return _rejection(profile, kind, fabric, reasons[0])
-    seconds, made, run = min(found, key=lambda one: one[0])
+    seconds, made, run, spare = min(found, key=lambda one: one[0])
     knobs = {"timetable": timetable, "microbatches": count, "recompute": recompute} | _where(made)
+    if spare != _SPARE:
+        knobs["spare"] = spare
     return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
 
 
@@ -132,32 +145,32 @@ def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> S
     terms = _terms(profile, timetable, count, recompute=knobs.get("recompute", False))
     widths = knobs.get("replicas") or (1,) * len(stages)
     made = appraise(graph, fabric, layers=stages, widths=widths, copies=copies, terms=terms)
-    table = _timetable(made, timetable, count, spare=1)
+    table = _timetable(made, timetable, count, spare=knobs.get("spare", _SPARE))
     run = simulate(table, _durations(made, graph, fabric, profile, count))
     return one_step(run, microbatches=count, step=_STEPS // 2) if timetable in _WEIGHTS else run
 
 
 def _roomy(
     made: Partition, graph: Graph, fabric: Fabric, profile: Profile, terms: Terms, timetable: str, microbatches: int
-) -> tuple[Partition, Simulated]:
-    """The partition with the bytes that its timetable takes, and that timetable's times: with microbatches to spare
-    where stages are replicated and memory allows it."""
-    table = _timetable(made, timetable, microbatches, spare=1)
-    exact = _with_bytes(made, graph, terms, table)
-    if _short(exact, fabric) and max(stage.replicas for stage in made.stages) > 1 and timetable != "gpipe":
-        table = _timetable(made, timetable, microbatches, spare=0)
+) -> tuple[Partition, Simulated, int]:
+    """The partition with the bytes that its timetable takes, that timetable's times, and how many microbatches it has
+    to spare, where it can have any: none if memory is short."""
+    for spare in (_SPARE, 0) if timetable in SPARING else (_SPARE,):
+        table = _timetable(made, timetable, microbatches, spare=spare)
         exact = _with_bytes(made, graph, terms, table)
+        if not _short(exact, fabric):
+            break
     if short := _short(exact, fabric):
         number, missing = max(short.items(), key=lambda item: item[1])
         raise NoFeasiblePlan(
             f"stage {number} of {len(exact.stages)} must fit its devices; with {exact.stages[number].in_flight} "
             f"microbatches in flight, as {timetable!r} has them, it is {missing} bytes too few."
         )
-    return exact, simulate(table, _durations(exact, graph, fabric, profile, microbatches))
+    return exact, simulate(table, _durations(exact, graph, fabric, profile, microbatches)), spare
 
 
 def _timetable(made: Partition, timetable: str, microbatches: int, *, spare: int) -> Timetable:
-    knobs = {} if timetable in ("gpipe", "zero_bubble") else {"spare": spare}
+    knobs = {"spare": spare} if timetable in SPARING else {}
     if timetable == "2bw":
         knobs["steps"] = _STEPS
     count = microbatches * _STEPS if timetable in ("stashing", "vertical_sync") else microbatches

@@ -33,8 +33,12 @@ TIMETABLES: dict[str, Callable[..., Timetable]] = {
 ASYNCHRONOUS = ("stashing", "vertical_sync", "2bw")
 """Timetables whose weights change under way: another mathematics, asked for by name."""
 
+SPARING = ("1f1b", "stashing", "vertical_sync", "2bw")
+"""Timetables that can have microbatches to spare in flight, at the price of their memory."""
+
 __all__ = [
     "ASYNCHRONOUS",
+    "SPARING",
     "TIMETABLES",
     "Action",
     "Durations",

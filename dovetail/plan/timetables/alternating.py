@@ -2,7 +2,9 @@
 
 Warm-up is as in PipeDream (SOSP 2019, section 3.2): (ranks of this and later stages − 1) // replicas of this stage.
 Where stages are replicated that is too little and a strict turn too rigid (see `played.py`): the order is played
-through, with `spare` microbatches more in flight at every stage but the last.
+through, with `spare` microbatches more in flight at every stage but the last. So is 2BW: with PipeDream's warm-up each
+rank's next action needs what another finishes at the same moment, so that every message and every update is waited for;
+one microbatch more between them, and they overlap. In 2BW, unlike in stashing, weights do not depend on it.
 
 With a flush at the end this is 1F1B-flush; GPipe does all forwards first. Without a flush weights change under way:
 
@@ -95,6 +97,8 @@ def double_buffered(replicas: Sequence[int], *, microbatches: int, steps: int = 
         spare,
         every=microbatches,
         versions=lambda stage, microbatch, made: max(microbatch // microbatches - 1, 0),
+        # One forward more before the first backward than there are microbatches would need weights not yet there.
+        singly=min(spare, microbatches - (depth - 1)),
     )
 
 
@@ -122,12 +126,14 @@ def _alternating(
     *,
     every: int | None = None,
     versions: Versions = lambda stage, microbatch, made: 0,
+    singly: int = 0,
 ) -> Timetable:
     """`every` so many microbatches, or each round of the replicas if that is longer, weights are updated; without it
-    once, after the last."""
+    once, after the last. `singly` is what is to spare where no stage is replicated."""
     counts = checked_replicas(replicas, microbatches)
     if max(counts) == 1:
-        return in_strict_turn(name, counts, microbatches, warm_ups(counts), every=every, versions=versions)
+        warm = warm_ups(counts, spare=singly)
+        return in_strict_turn(name, counts, microbatches, warm, every=every, versions=versions)
     return Timetable(
         name=name,
         ranks=play(counts, microbatches, warm_ups(counts, spare=spare), every=every, versions=versions),

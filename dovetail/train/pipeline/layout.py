@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.plan.timetables import ASYNCHRONOUS, TIMETABLES, Timetable, check
+from dovetail.plan.timetables import ASYNCHRONOUS, SPARING, TIMETABLES, Timetable, check
 from dovetail.vocabulary import InvalidRecord, TechniqueRefused
 
-_KNOBS = ("timetable", "microbatches", "stages", "replicas", "copies", "recompute", "chunks")
+_KNOBS = ("timetable", "microbatches", "stages", "replicas", "copies", "recompute", "chunks", "spare")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Layout:
     stages: tuple[tuple[str, ...], ...] | None
     recompute: bool
     chunks: int
+    spare: int | None = None
+    """How many microbatches are in flight beyond what the timetable needs; None: as many as it has by default."""
 
     @staticmethod
     def read(knobs: Mapping[str, Any], *, size: int, accumulate: int) -> "Layout":
@@ -59,6 +61,7 @@ class Layout:
             stages=None if stages is None else tuple(tuple(names) for names in stages),
             recompute=bool(knobs.get("recompute", False)),
             chunks=knobs.get("chunks", 2) if timetable == "interleaved" else 1,
+            spare=knobs.get("spare") if timetable in SPARING else None,
         )
         layout._check_stages()
         if not layout.is_asynchronous:
@@ -101,6 +104,8 @@ class Layout:
         return self._made(microbatches=self.microbatches * steps)
 
     def _made(self, **knobs: int) -> Timetable:
+        if self.spare is not None:
+            knobs["spare"] = self.spare
         try:
             made = TIMETABLES[self.timetable](self.replicas, **knobs)
             check(made)

@@ -69,9 +69,9 @@ def test_what_does_not_fit_is_rejected_with_the_bytes() -> None:
 def test_bytes_are_those_of_the_timetable() -> None:
     deep, buffered = (predicted(4, depth=4, timetable=name).partition for name in ("1f1b", "2bw"))
     assert [stage.in_flight for stage in deep.stages] == [4, 3, 2, 1]
-    # Weights, gradients and two slots; with 2BW a version more.
+    # Weights, gradients and two slots; with 2BW a version and a microbatch more.
     assert [stage.device_bytes for stage in deep.stages] == [4 * 10**6 + 1000 * held for held in (4, 3, 2, 1)]
-    assert buffered.stages[0].device_bytes == 5 * 10**6 + 4000
+    assert buffered.stages[0].device_bytes == 5 * 10**6 + 5000
 
 
 def test_replicas_have_no_spare_microbatch_where_memory_is_short() -> None:
@@ -84,6 +84,7 @@ def test_replicas_have_no_spare_microbatch_where_memory_is_short() -> None:
     assert isinstance(tight, Prediction)
     assert [stage.replicas for stage in tight.partition.stages] == [1, 2]
     assert (wide.partition.stages[0].in_flight, tight.partition.stages[0].in_flight) == (4, 3)
+    assert (wide.option.knobs.get("spare"), tight.option.knobs.get("spare")) == (None, 0)
 
 
 def test_on_a_cpu_all_bytes_are_the_hosts() -> None:
