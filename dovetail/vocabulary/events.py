@@ -67,4 +67,5 @@ class Event:
     def __post_init__(self) -> None:
         if self.kind not in EVENTS:
             raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {self.kind!r}.")
-        object.__setattr__(self, "data", FrozenDict(self.data))
+        if self.data.__class__ is not FrozenDict:
+            object.__setattr__(self, "data", FrozenDict(self.data))

@@ -29,12 +29,15 @@ class Claims:
         self._state, self._equal_split = state, equal_split
         self._round_seconds, self._entities = round_seconds, entities
         self.names: dict[str, str] = {}
+        self._members: dict[str, Member] = {}
         # By task: seconds on an equal split so far, its rate there, and the steps that were left when that was counted.
         self._isolated: dict[str, tuple[float, float, float]] = {}
 
-    def problem(self) -> Problem:
-        """Everything that runs or could run, as of now."""
+    def problem(self, *, anew: bool = True) -> Problem:
+        """Everything that runs or could run, as of now; unless `anew`, those who were there when it was last asked for
+        stand as they stood then."""
         state, now = self._state, self._state.now()
+        members: dict[str, Member] = {}
         offers = state.offers()
         running = {task: each for each in state.running.values() if each.placement for task in each.placement.tasks}
         families: dict[tuple[str, int], list[Member]] = {}
@@ -46,7 +49,10 @@ class Claims:
             family = one.fingerprint["family"]
             if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
                 self.names[task] = f"{family}@{kept}"
-            families.setdefault((family, kept), []).append(self._member(task, one, running.get(task), now, place))
+            member = None if anew else self._members.get(task)
+            members[task] = member = member or self._member(task, one, running.get(task), now, place)
+            families.setdefault((family, kept), []).append(member)
+        self._members = members
         found = offers.problem(
             families, cluster=state.cluster, round_seconds=self._round_seconds, entities=self._entities
         )

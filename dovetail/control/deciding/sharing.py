@@ -176,13 +176,13 @@ class Rounds(Deciding):
         """Ask the policy, with what tasks are behind carried over; or, too soon after it was last asked, go on with
         what is left of its answer."""
         sharing = self._sharing
-        self._problem, self._is_changed = self._placeable(), False
+        self._problem, self._is_changed = self._placeable(anew=is_due), False
         if not self._problem.families:
             self._rota, self._steady, self._because = None, True, ""
             self._allocation, self._received = Allocation(shares=()), Received()
             return
         here = {member.task for family in self._problem.families for member in family.members}
-        gone = {task for group in self._allocation.groups for task in group} - here
+        gone = {task for group in self._allocation.groups for task in group if task not in here}
         self._allocation = without_tasks(self._allocation, gone) if gone else self._allocation
         if is_due:
             most = _OWED_ROUNDS * sharing.round_seconds
@@ -193,8 +193,8 @@ class Rounds(Deciding):
             self._because, self._decided_at = "", now
         self._rota = Rota(self._problem, self._allocation, before=self._rota)
 
-    def _placeable(self) -> Problem:
-        problem = self._claims.problem()
+    def _placeable(self, *, anew: bool) -> Problem:
+        problem = self._claims.problem(anew=anew)
         if nowhere := unplaceable(problem):
             self._state.fail(nowhere)
             problem = without(problem, nowhere)

@@ -14,7 +14,7 @@ from dovetail.vocabulary import Allocation, Option
 
 class Rota:
     """The rounds of one allocation; holds only what is the same in all of them. Where the rota `before` it is of the
-    same cluster, what it knows of the nodes need not be looked up again.
+    same cluster, or the same allocation, what it knows of these need not be looked up again.
 
     >>> from dovetail.plan.policies import example, max_min_fairness
     >>> problem = example()
@@ -25,7 +25,8 @@ class Rota:
 
     def __init__(self, problem: Problem, allocation: Allocation, *, before: "Rota | None" = None) -> None:
         self._problem, self._allocation = problem, allocation
-        self._lines = Lines(allocation)
+        is_known = before is not None and before._allocation is allocation
+        self._lines: Lines = before._lines if before is not None and is_known else Lines(allocation)
         cluster, running = problem.cluster, problem.running
         if before is not None and before._problem.cluster is cluster and before._problem.running == running:
             self._nodes: Nodes = before._nodes

@@ -17,8 +17,9 @@ from typing import NamedTuple
 from dovetail.plan.rounds.records import Received
 from dovetail.vocabulary import Allocation, Option
 
-# Priority, negated; the place in line, which tells apart who is due alike: whoever came first; and the task.
-_Queue = list[tuple[float, int, str]]
+# Priority, negated; the share, and the place in its line, which tell apart who is due alike: whoever came first; and
+# the task.
+_Queue = list[tuple[float, int, int, str]]
 
 
 class Turn(NamedTuple):
@@ -100,6 +101,8 @@ def turns(
                 taken.add(task)
                 free[option.kind] -= option.count
                 made.append(Turn((task,), option, number))
+                if not free[option.kind] and not any(free.values()):
+                    return made
     while heap:
         _serve_gang(heap, together, lines, free, taken, made)
     return made
@@ -129,20 +132,20 @@ def _serve_gang(
 
 def _queues(
     lines: Lines, received: Received, seconds: float, holders: Mapping[str, Option]
-) -> tuple[list[tuple[float, int, int, str]], dict[int, list[_Queue]]]:
+) -> tuple[_Queue, dict[int, list[_Queue]]]:
     """The queue of all that run alone, the next first, and of each share of gangs a queue for each place, the next
     last. Priorities are negated."""
     horizon = received.elapsed_seconds + seconds
     had, owed = received.seconds, received.owed_seconds
-    alone: list[tuple[float, int, int, str]] = []
+    alone: _Queue = []
     together: dict[int, list[_Queue]] = {}
     for number, places in lines.shares:
         option = lines.options[number]
         kind, families = option.kind, option.families
-        queues: list[_Queue] = []
+        queues = []
         for unit, part, keys in places:
             due = unit * horizon
-            queue: _Queue = []
+            queue = []
             for place, key in enumerate(keys):
                 task = key[1]
                 time = had.get(key, 0.0)
@@ -154,10 +157,10 @@ def _queues(
                 else:
                     time += seconds
                 late = due + part * owed[task] if task in owed else due
-                queue.append((-late / time, place, task))
+                queue.append((-late / time, number, place, task))
             queues.append(queue)
         if len(queues) == 1:
-            alone += [(priority, number, place, task) for priority, place, task in queues[0]]
+            alone += queues[0]
         else:
             together[number] = [sorted(queue, reverse=True) for queue in queues]
     alone.sort()
@@ -169,11 +172,11 @@ def _heads(places: list[_Queue], taken: set[str]) -> tuple[float, tuple[str, ...
     gang: list[str] = []
     priority = -math.inf
     for queue in places:
-        while queue and queue[-1][2] in taken:
+        while queue and queue[-1][3] in taken:
             queue.pop()
-        head = next((entry for entry in reversed(queue) if entry[2] not in taken and entry[2] not in gang), None)
+        head = next((entry for entry in reversed(queue) if entry[3] not in taken and entry[3] not in gang), None)
         if head is None:
             return None
-        gang.append(head[2])
+        gang.append(head[3])
         priority = max(priority, head[0])
     return priority, tuple(gang)

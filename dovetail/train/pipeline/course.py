@@ -27,9 +27,9 @@ class Course:
 
     >>> course = Course(Layout.read({"timetable": "2bw"}, size=2, accumulate=2), rank=0)
     >>> [f"{action.operation[0]}{action.microbatch}" for action in course.step(0)]
-    ['f0', 'f1', 'b0', 'f2', 'b1', 'u0']
+    ['f0', 'f1', 'f2', 'b0', 'f3', 'b1', 'u0']
     >>> [f"{action.operation[0]}{action.microbatch}" for action in course.step(1)]
-    ['f3', 'b2', 'f4', 'b3', 'u1']
+    ['f4', 'b2', 'f5', 'b3', 'u1']
     """
 
     def __init__(self, layout: Layout, *, rank: int) -> None:
