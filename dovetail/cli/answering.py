@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dovetail.vocabulary import DovetailError, StoreBusy
+from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 
 StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -44,6 +44,18 @@ def asked(store: Path, request: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         raise DovetailError(answer["error"])
     return answer
+
+
+def entities(given: list[str] | None) -> tuple[Entity, ...]:
+    """What `--entity` says: what each weighs, and that the tasks of some go by first come.
+
+    >>> [(one.name, one.weight, one.inside) for one in entities(["vision=2", "speech=1:first_come"])]
+    [('vision', 2.0, 'fairness'), ('speech', 1.0, 'first_come')]
+    """
+    split = [text.partition(":") for text in given or []]
+    weights = figures([text for text, _, _ in split], "--entity", "vision=2")
+    ways = {text.rpartition("=")[0]: inside for text, _, inside in split}
+    return tuple(Entity(name=n, weight=weight, inside=ways[n] or "fairness") for n, weight in weights.items())
 
 
 def figures(given: list[str], option: str, example: str, *, read: Callable[[str], float] = float) -> dict[str, float]:

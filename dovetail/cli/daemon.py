@@ -10,7 +10,7 @@ from dovetail.control import Decider, Settings, standing
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.engines import detect
 from dovetail.plan.policies import POLICIES
-from dovetail.vocabulary import Cluster, DovetailError, Objective
+from dovetail.vocabulary import Cluster, DovetailError, Entity, Objective
 
 
 def daemon(
@@ -19,6 +19,7 @@ def daemon(
     store: str | Path = ".dovetail",
     settings: Settings | None = None,
     policy: str = "max_min_fairness",
+    shared_by: tuple[Entity, ...] = (),
     round_seconds: float = 60.0,
     objective: str | None = None,
     port: int | None = None,
@@ -27,13 +28,14 @@ def daemon(
 ) -> None:
     """Take tasks on as they are submitted to this store, until a stop is asked for. Started again, goes on.
 
-    Devices are shared by `policy` in rounds of `round_seconds`; with an `objective`, by one schedule for all that is
+    Devices are shared by `policy` in rounds of `round_seconds`, where it asks for that between the entities that they
+    are `shared_by`; one that is not among these weighs 1. With an `objective`, by one schedule for all that is
     there, made anew as things change, in which what runs does not leave for what comes. `listening` is told where it
     takes commands, once it does.
     """
     if objective is not None:
         Objective.parse(objective)
-    decider = sharing(policy, round_seconds) if objective is None else None
+    decider = sharing(policy, round_seconds, entities=shared_by) if objective is None else None
     with contextlib.ExitStack() as stack:
         observe: Observer | None = None
         if progress:
@@ -57,7 +59,7 @@ def daemon(
         controller.run()
 
 
-def sharing(policy: str, round_seconds: float) -> Decider:
+def sharing(policy: str, round_seconds: float, *, entities: tuple[Entity, ...] = ()) -> Decider:
     """The way of deciding by the policy of this name.
 
     >>> sharing("max_min_fairness", 60.0).round_seconds
@@ -67,4 +69,4 @@ def sharing(policy: str, round_seconds: float) -> Decider:
         near = difflib.get_close_matches(policy, POLICIES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise DovetailError(f"policy must be one of {sorted(POLICIES)}, got {policy!r}{hint}")
-    return Sharing(policy=POLICIES[policy], round_seconds=round_seconds, prompt=True)
+    return Sharing(policy=POLICIES[policy], round_seconds=round_seconds, prompt=True, entities=entities)

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dovetail.cli.answering import JsonOption, answering, figures
-from dovetail.vocabulary import Cluster, DovetailError, Entity
+from dovetail.cli.answering import JsonOption, answering, entities, figures
+from dovetail.vocabulary import Cluster, DovetailError
 
 if TYPE_CHECKING:
     from dovetail.control.simulation.outcome import Outcome
@@ -58,7 +58,7 @@ def simulate(
         list[str] | None, typer.Option(help="Of an hour of one device: v100=2.48. May be repeated.")
     ] = None,
     entity: Annotated[
-        list[str] | None, typer.Option(help="What an entity of the trace weighs to `hierarchical`: vision=2.")
+        list[str] | None, typer.Option(help="What an entity weighs to `hierarchical`: vision=2, speech=1:first_come.")
     ] = None,
     rounds: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
     between: Annotated[float, typer.Option(help="Seconds at least between two allocations.")] = 0.0,
@@ -101,13 +101,12 @@ def simulate(
         )
         if predicted:
             stream = _with_predicted_pairs(stream, where)
-        weights = figures(entity or [], "--entity", "vision=2")
         how: dict[str, Any] = {
             "round_seconds": rounds,
             "least_seconds_between": between,
             "load_seconds": load_seconds,
             "save_seconds": save_seconds,
-            "entities": [Entity(name=name, weight=weight) for name, weight in weights.items()],
+            "entities": entities(entity),
             "outages": outages(where, stream, node_days=node_days, repair_seconds=repair_seconds, seed=seed),
         }
         blindness = [False, True] if blind else [False]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dovetail.cli.answering import HOME, JsonOption, StoreOption, answering, asked
+from dovetail.cli.answering import HOME, JsonOption, StoreOption, answering, asked, entities
 from dovetail.vocabulary import DovetailError, InvalidWorkload
 from dovetail.vocabulary.units import parse_seconds
 
@@ -27,6 +27,10 @@ def daemon(
         int | None, typer.Option(help="Listen on this port of loopback (0: any free one), not on a Unix socket.")
     ] = None,
     policy: Annotated[str, typer.Option(help="How tasks share the devices.")] = "max_min_fairness",
+    entity: Annotated[
+        list[str] | None,
+        typer.Option(help="What an entity weighs to `hierarchical`: vision=2, speech=1:first_come. May be repeated."),
+    ] = None,
     round_: Annotated[str, typer.Option("--round", help="How long a turn on the devices lasts.")] = "60s",
     objective: Annotated[
         str | None,
@@ -50,6 +54,7 @@ def daemon(
             store=store,
             settings=settings,
             policy=policy,
+            shared_by=entities(entity),
             round_seconds=_seconds(round_),
             objective=objective,
             port=port,
@@ -71,6 +76,9 @@ def submit(
     deadline: Annotated[
         str | None, typer.Option(help="When they are to have ended: 2h from now, or 2026-11-30T18:00.")
     ] = None,
+    entity: Annotated[
+        str, typer.Option(help="On whose behalf they run, for a daemon whose policy is `hierarchical`.")
+    ] = "",
     store: StoreOption = HOME,
 ) -> None:
     """Give the daemon a workload's tasks, or one task of a program."""
@@ -84,6 +92,7 @@ def submit(
             "tasks": [to_json(task) for task in workload.tasks],
             "priority": priority,
             "deadline_seconds": None if deadline is None else _moment(deadline),
+            "entity": entity,
         }
         _told(asked(store, request))
 

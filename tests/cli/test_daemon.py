@@ -96,7 +96,8 @@ def told(tmp_path_factory):
             silent.sendall(b'{"do": "sub')
             told["list",] = dovetail("list", cwd=folder)
             told["list", "--json"] = dovetail("list", "--json", cwd=folder)
-        say("submit", "programs.py:line", "slope=2", "--steps", "40", "--name", "short", "--deadline", "2h")
+        whose = ("--deadline", "2h", "--entity", "vision")
+        say("submit", "programs.py:line", "slope=2", "--steps", "40", "--name", "short", *whose)
         until(lambda: standing(folder).get("short", {}).get("status") == "finished", what="the end of 'short'")
         say("submit", "programs.py:broken", "--steps", "5")
         told["broken"] = until(lambda: _failed(folder, "broken"), what="the failure")
@@ -199,6 +200,7 @@ class TestADaemon:
         assert told["submit"].out == "3 tasks submitted\n"
         assert told["restarted"]["short"]["status"] == "finished"
         assert told["restarted"]["short"]["parameters"] == {"slope": 2}
+        assert told["restarted"]["short"]["entity"] == "vision"
         with Store(told["folder"] / HOME) as store:
             assert {workload for workload, _ in store.tasks()} == {
                 "sweep",

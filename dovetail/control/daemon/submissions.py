@@ -14,12 +14,14 @@ from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, Task, f
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Submission:
-    """Tasks to take on, under the name of their workload, as urgent as `priority` says, to have ended by `deadline`."""
+    """Tasks to take on, under the name of their workload, as urgent as `priority` says, to have ended by `deadline`, on
+    behalf of an `entity`, if of any."""
 
     workload: str
     tasks: tuple[Task, ...]
     priority: float = 1.0
     deadline_seconds: float = math.inf
+    entity: str = ""
 
 
 def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
@@ -36,6 +38,7 @@ def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
         tasks=tuple(_read_task(each, programs) for each in given),
         priority=read_priority(request.get("priority", 1.0)),
         deadline_seconds=_read_deadline(request.get("deadline_seconds"), now),
+        entity=_read_entity(request.get("entity", "")),
     )
 
 
@@ -96,6 +99,12 @@ def _read_task(given: Any, programs: dict[str, Program]) -> Task:
         except DovetailError as error:
             raise InvalidWorkload(f"task {task.name!r}: {error}") from error
     return dataclasses.replace(task, program=programs[reference])
+
+
+def _read_entity(given: Any) -> str:
+    if not isinstance(given, str):
+        raise InvalidWorkload(f"an entity must be a name, got {given!r}.")
+    return given
 
 
 def _read_deadline(given: Any, now: float) -> float:

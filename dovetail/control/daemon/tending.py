@@ -137,7 +137,9 @@ class Tending:
             cloning.keep(checkpoint, checkpoints_of(self._store.home) / task.identity)
         one = self._ledger[other]
         # A workload of its own: whoever runs the other's file again must not find that this one is gone from it.
-        submission = Submission(workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority)
+        submission = Submission(
+            workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority, entity=one.entity
+        )
         self._take_on(submission, events, of=record.name, step=step)
         said = f"with the weights of step {step} of {record.name}" if warm else "fresh"
         return {"done": f"{task.name} begins {said}", "task": task.name}
@@ -186,6 +188,8 @@ class Tending:
         data = {"priority": submission.priority, **more}
         if math.isfinite(submission.deadline_seconds):
             data["deadline_seconds"] = submission.deadline_seconds
+        if submission.entity:
+            data["entity"] = submission.entity
         submitted = [self._ledger.event("submitted", task.identity, **data) for task in submission.tasks]
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
         self._state.replace(submission.tasks, gone=[event.task for event in events if event.kind == "changed"])

@@ -30,6 +30,7 @@ def _row(state: State, task: str, found: Outlook) -> dict[str, Any]:
         "step": one.step,
         "steps": _last_step(state, task, one),
         "priority": one.priority,
+        "entity": one.entity,
         "deadline_seconds": one.deadline_seconds if math.isfinite(one.deadline_seconds) else None,
         "start_seconds": start,
         "end_seconds": end,

@@ -12,7 +12,8 @@ from dovetail.vocabulary import Entity, Member
 
 
 class Claims:
-    """The tasks that can run now, with what is left of them, their age, priority and deadline.
+    """The tasks that can run now, with what is left of them, their age, priority and deadline. Entities that were not
+    told of before weigh 1.
 
     Where `equal_split`, also how long what they have done would have taken on an equal split of the cluster, which
     finish-time fairness compares with; it takes a moment, so only that policy asks for it.
@@ -29,6 +30,7 @@ class Claims:
         self._state, self._equal_split = state, equal_split
         self._round_seconds, self._entities = round_seconds, entities
         self.names: dict[str, str] = {}
+        self._named = {entity.name for entity in entities}
         self._members: dict[str, Member] = {}
         # By task: seconds on an equal split so far, its rate there, and the steps that were left when that was counted.
         self._isolated: dict[str, tuple[float, float, float]] = {}
@@ -53,8 +55,12 @@ class Claims:
             members[task] = member = member or self._member(task, one, running.get(task), now, place)
             families.setdefault((family, kept), []).append(member)
         self._members = members
+        unknown = {one.entity for one in members.values() if one.entity}.difference(self._named)
         found = offers.problem(
-            families, cluster=state.cluster, round_seconds=self._round_seconds, entities=self._entities
+            families,
+            cluster=state.cluster,
+            round_seconds=self._round_seconds,
+            entities=(*self._entities, *(Entity(name=name) for name in sorted(unknown))),
         )
         if not state.is_whole:
             found = _possible(found)

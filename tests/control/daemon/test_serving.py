@@ -18,7 +18,16 @@ from dovetail.metrics.progress import ENDED
 from dovetail.plan import check
 from dovetail.plan.policies import POLICIES
 from dovetail.store import Store
-from dovetail.vocabulary import InvalidRecord, InvalidWorkload, NoFeasiblePlan, ProgramError, Schedule, Task, to_json
+from dovetail.vocabulary import (
+    Entity,
+    InvalidRecord,
+    InvalidWorkload,
+    NoFeasiblePlan,
+    ProgramError,
+    Schedule,
+    Task,
+    to_json,
+)
 from tests.control.simulations import (
     RiggedEngine,
     carry_out,
@@ -88,6 +97,7 @@ def _read(request):
         tasks=tuple(from_json(Task, each) for each in request["tasks"]),
         priority=read_priority(request.get("priority", 1.0)),
         deadline_seconds=request.get("deadline_seconds", math.inf),
+        entity=request.get("entity", ""),
     )
 
 
@@ -312,6 +322,15 @@ def test_whoever_has_twice_the_priority_has_twice_the_time(store):
     assert other / one == pytest.approx(2, rel=0.25)
 
 
+def test_an_entity_has_its_part_however_many_tasks_it_has(store):
+    several, alone = [task(name, steps=3000) for name in "abc"], task("d", steps=3000)
+    shared = sharing("hierarchical", ROUND, entities=(Entity(name="speech", weight=2.0),))
+    lines = (0.0, submitting(*several, entity="vision")), (0.0, submitting(alone, entity="speech"))
+    serve(store, *lines, decider=shared, until=3000)
+    *of_vision, of_speech = shares(store, *several, alone, until=3000)
+    assert of_speech / sum(of_vision) == pytest.approx(2, rel=0.25)  # vision was never told of, and weighs 1
+
+
 def test_a_paused_task_has_no_turn(store):
     a, b = task("a", steps=600), task("b", steps=600)
     found, _ = serve(
@@ -482,6 +501,7 @@ def test_a_program_is_as_its_file_has_it(program):
         ({"task": {"program": {"reference": "/no/a.py:f"}}}, InvalidWorkload, "task 'a': a program's file must exist"),
         ({"workload": 3}, InvalidWorkload, "a workload's name must be text"),
         ({"priority": -1}, InvalidWorkload, "a priority must be a number greater than 0"),
+        ({"entity": 3}, InvalidWorkload, "an entity must be a name, got 3"),
         ({"deadline_seconds": 90.0}, InvalidWorkload, "a deadline must lie ahead; this one has passed 10 s ago"),
         ({"deadline_seconds": "soon"}, InvalidWorkload, "a deadline must be a time in seconds since 1970, got 'soon'"),
     ],
