@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from dovetail.train.buffers import Buffers
+from dovetail.train.nested import tensors_in
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 
@@ -162,7 +163,7 @@ def _same(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*positional: Any, **named: Any) -> Any:
         found = forward(*positional, **named)
-        digests = [torch.hash_tensor(tensor.detach()) for tensor in _tensors(found)]
+        digests = [torch.hash_tensor(tensor.detach()) for tensor in tensors_in(found)]
         if not first:
             first.append(digests)
         elif len(digests) != len(first[0]) or not all(map(torch.equal, digests, first[0])):
@@ -173,13 +174,3 @@ def _same(forward: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return run
-
-
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
-    if isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, tuple | list):
-        for value in found:
-            yield from _tensors(value)
-    elif isinstance(found, dict):
-        yield from _tensors(list(found.values()))

@@ -6,13 +6,14 @@ modules; knows nothing of processes.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from dovetail.train.loop import describe
+from dovetail.train.nested import tensors_in
 from dovetail.vocabulary import TechniqueRefused
 
 
@@ -50,7 +51,7 @@ def count_rows(batch: Any) -> int:
     >>> count_rows({"x": torch.ones(4, 2), "y": torch.ones(4), "scale": 2.0})
     4
     """
-    found = {len(tensor) for tensor in _tensors(batch) if tensor.dim()}
+    found = {len(tensor) for tensor in tensors_in(batch) if tensor.dim()}
     if len(found) == 1 and 0 not in found:
         return found.pop()
     raise TechniqueRefused(
@@ -85,17 +86,6 @@ def take_rows(batch: Any, rows: Rows) -> Any:
 
 
 _PLAIN = (str, bytes, bool, int, float)
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _tensors(value)
 
 
 # Each multiplies what comes in by what it draws, so rows of the product are rows of the draw.

@@ -4,12 +4,12 @@ A streamed weight is where it should be only while its segment's modules run. A 
 autograd does not keep what was read, nothing else would notice: the number read may be an old one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
 
+from dovetail.train.nested import tensors_in
 from dovetail.train.spill.segments import LiveSegment
 from dovetail.train.spill.streaming import UsedWhileAway
 
@@ -38,7 +38,7 @@ class Watching(TorchFunctionMode):
     ) -> Any:
         """Look at what a call is given, and let it be."""
         if not _only_asks(func):
-            for tensor in _tensors((args, kwargs)):
+            for tensor in tensors_in((args, kwargs)):
                 segment = self._owners.get(id(tensor))
                 if segment is not None and not segment.kept and not self._runs(segment):
                     raise UsedWhileAway(segment)
@@ -50,13 +50,3 @@ def _only_asks(func: Any) -> bool:
     if name == "__get__":
         return getattr(func.__self__, "__name__", "") not in _VALUES
     return name == "__set__" or name in _QUESTIONS
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
