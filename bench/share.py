@@ -230,6 +230,10 @@ def streams(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
         wall = time.perf_counter()
         got = case()
         seconds[name] = (got.cpu_seconds, time.perf_counter() - wall)
+        if name.startswith("600") and not quick:
+            again = [case().cpu_seconds for _ in range(2)]
+            seconds[name] = (statistics.median([got.cpu_seconds, *again]), seconds[name][1])
+            got = dataclasses.replace(got, cpu_seconds=seconds[name][0])
         rows.append(
             {**_row(name, "mean", got, got, None), "hours_with_moves_charged": None, "wall_seconds": seconds[name][1]}
         )
