@@ -72,7 +72,8 @@ class LedSession(LoopSession):
     def _together(self, command: str) -> Iterator[None]:
         """Within, all ranks do the same."""
         if self._ranks.leads:
-            self._ranks.tell(command)
+            # Who follows may still be busy with what it can do of the next step: it need not be waited for.
+            self._ranks.tell(command, ahead=command == "advance")
         try:
             yield
         except BaseException:

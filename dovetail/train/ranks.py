@@ -42,6 +42,7 @@ class Ranks:
         self.rank, self.size, self.rendezvous = rank, size, rendezvous
         self._patience = datetime.timedelta(seconds=patience_seconds)
         self._telling: Any = None
+        self._told: tuple[Any, torch.Tensor] | None = None  # what others may not have heard yet, and where it lies
         self._channels: dict[str, Any] = {}
         self._sessions = 0
 
@@ -63,7 +64,7 @@ class Ranks:
 
     def leave(self) -> None:
         """Part from the others, whether or not they are still there. May be called twice."""
-        self._telling = None
+        self._telling = self._told = None
         self._channels = {}
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -79,14 +80,22 @@ class Ranks:
         self._sessions += 1
         return self._sessions
 
-    def tell(self, value: Any = None) -> Any:
-        """What rank 0 gives, as JSON, on every rank. Called by all; waits as long as rank 0 takes."""
+    def tell(self, value: Any = None, *, ahead: bool = False) -> Any:
+        """What rank 0 gives, as JSON, on every rank. Called by all; waits as long as rank 0 takes. With `ahead`, rank 0
+        does not wait in turn until others listen, up to the next time that it tells them something."""
+        if self._told is not None:
+            self._told[0].wait()
+            self._told = None
         text = json.dumps(value).encode() if self.leads else b""
         # Short messages, which are sent before each step, take one round; longer ones a second for what is left.
         short = torch.zeros(_SHORT_BYTES, dtype=torch.uint8)
         if self.leads:
             head = len(text).to_bytes(8, "little") + text[: _SHORT_BYTES - 8]
             short[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        if ahead and self.leads:
+            assert len(text) <= _SHORT_BYTES - 8, "what is told ahead must be short"
+            self._told = distributed.broadcast(short, 0, group=self._telling, async_op=True), short
+            return value
         distributed.broadcast(short, 0, group=self._telling)
         found = bytes(short.tolist())
         length, begun = int.from_bytes(found[:8], "little"), found[8:]
