@@ -103,8 +103,8 @@ An option's knobs say everything, for orders and tests that choose by hand (`PIP
 | `microbatches` | of a step, a multiple of `accumulate`: batches are divided by rows |
 | `chunks` | stages on each rank, of `interleaved` |
 | `recompute` | keep inputs only, and compute activations again in backward |
-| `spare` | microbatches in flight beyond what is needed, so that ranks do not wait for each message: 1, with replicas and in \
-`2bw`; 0 where memory is short |
+| `spare` | microbatches in flight beyond what is needed, so that ranks do not wait for messages: 1, with replicas and \
+in `2bw`; 0 where memory is short |
 
 | mode | w is updated by | equal to |
 |---|---|---|

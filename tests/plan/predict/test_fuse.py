@@ -66,3 +66,14 @@ def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
     )
     assert [trial.technique for trial in trials(["f"], [short], cpu, fused=["f"])] == ["fuse"]
     assert trials(["f"], [long], cpu, fused=["f"]) == ()
+
+
+def test_a_smaller_gang_than_the_measured_is_not_taken_for_a_bargain() -> None:
+    # Four take 18 ms where one alone takes 4.9: what two take is between half of that and all, and is not known.
+    cpu = Kind(name="cpu", processor="cpu")
+    alone = Profile(family="f", kind="cpu", count=1, step_seconds=0.0049, peak_bytes=1 << 20, parameter_bytes=1 << 18)
+    four = dataclasses.replace(alone, technique="fuse", step_seconds=0.018, knobs={"members": 4})
+    two = fuse.predict(four, alone=alone, kind=cpu, members=2)
+    assert 2 * alone.step_seconds < two.step_seconds[0] < four.step_seconds
+    found, _ = options([alone, four], Cluster.uniform(cpu, cores=2), gangs=True)
+    assert {len(option.families) for option in found if option.technique == "fuse"} == {4, 8, 16, 32, 64}
