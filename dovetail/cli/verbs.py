@@ -69,7 +69,7 @@ def controlling(
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.note))
         clear_scratch(home, keep=server.folder)
-        stack.callback(clear_scratch, home, keep=server.folder)  # workers that were killed leave some too
+        stack.callback(clear_scratch, home, keep=server.folder, ends=True)  # workers that were killed leave some too
         store = stack.enter_context(Store(home, write=True))
         stack.callback(engine.close)
         controller = Controller(

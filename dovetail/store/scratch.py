@@ -9,6 +9,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+UNLOCKED = ("control-", "code-")
+"""How the names of folders begin that are made before the lock is asked for."""
+
 
 def scratch(home: Path, *, prefix: str) -> Path:
     """A new folder that only this user can enter, for the time being; whoever makes it removes it.
@@ -23,9 +26,9 @@ def scratch(home: Path, *, prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
 
 
-def clear_scratch(home: Path, *, keep: Path | None = None) -> None:
-    """Remove what others left there, all but `keep`. For the controller that holds the store's lock: nobody else is
-    at work there then.
+def clear_scratch(home: Path, *, keep: Path | None = None, ends: bool = False) -> None:
+    """Remove what others left there, all but `keep`. For the controller that holds the store's lock: whoever else is
+    there is refused. One that `ends` leaves what the next one makes before it asks for the lock.
 
     >>> with tempfile.TemporaryDirectory() as home:
     ...     left = scratch(Path(home), prefix="")
@@ -36,6 +39,8 @@ def clear_scratch(home: Path, *, keep: Path | None = None) -> None:
     folder = home / "scratch"
     for each in folder.iterdir() if folder.is_dir() else ():
         if keep is not None and each.name == keep.name:  # paths may be relative, or go by links
+            continue
+        if ends and each.name.startswith(UNLOCKED):
             continue
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each, ignore_errors=True)

@@ -71,10 +71,10 @@ class LedSession(LoopSession):
     @contextlib.contextmanager
     def _together(self, command: str) -> Iterator[None]:
         """Within, all ranks do the same."""
-        if self._ranks.leads:
-            # Who follows may still be busy with what it can do of the next step: it need not be waited for.
-            self._ranks.tell(command, ahead=command == "advance")
         try:
+            if self._ranks.leads:
+                # Who follows may still be busy with what it can do of the next step: it need not be waited for.
+                self._ranks.tell(command, ahead=command == "advance")
             yield
         except BaseException:
             self.is_broken = True

@@ -63,7 +63,8 @@ class Ranks:
         self._telling = distributed.new_group(backend="gloo", timeout=_LEADER_PATIENCE)
 
     def leave(self) -> None:
-        """Part from the others, whether or not they are still there. May be called twice."""
+        """Part from the others, whether or not they are still there. May be called twice. What was told ahead is heard
+        first, by those who are alive: it takes as long as they are busy."""
         self._telling = self._told = None
         self._channels = {}
         if distributed.is_initialized():

@@ -14,4 +14,6 @@ def test_what_killed_workers_left_in_scratch_is_gone_when_the_controller_ends(tm
         assert not before.exists()
         left = scratch(tmp_path, prefix="tmp")
         (left / "half.safetensors").write_bytes(b"half")
+        coming = scratch(tmp_path, prefix="control-")  # of one that waits for the lock
     assert not left.exists()
+    assert coming.exists()

@@ -51,7 +51,8 @@ class Claims:
             family = one.fingerprint["family"]
             if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
                 self.names[task] = f"{family}@{kept}"
-            member = None if anew else self._members.get(task)
+            # What it would have had on an equal split is counted each time that this changes.
+            member = None if anew or self._equal_split else self._members.get(task)
             members[task] = member = member or self._member(task, one, running.get(task), now, place)
             families.setdefault((family, kept), []).append(member)
         self._members = members

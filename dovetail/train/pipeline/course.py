@@ -49,7 +49,11 @@ class Course:
     @property
     def microbatches_ahead(self) -> int:
         """How many microbatches beyond a step's own its actions may take."""
-        return self._endless.ahead if self._layout.is_asynchronous else 0
+        if not self._layout.is_asynchronous:
+            return 0
+        # With 2BW the step after the next needs weights that are not there before this one's update.
+        most = self._layout.microbatches if self._layout.timetable == "2bw" else self._endless.ahead
+        return min(most, self._endless.ahead)
 
     def round(self, stage: int) -> int:
         """After how many microbatches a stage is updated."""

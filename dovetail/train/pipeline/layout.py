@@ -53,7 +53,9 @@ class Layout:
                 f"a step's microbatches must be a multiple of the {accumulate} batches it accumulates, "
                 f"got {microbatches}."
             )
-        stages = knobs.get("stages")
+        stages, spare = knobs.get("stages"), knobs.get("spare")
+        if spare is not None and (not isinstance(spare, int) or spare < 0):
+            raise TechniqueRefused(f"microbatches to spare must be a whole number, 0 or more, got {spare!r}.")
         layout = Layout(
             timetable=timetable,
             microbatches=microbatches,
@@ -61,7 +63,7 @@ class Layout:
             stages=None if stages is None else tuple(tuple(names) for names in stages),
             recompute=bool(knobs.get("recompute", False)),
             chunks=knobs.get("chunks", 2) if timetable == "interleaved" else 1,
-            spare=knobs.get("spare") if timetable in SPARING else None,
+            spare=spare if timetable in SPARING else None,
         )
         layout._check_stages()
         if not layout.is_asynchronous:

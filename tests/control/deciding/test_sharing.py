@@ -19,7 +19,7 @@ from dovetail.describe.traces import Arrival, read_rates, read_trace
 from dovetail.engines import Outage
 from dovetail.plan.kinds import parse_cluster
 from dovetail.plan.policies import POLICIES
-from dovetail.vocabulary import Cluster, InvalidWorkload, Kind, NoFeasiblePlan, Option
+from dovetail.vocabulary import Cluster, Device, InvalidWorkload, Kind, Node, NoFeasiblePlan, Option
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "gavel"
 KIND = Kind(name="v100", processor="cuda")
@@ -292,3 +292,20 @@ def test_the_first_tasks_of_a_published_trace_fare_better_than_with_kinds_unseen
         simulate(first, options=alone, cluster=cluster, policy=FAIR, blind=each, checked=True) for each in (False, True)
     )
     assert aware.mean_hours <= blind.mean_hours
+
+
+def test_a_family_that_only_a_broken_node_holds_is_counted_again_when_it_is_back() -> None:
+    devices = tuple(Device(name=f"n{n}:{i}", kind="v100", node=f"n{n}", index=i) for n, i in ((0, 0), (0, 1), (1, 0)))
+    nodes = tuple(Node(name=name, memory_bytes=1 << 40, cores=64) for name in ("n0", "n1"))
+    found = simulate(
+        [
+            arrival("a", steps=9000, family="wide"),
+            *(arrival(n, steps=9000, at=a) for n, a in (("b", 0.0), ("c", 4000.0))),
+        ],
+        options=[option("wide", count=2), option()],
+        cluster=Cluster(kinds=(KIND,), nodes=nodes, devices=devices),
+        policy=POLICIES["finish_time_fairness"],
+        least_seconds_between=7200.0,
+        outages=[Outage(devices=("n0:0", "n0:1"), at_seconds=1000.0, back_seconds=3000.0)],
+    )
+    assert found.seconds.keys() == {"a", "b", "c"}

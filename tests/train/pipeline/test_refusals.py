@@ -19,6 +19,7 @@ pytestmark = pytest.mark.process
     ("knobs", "reason"),
     [
         ({"timetable": "2bw", "microbatches": 1}, "at least as many microbatches in a step as stages"),
+        ({"timetable": "2bw", "microbatches": 4, "spare": "one"}, "a whole number, 0 or more, got 'one'"),
         ({"timetable": "1f1d"}, r"must be one of \['1f1b', '2bw', .*got '1f1d'"),
         ({"replicas": (1, 2)}, r"\[1, 2\] are 3 ranks, there are 2"),
         ({"stages": (("0",), ("1",), ("2",))}, "layers for each of 2 stages, got 3"),
