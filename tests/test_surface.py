@@ -89,7 +89,7 @@ def files_of(folder):
 
 # Files of these folders that are no variant of their plug-in.
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
-TECHNIQUES_ASIDE |= {"buffers", "cutting", "led", "microbatches", "ranks", "recompute", "rows", "rowwise"}
+TECHNIQUES_ASIDE |= {"buffers", "cutting", "led", "microbatches", "nested", "ranks", "recompute", "rows", "rowwise"}
 
 
 def test_every_technique_is_listed():
