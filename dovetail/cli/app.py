@@ -4,6 +4,7 @@ Only imported when the command runs; torch is not. `answering` has the exit code
 """
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -78,7 +79,7 @@ def run(
         )
         console = Console(stderr=True, quiet=quiet)
         result = verbs.run(
-            load_workload(workload),
+            partial(load_workload, workload),
             store=store,
             settings=settings,
             engine=engine,
@@ -127,7 +128,7 @@ def plan(
 
         console = Console(stderr=True)
         found = verbs.plan(
-            load_workload(workload),
+            partial(load_workload, workload),
             cluster=cluster,
             objective=objective,
             explain=explain,
@@ -161,7 +162,7 @@ def profile(
         from dovetail.cli import show, verbs
         from dovetail.describe import load_workload
 
-        found, failures = verbs.profile(load_workload(workload), store=store, engine=engine, address=address)
+        found, failures = verbs.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
         show.profiles(found, layers=layers, as_json=as_json)
         for failure in failures:
             typer.echo(f"not measured: {failure}", err=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dovetail.cli.places import Make, place
+from dovetail.cli.places import Make, place, read
 from dovetail.cli.planning import Remembering, Wish, imagined, is_elsewhere, solved
 from dovetail.control import (
     CommandServer,
@@ -40,6 +40,8 @@ from dovetail.vocabulary import (
 )
 
 Observer = Callable[[Controller], None]
+Given = Workload | Callable[[], Workload]
+"""A workload, or what reads one; workers start meanwhile."""
 
 
 @contextlib.contextmanager
@@ -89,7 +91,7 @@ def controlling(
 
 
 def plan(
-    workload: Workload,
+    workload: Given,
     *,
     cluster: Cluster | str | None = None,
     objective: str | None = None,
@@ -120,21 +122,22 @@ def plan(
     Traceback (most recent call last):
     dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
-    workload = _due(_named(workload), deadlines)
-    names = {task.identity: task.name for task in workload.tasks}
-    wish = Wish(
-        objective=str(Objective.parse(objective or workload.objective)),
-        explain=explain,
-        solve_seconds=solve_seconds,
-        prices=prices,
-        weights=weights,
-        deadlines=workload.deadlines,
-    )
-    # Deadlines count from when the plan starts, not from before the measuring.
-    undated = dataclasses.replace(workload, deadlines={})
-    planner, home = Remembering(), _made(Path(store))
     with contextlib.ExitStack() as stack:
-        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home))
+        workload, spares = stack.enter_context(read(workload, engine=engine))
+        workload = _due(_named(workload), deadlines)
+        names = {task.identity: task.name for task in workload.tasks}
+        wish = Wish(
+            objective=str(Objective.parse(objective or workload.objective)),
+            explain=explain,
+            solve_seconds=solve_seconds,
+            prices=prices,
+            weights=weights,
+            deadlines=workload.deadlines,
+        )
+        # Deadlines count from when the plan starts, not from before the measuring.
+        undated = dataclasses.replace(workload, deadlines={})
+        planner, home = Remembering(), _made(Path(store))
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home, spares=spares))
         here = cluster if isinstance(cluster, Cluster) else here
         imagine = parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here
         asked = wish.check_cluster(imagine, names)
@@ -166,15 +169,15 @@ def plan(
 
 
 def profile(
-    workload: Workload, *, store: str | Path = ".dovetail", engine: str = "local", address: str = "auto"
+    workload: Given, *, store: str | Path = ".dovetail", engine: str = "local", address: str = "auto"
 ) -> tuple[list[tuple[str, Profile]], list[str]]:
     """Measure what has not been measured yet; gives each profile with the names of the tasks it stands for, and
     what could not be measured with the reason."""
-    workload, home = _named(workload), _made(Path(store))
-    with (
-        place(engine, address=address, workload=workload, home=home) as (here, make),
-        controlling(workload, cluster=here, make=make, home=home, settings=Settings()) as controller,
-    ):
+    with contextlib.ExitStack() as stack:
+        workload, spares = stack.enter_context(read(workload, engine=engine))
+        workload, home = _named(workload), _made(Path(store))
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home, spares=spares))
+        controller = stack.enter_context(controlling(workload, cluster=here, make=make, home=home, settings=Settings()))
         controller.reconcile()
         controller.measure(everything=True)
         _check_not_stopped(controller)
@@ -204,7 +207,7 @@ def cluster(*, measure: bool = False, store: str | Path = ".dovetail") -> Cluste
 
 
 def run(
-    what: Plan | Workload,
+    what: Plan | Given,
     *,
     cluster: Cluster | None = None,
     store: str | Path = ".dovetail",
@@ -223,19 +226,21 @@ def run(
     `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine belongs to, `local` for
     one that is started for this run. `deadlines` are seconds from now by task name, besides those of the workload or
     the plan: a run that cannot keep them is refused, and one that comes to be late goes on as little late as it can.
+    Instead of a workload, a function that gives one may be handed over: workers start while it is called.
 
     >>> run(Plan())
     Traceback (most recent call last):
     dovetail.vocabulary.errors.DovetailError: a plan to run must say for which workload; make it with dt.plan(workload).
     """
-    workload = what.workload if isinstance(what, Plan) else what
-    if workload is None:
+    given = what.workload if isinstance(what, Plan) else what
+    if given is None:
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
-    workload, home = _due(_named(workload), deadlines), _made(Path(store))
-    with _writing(home):
-        settle_checkpoints(home, settings.checkpoints if settings else None)
     with contextlib.ExitStack() as stack:
-        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home))
+        workload, spares = stack.enter_context(read(given, engine=engine))
+        workload, home = _due(_named(workload), deadlines), _made(Path(store))
+        with _writing(home):
+            settle_checkpoints(home, settings.checkpoints if settings else None)
+        here, make = stack.enter_context(place(engine, address=address, workload=workload, home=home, spares=spares))
         cluster = cluster or (what.cluster if isinstance(what, Plan) else None) or here
         if isinstance(what, Plan) and is_elsewhere(cluster, here):
             kinds = ", ".join(kind.name for kind in cluster.kinds)

@@ -4,5 +4,6 @@ from dovetail.engines.base import Engine, MemberOrder, Order
 from dovetail.engines.detect import detect
 from dovetail.engines.local import LocalEngine
 from dovetail.engines.simulated import Outage, SimulatedEngine, World
+from dovetail.engines.spares import Spares
 
-__all__ = ["Engine", "LocalEngine", "MemberOrder", "Order", "Outage", "SimulatedEngine", "World", "detect"]
+__all__ = ["Engine", "LocalEngine", "MemberOrder", "Order", "Outage", "SimulatedEngine", "Spares", "World", "detect"]

@@ -8,18 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engines.processes import WorkerProcess
+from dovetail.engines.spares import Spares
 from dovetail.engines.workers import Worker, WorkerEngine
 from dovetail.store import scratch
 from dovetail.vocabulary import Cluster
 
 
 class LocalEngine(WorkerEngine):
-    """Placements in worker processes of this machine."""
+    """Placements in worker processes of this machine, the first of them from among `spares`."""
 
-    def __init__(self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0) -> None:
+    def __init__(
+        self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0, spares: Spares | None = None
+    ) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._selector = selectors.DefaultSelector()
         self._meetings: dict[str, Path] = {}
+        for worker in spares.take(cluster) if spares is not None else ():
+            worker.settle(self._log(worker.devices))
+            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+            self._workers[worker.devices] = worker
 
     def processes(self) -> dict[str, int]:
         """The process numbers of live workers by device, for tests and fault injection."""
@@ -32,10 +39,12 @@ class LocalEngine(WorkerEngine):
         self._selector.close()
 
     def _hire(self, devices: tuple[str, ...]) -> WorkerProcess:
-        log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
-        worker = WorkerProcess(devices, cluster=self._cluster, log=log)
+        worker = WorkerProcess(devices, cluster=self._cluster, log=self._log(devices))
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         return worker
+
+    def _log(self, devices: tuple[str, ...]) -> Path:
+        return self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
 
     def _listen(self, seconds: float) -> Iterable[tuple[Worker, list[dict[str, Any]] | None]]:
         for key, _ in self._selector.select(seconds):

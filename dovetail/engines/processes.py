@@ -15,21 +15,28 @@ from dovetail.engines.workers import Worker, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
+# What reading a workload may change without a worker that started before it being another: paths are told to it, and
+# scikit-learn sets the others when it is imported, there as here.
+_HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 class WorkerProcess(Worker):
-    """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch."""
+    """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch.
 
-    def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path) -> None:
-        self.devices, self.log = devices, log
+    One without a `log` imports it at once; before its first order it must `settle`.
+    """
+
+    def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path | None = None) -> None:
+        self.devices, self.log = devices, log or Path(os.devnull)
         self.order = ""  # the name of the order that it carries out
         self.doing = "starting"
         self.doomed = ""  # why it was ended, if it was
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
+        self._cluster, self._folder, self._environment = cluster, os.getcwd(), _environment(devices, cluster)
         cores = [str(cluster.device(device).index) for device in cores_of(devices, cluster)]
         with contextlib.ExitStack() as stack:
-            output = stack.enter_context(open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"))
+            output = stack.enter_context(open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"))
             self.channel, theirs = socket.socketpair()
             stack.enter_context(theirs)
             undone = stack.enter_context(contextlib.ExitStack())
@@ -40,10 +47,25 @@ class WorkerProcess(Worker):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=_environment(devices, cluster),
+                env=self._environment,
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
             undone.pop_all()
+        if log is None:
+            self.send({"do": "import"})
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it lives, and one that were started now would have the same surroundings."""
+        now = _environment(self.devices, self._cluster)
+        changed = {name for name, _ in now.items() ^ self._environment.items()}
+        return self.process.poll() is None and changed <= _HARMLESS and os.getcwd() == self._folder
+
+    def settle(self, log: Path) -> None:
+        """Write to this log from now on, and import from where this process can by now."""
+        self.log, self.heard_at = log, time.monotonic()
+        paths = _environment(self.devices, self._cluster)["PYTHONPATH"].split(os.pathsep)
+        self.send({"do": "settle", "log": str(log), "paths": paths})
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
         """Hand it an order."""

@@ -86,21 +86,33 @@ class Worker:
         threading.Thread(target=self._beat, daemon=True).start()
         while True:
             message = self._orders.get()
-            if message["do"] == "exit":
-                os._exit(0)  # nothing is left to save, and torch's own teardown takes time
-            self._run(message)
+            match message["do"]:
+                case "exit":
+                    os._exit(0)  # nothing is left to save, and torch's own teardown takes time
+                case "import":
+                    self._import()
+                case "settle":
+                    _settle(Path(message["log"]), message["paths"])
+                case "order":
+                    self._run(message)
+
+    def _import(self) -> None:
+        """What every order needs, while heartbeats already flow."""
+        self._do("importing torch")
+        import torch  # noqa: F401
+
+        from dovetail.engines import runner  # noqa: F401
+
+        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
 
     def _run(self, message: dict[str, Any]) -> None:
-        # torch is imported with the first order, while heartbeats already flow.
-        self._do("importing torch")
+        self._import()
         import torch
 
         from dovetail.engines import runner
+        from dovetail.engines.base import Order
         from dovetail.engines.surroundings import Surroundings
         from dovetail.train.ranks import Ranks
-
-        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
-        from dovetail.engines.base import Order
 
         order = from_json(Order, message["order"])
         for stream in (sys.stdout, sys.stderr):
@@ -222,6 +234,18 @@ def _calm(torch: Any, *, threads: int) -> None:
     torch.set_flush_denormal(False)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = False
+
+
+def _settle(log: Path, paths: list[str]) -> None:
+    """Write to a log, and import as one that is started with these paths does."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(opened, descriptor)
+    os.close(opened)
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.path[1:] = [*paths, *(path for path in sys.path[1:] if path not in paths)]
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,47 @@
+"""Workers that start before it is known what they will do: they import torch while somebody reads the workload, which
+most often imports it as well. Only time depends on them. One that is dead by the time it is wanted, or whose libraries
+might have been set up otherwise by what reading changed, is let go, and its engine starts another.
+"""
+
+import contextlib
+
+from dovetail.engines.processes import WorkerProcess
+from dovetail.vocabulary import Cluster
+
+# Each takes some 200 MB and the time of a core for seconds, and a small workload may want none.
+_MOST = 4
+
+
+class Spares:
+    """One worker for each device of this machine, up to four. Whoever makes them closes them.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> with contextlib.closing(Spares(cluster)) as spares:
+    ...     [worker.devices for worker in spares.workers]
+    [('n0:0',), ('n0:1',)]
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.workers: list[WorkerProcess] = []
+        # Where no process can be started, the engine says so when it needs one.
+        with contextlib.suppress(OSError):
+            for device in cluster.devices[:_MOST]:
+                self.workers.append(WorkerProcess((device.name,), cluster=cluster))
+
+    def take(self, cluster: Cluster) -> list[WorkerProcess]:
+        """Those that can serve an engine of this cluster as things are now, its own from here on. The others end."""
+        same = cluster.devices == self.cluster.devices
+        taken = [worker for worker in self.workers if same and worker.is_current]
+        self.workers = [worker for worker in self.workers if worker not in taken]
+        self.close()
+        return taken
+
+    def close(self) -> None:
+        """End those that nobody took."""
+        for worker in self.workers:
+            worker.kill("nobody had work for it")
+            worker.ended(10)
+            worker.channel.close()
+        self.workers.clear()

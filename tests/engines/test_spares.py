@@ -1,0 +1,90 @@
+"""Workers that start before the workload is read: they serve as any other, and nothing else depends on them."""
+
+import contextlib
+import sys
+
+import psutil
+import pytest
+
+from dovetail.engines import LocalEngine, Spares
+from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
+from dovetail.vocabulary import Cluster, Kind
+
+pytestmark = pytest.mark.process
+
+CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+
+
+def numbers(spares):
+    return {worker.devices[0]: worker.process.pid for worker in spares.workers}
+
+
+def train(engine, home, reference):
+    ground = Ground(engine=engine, cluster=CLUSTER, reference=reference, home=home)
+    task = ground.task()
+    order = ground.order(ground.member(task))
+    engine.start(order)
+    events = drain(engine, order)
+    check_ends(order, events)
+    (end,) = ends_of(task, events)
+    return end
+
+
+# None of these has its spares from a fixture: pytest says in the environment where it is, so that changes.
+
+
+def test_one_serves_with_what_can_be_imported_by_then_and_writes_its_engines_log(tmp_path, monkeypatch):
+    spares, home, later = Spares(CLUSTER), tmp_path / "store", tmp_path / "later"
+    first = numbers(spares)
+    later.mkdir()
+    # Beside what a sweep does: a folder of its own to import from, and what scikit-learn sets.
+    (later / "found_later.py").write_text(f"print('imported here')\n{PROGRAM}")
+    monkeypatch.setattr(sys, "path", [str(later), *sys.path])
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    with contextlib.closing(spares), contextlib.closing(LocalEngine(CLUSTER, home=home, spares=spares)) as engine:
+        assert engine.processes() == first
+        assert not spares.workers
+        assert train(engine, home, "found_later:tiny").kind == "finished"
+        assert engine.processes() == first
+    log = home / "logs" / "worker-n0-0.log"
+    assert "imported here" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert not any(map(psutil.pid_exists, first.values()))
+
+
+def test_none_is_taken_whose_libraries_may_have_been_set_up_otherwise(tmp_path, monkeypatch):
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        first = numbers(spares)
+        monkeypatch.setenv("MKL_NUM_THREADS", "7")
+        with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
+            assert not engine.processes()
+            assert not any(map(psutil.pid_exists, first.values()))
+
+
+def test_none_is_taken_from_another_folder_or_for_other_devices(tmp_path, monkeypatch):
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        assert not spares.take(CLUSTER.without(["n0:1"]))
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        monkeypatch.chdir(tmp_path)
+        assert not spares.take(CLUSTER)
+
+
+def test_a_dead_one_is_replaced(tmp_path):
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        dead = spares.workers[0].process
+        dead.kill()
+        dead.wait()
+        with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
+            assert list(engine.processes()) == ["n0:1"]
+            (tmp_path / "tiny.py").write_text(PROGRAM)
+            assert train(engine, tmp_path, f"{tmp_path / 'tiny.py'}:tiny").kind == "finished"
+            assert set(engine.processes()) == {"n0:0", "n0:1"}
+
+
+def test_closed_ones_are_gone():
+    spares = Spares(CLUSTER)
+    first = numbers(spares)
+    assert all(map(psutil.pid_exists, first.values()))
+    spares.close()
+    assert not spares.workers
+    assert not any(map(psutil.pid_exists, first.values()))
