@@ -49,7 +49,9 @@ def read(what: Workload | Callable[[], Workload], *, engine: str) -> Iterator[tu
         yield what(), None
     else:
         with contextlib.closing(Spares(detect())) as spares:
-            yield what(), spares
+            with spares.importing_along():
+                found = what()
+            yield found, spares
 
 
 def check_engine(engine: str) -> None:

@@ -52,7 +52,7 @@ class WorkerProcess(Worker):
             )
             undone.pop_all()
         if log is None:
-            self.send({"do": "import"})
+            self.send({"do": "import", "module": "torch"})
 
     @property
     def is_current(self) -> bool:

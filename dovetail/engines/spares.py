@@ -1,9 +1,16 @@
-"""Workers that start before it is known what they will do: they import torch while somebody reads the workload, which
-most often imports it as well. Only time depends on them. One that is dead by the time it is wanted, or whose libraries
-might have been set up otherwise by what reading changed, is let go, and its engine starts another.
+"""Workers that start before it is known what they will do: they import torch while somebody reads the workload, and
+what that imports from installed packages, for the programs most often import it too. Only time depends on them. One
+that is dead by the time it is wanted, or whose libraries might have been set up otherwise by what reading changed, is
+let go, and its engine starts another.
 """
 
 import contextlib
+import importlib.abc
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from dovetail.engines.processes import WorkerProcess
 from dovetail.vocabulary import Cluster
@@ -30,6 +37,16 @@ class Spares:
             for device in cluster.devices[:_MOST]:
                 self.workers.append(WorkerProcess((device.name,), cluster=cluster))
 
+    @contextlib.contextmanager
+    def importing_along(self) -> Iterator[None]:
+        """Within, what this process imports out of installed packages they import as well."""
+        finder = _Telling(self.workers)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Those that can serve an engine of this cluster as things are now, its own from here on. The others end."""
         same = cluster.devices == self.cluster.devices
@@ -45,3 +62,17 @@ class Spares:
             worker.ended(10)
             worker.channel.close()
         self.workers.clear()
+
+
+class _Telling(importlib.abc.MetaPathFinder):
+    """Finds nothing, and tells of what is looked for inside installed packages. Whatever else is imported may be the
+    user's own, and is not run more often than it has to be."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self._workers = workers
+        self._installed = [sysconfig.get_path(key) for key in ("purelib", "platlib")]
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
+        if path and any(Path(str(folder)).is_relative_to(each) for folder in path for each in self._installed):
+            for worker in self._workers:
+                worker.send({"do": "import", "module": name})

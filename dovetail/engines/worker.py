@@ -10,6 +10,7 @@ died. Orders run on the main thread; a second thread reads the socket, a third s
 import contextlib
 import ctypes
 import gc
+import importlib
 import io
 import json
 import os
@@ -90,23 +91,25 @@ class Worker:
                 case "exit":
                     os._exit(0)  # nothing is left to save, and torch's own teardown takes time
                 case "import":
-                    self._import()
+                    self._import(message["module"])
                 case "settle":
                     _settle(Path(message["log"]), message["paths"])
                 case "order":
                     self._run(message)
 
-    def _import(self) -> None:
-        """What every order needs, while heartbeats already flow."""
+    def _import(self, module: str) -> None:
+        """Something that orders will need, most likely; one that does says what is wrong with it."""
+        with contextlib.suppress(Exception):
+            self._ready()
+            importlib.import_module(module)
+
+    def _ready(self) -> None:
+        """Import what every order needs, while heartbeats already flow."""
         self._do("importing torch")
-        import torch  # noqa: F401
-
-        from dovetail.engines import runner  # noqa: F401
-
-        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
+        import dovetail.engines.runner  # noqa: F401
 
     def _run(self, message: dict[str, Any]) -> None:
-        self._import()
+        self._ready()
         import torch
 
         from dovetail.engines import runner
@@ -114,6 +117,7 @@ class Worker:
         from dovetail.engines.surroundings import Surroundings
         from dovetail.train.ranks import Ranks
 
+        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
         order = from_json(Order, message["order"])
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, Masking):

@@ -92,7 +92,7 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
             cluster.stdin.write("\n")
             cluster.stdin.flush()
             _, said = run.communicate(timeout=120)
-        assert run.returncode == 2
+        assert run.returncode == 2, said
         assert f"the head of the Ray cluster at {address} must answer" in said
         before = states(tmp_path / "store")
         cluster.communicate("\n", timeout=60)

@@ -1,6 +1,7 @@
 """Workers that start before the workload is read: they serve as any other, and nothing else depends on them."""
 
 import contextlib
+import importlib
 import sys
 
 import psutil
@@ -50,6 +51,26 @@ def test_one_serves_with_what_can_be_imported_by_then_and_writes_its_engines_log
     assert "imported here" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
     assert not any(map(psutil.pid_exists, first.values()))
+
+
+def test_they_import_what_reading_imports_from_installed_packages_and_nothing_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("import os, pathlib\npathlib.Path(os.environ['RUNS']).write_text('run')")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "inside.py").write_text("import beside")
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))  # where a spare would leave it, too
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    told = []
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        monkeypatch.setattr(type(spares.workers[0]), "send", lambda worker, message: told.append(message))
+        with spares.importing_along():
+            importlib.import_module("package.inside")
+            for name in ("scipy.cluster.vq", "scipy.cluster"):
+                sys.modules.pop(name, None)
+            importlib.import_module("scipy.cluster.vq")
+        names = [message["module"] for message in told]
+        assert names.count("scipy.cluster.vq") == len(spares.workers)
+        assert not {name.partition(".")[0] for name in names} & {"package", "beside"}
+        assert (tmp_path / "runs").read_text() == "run"
 
 
 def test_none_is_taken_whose_libraries_may_have_been_set_up_otherwise(tmp_path, monkeypatch):
