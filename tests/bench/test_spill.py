@@ -94,21 +94,42 @@ def test_predictions_and_budgets_are_held(bench: ModuleType) -> None:
     assert [bar.met() for bar in bench.kept({"a": figures(budget_bytes=109)}, "a")] == [True, True, False]
 
 
+def gang(seconds: float, *, models: int, predicted: float | None = None, **more: Any) -> dict[str, Any]:
+    forecast = {"step_seconds": predicted or seconds, "device_bytes": 95}
+    return figures(tokens=100 * models, seconds=seconds, forecast=forecast, **more)
+
+
 def test_interleaving_is_compared_with_the_sum_of_each_alone(bench: ModuleType) -> None:
     alone = {f"free, alone {number}": figures(seconds=seconds) for number, seconds in enumerate([1.0, 3.0])}
-    found = {"free, interleaved": figures(tokens_per_second=60.0), **alone}
+    found = {"free, interleaved": gang(5.0, models=3), **alone}
     assert bench.gain(found, "free") == pytest.approx(60.0 / (200 / 4.0))
     assert math.isnan(bench.gain(found, "clipped"))
+
+
+def test_the_way_that_was_predicted_to_be_faster_counts_whatever_was_measured(bench: ModuleType) -> None:
+    alone = {f"free, alone {number}": figures() for number in range(1, 5)}
+    found = {
+        "free, interleaved": gang(4.0, models=4, predicted=4.1),
+        "free, pair 1": gang(2.5, models=2, predicted=1.9),
+        "free, pair 2": gang(2.5, models=2, predicted=1.9),
+        **alone,
+    }
+    assert bench.way_of(found, "free") == "two by two"
+    assert bench.gain(found, "free") == pytest.approx(4 / 5)
+    found["free, pair 2"] = {"failed": "x"}
+    assert bench.way_of(found, "free") == "at once"
+    assert bench.gain(found, "free") == pytest.approx(1.0)
 
 
 def test_clipped_interleaving_may_meet_its_bar_by_gain_or_by_roofline(bench: ModuleType) -> None:
     def met(speed: float, share: float | None) -> bool:
         alone = {f"clipped, alone {number}": figures() for number in range(1, 5)}
-        together = figures(tokens_per_second=speed, of_roofline=share)
+        seconds = 400 / speed
+        together = gang(seconds, models=4, roofline_seconds=share and share * seconds)
         return bool(bench.rows()["interleave"].bars({"clipped, interleaved": together, **alone})[0].met())
 
-    assert met(125.0, None)
-    assert met(110.0, 0.85)
+    assert met(125.5, None)
+    assert met(110.0, 0.855)
     assert not met(124.0, 0.84)
 
 
