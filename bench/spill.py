@@ -4,7 +4,8 @@
 Each part of a row runs in a process of its own, so that host and device memory are really given back between them,
 limited to the row's device budget by torch's allocator. The same model code, batches and first weights everywhere.
 A part's time is one stretch between two synchronized ends of steps; nothing is drained in between, so host updates
-that reach into the next step are under way at both ends, as many at one as at the other.
+that reach into the next step are under way at both ends, as many at one as at the other. Parts that fit into the host
+side by side take turns, since others use the machine too: the median of their stretches counts.
 `--quick` runs the same parts at a toy size, on a CPU too, and writes nothing.
 """
 
@@ -18,10 +19,13 @@ sys.path.insert(0, str(ROOT))  # the device machine has no installed copy
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import resource
 import shutil
+import socket
+import statistics
 import subprocess
 import tempfile
 import time
@@ -46,6 +50,9 @@ RESOURCES = ("compute", "up", "down", "update")
 
 Found = dict[str, Any]
 
+WAYS = {"four at once": 4, "two by two": 2}
+"""How four models may be interleaved, with how many then are together."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
@@ -66,6 +73,8 @@ class Part:
     prefetch: int = 0  # blocks ahead, for the peer; 0 is its own way
     settle: int = 4  # ours knows what it has after three steps
     steps: int = 6
+    beside: str = ""  # parts of one such name are set up at once and take turns
+    turns: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,27 +119,30 @@ def small_budget() -> Row:
 
 
 def together() -> Row:
-    """Four models one after another, each with the whole budget; all interleaved at once; and two by two, which leaves
-    each of them more of the device and the host still something to do. Clipped and not."""
-    common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8)}
+    """Four models interleaved, all at once and two by two, each beside one of them alone with the whole budget, of
+    which four one after another take four times as long. Clipped and not."""
     parts = []
-    for word, clip in (("clipped", 1.0), ("free", None)):
-        gangs = {"interleaved": range(4), "pair 1": range(2), "pair 2": range(2, 4)}
+    for (word, clip), (way, models) in itertools.product({"clipped": 1.0, "free": None}.items(), WAYS.items()):
+        common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8), "clip": clip, "steps": 3, "turns": 7}
+        common["beside"] = f"{word}, {way}"
         parts += [
-            Part(name=f"{word}, {name}", technique="interleave", seeds=seeds, settle=6, clip=clip, **common)
-            for name, seeds in gangs.items()
+            Part(name=f"{word}, {way}", technique="interleave", seeds=range(models), settle=6, **common),
+            Part(name=f"{word}, alone beside {way}", **common),
         ]
-        parts += [Part(name=f"{word}, alone {seed + 1}", seeds=[seed], clip=clip, **common) for seed in range(4)]
-
-    parts.sort(key=lambda part: part.seeds[0])  # should time run out, one of each kind has been measured
 
     def bars(found: dict[str, Found]) -> list[Bar]:
-        either = max(filter(math.isfinite, (gain(found, "clipped") / 1.25, share(found) / 0.85)), default=math.nan)
-        free, way = gain(found, "free"), way_of(found, "free")
+        clipped, free = (gains(found, word) for word in ("clipped", "free"))
+        shares = [over(found[name].get("roofline_seconds"), found[name].get("seconds")) for name in clipped]
+        either = [*(gain / 1.25 for gain in clipped.values()), *(share / 0.85 for share in shares)]
+        best = max(free, key=lambda name: free[name], default="free")
         return [
-            Bar("clipped: gain over 1.25, or share of the roofline over 0.85, the larger", either, least=1.0),
-            Bar(f"free: tokens a second, interleaved {way} over one after another", free, least=1.0),
-            *kept(found, *(part.name for part in parts if part.technique == "interleave" or part.seeds == [0])),
+            Bar(
+                "clipped: gain over 1.25, or share of the roofline over 0.85, the larger",
+                max(filter(math.isfinite, either), default=math.nan),
+                least=1.0,
+            ),
+            Bar(f"{best}: tokens a second over one after another", free.get(best, math.nan), least=1.0),
+            *kept(found, *(part.name for part in parts)),
         ]
 
     return Row(parts=parts, bars=bars)
@@ -171,48 +183,11 @@ def speed(found: dict[str, Found], name: str) -> float:
     return float(found.get(name, {}).get("tokens_per_second", math.nan))
 
 
-WAYS = {"at once": "interleaved", "two by two": "pair"}
-"""How four models may be interleaved, with how its parts are called."""
-
-
-def of_way(found: dict[str, Found], word: str, way: str) -> list[Found]:
-    """The parts of a way, none if one of them failed."""
-    parts = [each for name, each in found.items() if name.startswith(f"{word}, {WAYS[way]}")]
-    return [] if any("failed" in each for each in parts) else parts
-
-
-def way_of(found: dict[str, Found], word: str) -> str:
-    """The way that is predicted to be faster, as a planner would choose it: what was measured has no say."""
-
-    def predicted(way: str) -> float:
-        parts = of_way(found, word, way)
-        return sum(each["forecast"]["step_seconds"] / each["tokens"] for each in parts) / max(1, len(parts))
-
-    known = [way for way in WAYS if of_way(found, word, way)]
-    return min(known, key=predicted, default="at once")
-
-
-def gain(found: dict[str, Found], word: str) -> float:
-    """Interleaved over one after another: what gangs took over the sum of what each took alone."""
-    alone = [each for name, each in found.items() if name.startswith(f"{word}, alone") and "failed" not in each]
-    together = of_way(found, word, way_of(found, word))
-    if not alone or not together:
-        return math.nan
-    return pace(together) / pace(alone)
-
-
-def pace(parts: Sequence[Found]) -> float:
-    """Tokens a second of parts that run one after another."""
-    return float(sum(each["tokens"] for each in parts) / sum(each["seconds"] for each in parts))
-
-
-def share(found: dict[str, Found]) -> float:
-    """The share of the roofline of clipped gangs."""
-    parts = of_way(found, "clipped", way_of(found, "clipped"))
-    rooflines = [each["roofline_seconds"] for each in parts if each.get("roofline_seconds")]
-    if not parts or len(rooflines) < len(parts):
-        return math.nan
-    return float(sum(rooflines) / sum(each["seconds"] for each in parts))
+def gains(found: dict[str, Found], word: str) -> dict[str, float]:
+    """The tokens a second of each way to interleave over those of one alone beside it."""
+    names = [f"{word}, {way}" for way in WAYS]
+    alone = {name: speed(found, name.replace(", ", ", alone beside ")) for name in names}
+    return {name: ratio for name in names if not math.isnan(ratio := speed(found, name) / alone[name])}
 
 
 def kept(found: dict[str, Found], *names: str) -> list[Bar]:
@@ -247,7 +222,7 @@ def main() -> None:
     chosen = read_arguments()
     os.environ.setdefault("COLUMNS", "200")  # a pipe has no width of its own, and 80 columns do not hold the table
     if chosen.part:
-        run_part(Part(**json.loads(chosen.part)), Path(chosen.json_out))
+        run_part(Part(**json.loads(chosen.part)), Path(chosen.json_out), socket.socket(fileno=chosen.channel))
     if not chosen.quick and not torch.cuda.is_available():
         raise SystemExit("a row must run on a machine with a CUDA device; this one has none. Use --quick.")
     row = rows()[chosen.row]
@@ -275,6 +250,7 @@ def read_arguments() -> argparse.Namespace:
     arguments.add_argument("--knobs", type=json.loads, default={}, metavar="JSON", help="more knobs for ours")
     arguments.add_argument("--part", help=argparse.SUPPRESS)  # a Part as JSON: this process measures it and ends
     arguments.add_argument("--json-out", help=argparse.SUPPRESS)
+    arguments.add_argument("--channel", type=int, help=argparse.SUPPRESS)  # whose words are turns
     chosen = arguments.parse_args()
     if not (chosen.row or chosen.part):
         arguments.error(f"ROW must be one of {', '.join(rows())}")
@@ -310,6 +286,7 @@ def tiny(part: Part) -> Part:
         batch=2,
         chunk_tokens=32,
         steps=2,
+        turns=min(2, part.turns),
         precision=part.precision if cuda else "fp32",  # a CPU without bf16 units takes minutes for bf16
         knobs=part.knobs | shrunk,
     )
@@ -319,11 +296,15 @@ def measure_all(parts: Sequence[Part], chosen: argparse.Namespace) -> dict[str, 
     """What each part gave; a part that fails leaves the others alone."""
     found: dict[str, Found] = {}
     ends = time.monotonic() + COMMAND_SECONDS
-    for part in parts:
+    groups = [list(group) for _, group in itertools.groupby(parts, key=lambda part: part.beside or part.name)]
+    for group in groups:
         left = ends - time.monotonic()
-        limit = left if part is parts[-1] else min(left, PART_SECONDS)
-        found[part.name] = {"name": part.name, **(descend if part.deepest else spawn)(part, limit_seconds=limit)}
-        print(summary(found[part.name]), flush=True)
+        limit = left if group is groups[-1] else min(left, PART_SECONDS)
+        (alone,) = group if len(group) == 1 else (None,)
+        each = [descend(alone, limit_seconds=limit)] if alone and alone.deepest else in_turn(group, limit_seconds=limit)
+        for part, gave in zip(group, each, strict=True):
+            found[part.name] = {"name": part.name, **gave}
+            print(summary(found[part.name]), flush=True)
         if out := os.environ.get("OUT"):  # what is there comes back even if the command is stopped
             Path(out, f"spill-{chosen.row}-parts.json").write_text(json.dumps(found, indent=2) + "\n")
     return found
@@ -337,22 +318,71 @@ def summary(one: Found) -> str:
     return f"{one['name']}: {words} {one['set_up_seconds']:.0f} s, busy {one['busy']}, predicted {one['forecast']}"
 
 
-def spawn(part: Part, *, limit_seconds: float) -> Found:
-    """Measure a part in a fresh process."""
+def in_turn(parts: Sequence[Part], *, limit_seconds: float) -> list[Found]:
+    """Measure parts that are set up at once: turn by turn, each in a fresh process."""
     if limit_seconds < 1:
-        return {"failed": "the parts before it left no time"}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "found.json")
-        words = ["--part", json.dumps(dataclasses.asdict(part), default=list), "--json-out", str(out)]
+        return [{"failed": "the parts before it left no time"} for _ in parts]
+    ends = time.monotonic() + limit_seconds
+    with contextlib.ExitStack() as stack:
+        started: list[Started] = []
+        for part in parts:
+            started.append(stack.enter_context(contextlib.closing(Started(part))))
+            started[-1].hear(ends)  # one after another: what setting up takes for a while may not fit twice
+        for _ in range(max(part.turns for part in parts)):
+            for one in started:
+                one.take_turn(ends)
+        return [one.finish(ends) for one in started]
+
+
+class Started:
+    """A part under way in a process of its own: each word to it is a turn, and it answers when that is over."""
+
+    def __init__(self, part: Part) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._out = Path(self._folder.name, "found.json")
+        self._channel, theirs = socket.socketpair()
+        words = ["--part", json.dumps(dataclasses.asdict(part), default=list), "--json-out", str(self._out)]
+        words += ["--channel", str(theirs.fileno())]
         command = [sys.executable, str(Path(__file__).resolve()), *words]
+        with theirs:
+            self._process = subprocess.Popen(command, env=surroundings(), pass_fds=[theirs.fileno()])
+        self._late = False
+
+    def hear(self, ends: float) -> bool:
+        """Wait until it is ready or has had its turn; False where it has ended, or time has."""
+        self._channel.settimeout(max(0.1, ends - time.monotonic()))
         try:
-            done = subprocess.run(command, env=surroundings(), timeout=limit_seconds, check=False)
+            return bool(self._channel.recv(1))
+        except TimeoutError:
+            self._late = True
+            return False
+        except OSError:
+            return False
+
+    def take_turn(self, ends: float) -> None:
+        """One stretch of its steps."""
+        with contextlib.suppress(OSError):
+            self._channel.sendall(b"t")
+            self.hear(ends)
+
+    def finish(self, ends: float) -> Found:
+        """What it gave."""
+        self._channel.close()
+        try:
+            code = self._process.wait(timeout=max(0.1, 0.1 if self._late else ends - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return {"failed": f"not done after {limit_seconds:.0f} s"}
-        if not out.exists():
-            because = ": killed, most often for want of host memory" if done.returncode == -9 else ""
-            return {"failed": f"ended with {done.returncode}{because}"}
-        return dict(json.loads(out.read_text()))
+            return {"failed": "not done in time"}
+        if not self._out.exists():
+            because = ": killed, most often for want of host memory" if code == -9 else ""
+            return {"failed": f"ended with {code}{because}"}
+        return dict(json.loads(self._out.read_text()))
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
 
 
 def descend(part: Part, *, limit_seconds: float) -> Found:
@@ -363,7 +393,7 @@ def descend(part: Part, *, limit_seconds: float) -> Found:
     ends, asked, note = time.monotonic() + limit_seconds, part.depth, ""
     part = dataclasses.replace(part, depth=asked or bound(part))
     while True:
-        found = spawn(part, limit_seconds=ends - time.monotonic())
+        (found,) = in_turn([part], limit_seconds=ends - time.monotonic())
         found["note"] = f"{part.depth} blocks{note}"
         fewer = math.ceil(found.get("wanting_bytes", 0) / (BYTES_EACH * sizes(part)[1]))
         if "wanting_bytes" not in found or asked or part.depth <= fewer:
@@ -450,10 +480,10 @@ class Live:
     session: Any = None
 
 
-def run_part(part: Part, out: Path) -> None:
+def run_part(part: Part, out: Path, channel: socket.socket) -> None:
     """Measure, write, and end this process."""
     try:
-        found = measure(part)
+        found = measure(part, channel)
     except Exception as error:  # whatever it is, the other parts are still worth their table
         if not isinstance(error, TechniqueRefused):  # which says all there is to say
             traceback.print_exc()
@@ -472,30 +502,37 @@ def refusal(error: BaseException | None) -> Found:
     return {"wanting_bytes": needed - free} if needed else {}
 
 
-def measure(part: Part) -> Found:
-    """Set up, settle, and time one stretch of steps."""
+def measure(part: Part, channel: socket.socket) -> Found:
+    """Set up, settle, and time a stretch of steps for each word on the channel."""
     device = prepare(part)
     used, began = host_bytes(), time.perf_counter()
     with contextlib.ExitStack() as stack:
         live = fsdp2(part, device, stack) if part.technique == "fsdp2" else session(part, device)
         losses = [live.advance() for _ in range(part.settle - 1)]
         forecast = forecast_of(live.session)
-        losses.append(live.advance())  # asking drained the updates: another step, and they are under way again
-        synchronize(device)
         if hasattr(live.session, "forget_rates"):
             live.session.forget_rates()  # the roofline is that of the steps that are timed
-        ready = time.perf_counter()
-        losses += [live.advance() for _ in range(part.steps)]
-        synchronize(device)
-        seconds = (time.perf_counter() - ready) / part.steps
-        held = memory(part, device, used_before=used)
-        if hasattr(live.session, "drain"):
-            live.session.drain()  # a background update that failed shows here
+        set_up, held, stretches = time.perf_counter() - began, host_bytes() - used, []
+        channel.sendall(b"r")
+        while channel.recv(1):
+            losses.append(live.advance())  # nothing was under way: another step, and updates are again
+            synchronize(device)
+            ready = time.perf_counter()
+            losses += [live.advance() for _ in range(part.steps)]
+            synchronize(device)
+            stretches.append((time.perf_counter() - ready) / part.steps)
+            # The machine's memory is counted, and what is set up beside this part would be.
+            held = held if part.beside else host_bytes() - used
+            if hasattr(live.session, "drain"):
+                live.session.drain()  # others have their turn; and a background update that failed shows here
+            channel.sendall(b"t")
+        seconds = statistics.median(stretches)
         busy = busy_of(live.session)
         return {
             **rates(part, live, seconds=seconds, busy=busy),
-            **held,
-            "set_up_seconds": ready - began,
+            **memory(part, device, held=held),
+            "stretches": stretches,
+            "set_up_seconds": set_up,
             "forecast": forecast,
             "busy": busy,
             "losses": finite([torch.stack([loss.float().cpu() for loss in each]).mean().item() for each in losses]),
@@ -592,7 +629,7 @@ def rates(part: Part, live: Live, *, seconds: float, busy: dict[str, float]) -> 
     }
 
 
-def memory(part: Part, device: torch.device, *, used_before: int) -> Found:
+def memory(part: Part, device: torch.device, *, held: int) -> Found:
     """What the part held at most on the device, set-up included, and what it holds on the host."""
     cuda = device.type == "cuda"
     return {
@@ -601,7 +638,7 @@ def memory(part: Part, device: torch.device, *, used_before: int) -> Found:
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else None,
         # Pinned pages may be missing from a process's own count; the machine's holds them.
-        "host_bytes": host_bytes() - used_before,
+        "host_bytes": held,
         "resident_set_bytes": psutil.Process().memory_info().rss,
         "peak_resident_set_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

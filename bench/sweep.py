@@ -49,6 +49,7 @@ def measure(name: str, *, rounds: int, quick: bool) -> dict[str, Any]:
     """Every way `rounds` times, in turn; medians."""
     steps = "60" if quick else "4000"
     environment = os.environ | {"DOVETAIL_BENCH_STEPS": steps}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once, not in every process
     path = str(HERE / "sweeps" / f"{name}.py")
     found: dict[str, list[float]] = {"dovetail": [], "one after another": [], "two at a time": []}
     trained: dict[str, list[float]] = {"one": [], "two": []}

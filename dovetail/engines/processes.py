@@ -51,8 +51,8 @@ class WorkerProcess(Worker):
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
             undone.pop_all()
-        if log is None:
-            self.send({"do": "import", "module": "torch"})
+        if log is None:  # the first optimizer that is made imports this, for a second
+            self.send({"do": "import", "module": "torch._dynamo"})
 
     @property
     def is_current(self) -> bool:

@@ -1,7 +1,6 @@
 """The bench of spilled training: its rows, its bars, and its parts at a toy size."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -54,13 +53,16 @@ def test_ours_the_peer_and_resident_training_take_the_same_steps(tmp_path: Path)
 
 
 @pytest.mark.process
-def test_four_models_interleave(tmp_path: Path) -> None:
-    done = run("interleave", "--quick", "--only", "clipped, interleaved", OUT=str(tmp_path))
+def test_models_interleave_turn_by_turn_beside_one_alone(tmp_path: Path) -> None:
+    done = run("interleave", "--quick", "--only", "two by two", OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    (part,) = _parts(tmp_path, "interleave").values()
-    assert part["models"] == 4
-    assert part["forecast"]["step_seconds"] > 0
-    assert part["losses"][-1] < part["losses"][0]
+    parts = _parts(tmp_path, "interleave")
+    assert [part["models"] for part in parts.values()] == [2, 1, 2, 1]
+    for part in parts.values():
+        assert len(part["stretches"]) == 2
+        assert part["forecast"]["step_seconds"] > 0
+        assert part["losses"][-1] < part["losses"][0]
+    assert "free, two by two: tokens a second over one after another" in done.stdout
 
 
 @pytest.mark.process
@@ -94,42 +96,37 @@ def test_predictions_and_budgets_are_held(bench: ModuleType) -> None:
     assert [bar.met() for bar in bench.kept({"a": figures(budget_bytes=109)}, "a")] == [True, True, False]
 
 
-def gang(seconds: float, *, models: int, predicted: float | None = None, **more: Any) -> dict[str, Any]:
-    forecast = {"step_seconds": predicted or seconds, "device_bytes": 95}
-    return figures(tokens=100 * models, seconds=seconds, forecast=forecast, **more)
+def ways(word: str, at_once: float, by_two: float, **more: Any) -> dict[str, Any]:
+    speeds = {"four at once": at_once, "two by two": by_two}
+    alone = {f"{word}, alone beside {way}": figures() for way in speeds}
+    return alone | {f"{word}, {way}": figures(tokens_per_second=speed, **more) for way, speed in speeds.items()}
 
 
-def test_interleaving_is_compared_with_the_sum_of_each_alone(bench: ModuleType) -> None:
-    alone = {f"free, alone {number}": figures(seconds=seconds) for number, seconds in enumerate([1.0, 3.0])}
-    found = {"free, interleaved": gang(5.0, models=3), **alone}
-    assert bench.gain(found, "free") == pytest.approx(60.0 / (200 / 4.0))
-    assert math.isnan(bench.gain(found, "clipped"))
+def test_interleaving_is_compared_with_one_alone_beside_it(bench: ModuleType) -> None:
+    found = ways("free", 90.0, 101.0)
+    found["free, alone beside four at once"] = figures(tokens_per_second=60.0)
+    assert bench.gains(found, "free") == {"free, four at once": pytest.approx(1.5), "free, two by two": 1.01}
+    del found["free, alone beside two by two"]
+    assert list(bench.gains(found, "free")) == ["free, four at once"]
+    assert not bench.gains(found, "clipped")
 
 
-def test_the_way_that_was_predicted_to_be_faster_counts_whatever_was_measured(bench: ModuleType) -> None:
-    alone = {f"free, alone {number}": figures() for number in range(1, 5)}
-    found = {
-        "free, interleaved": gang(4.0, models=4, predicted=4.1),
-        "free, pair 1": gang(2.5, models=2, predicted=1.9),
-        "free, pair 2": gang(2.5, models=2, predicted=1.9),
-        **alone,
-    }
-    assert bench.way_of(found, "free") == "two by two"
-    assert bench.gain(found, "free") == pytest.approx(4 / 5)
-    found["free, pair 2"] = {"failed": "x"}
-    assert bench.way_of(found, "free") == "at once"
-    assert bench.gain(found, "free") == pytest.approx(1.0)
+def test_free_interleaving_must_be_no_slower_in_its_better_way(bench: ModuleType) -> None:
+    def bar(*speeds: float) -> Any:
+        return bench.rows()["interleave"].bars(ways("free", *speeds))[1]
+
+    assert bar(90.0, 101.0).met()
+    assert bar(90.0, 101.0).name.startswith("free, two by two")
+    assert not bar(99.0, 95.0).met()
 
 
 def test_clipped_interleaving_may_meet_its_bar_by_gain_or_by_roofline(bench: ModuleType) -> None:
     def met(speed: float, share: float | None) -> bool:
-        alone = {f"clipped, alone {number}": figures() for number in range(1, 5)}
-        seconds = 400 / speed
-        together = gang(seconds, models=4, roofline_seconds=share and share * seconds)
-        return bool(bench.rows()["interleave"].bars({"clipped, interleaved": together, **alone})[0].met())
+        found = ways("clipped", speed, speed, roofline_seconds=share)
+        return bool(bench.rows()["interleave"].bars(found)[0].met())
 
-    assert met(125.5, None)
-    assert met(110.0, 0.855)
+    assert met(125.0, None)
+    assert met(110.0, 0.85)
     assert not met(124.0, 0.84)
 
 
@@ -140,13 +137,14 @@ def test_the_deepest_model_is_the_deepest_not_refused(
     part = bench.rows()["largest"].parts[0]
     block = bench.sizes(part)[1]
 
-    def spawn(tried: Any, *, limit_seconds: float) -> dict[str, Any]:
+    def in_turn(parts: list[Any], *, limit_seconds: float) -> list[dict[str, Any]]:
+        (tried,) = parts
         if tried.depth > limit:
             wanting = int((tried.depth - limit - 0.5) * block * bench.BYTES_EACH)
-            return {"failed": "needs more; there is less", "wanting_bytes": wanting}
-        return {"depth": tried.depth}
+            return [{"failed": "needs more; there is less", "wanting_bytes": wanting}]
+        return [{"depth": tried.depth}]
 
-    monkeypatch.setattr(bench, "spawn", spawn)
+    monkeypatch.setattr(bench, "in_turn", in_turn)
     found = bench.descend(part, limit_seconds=60.0)
     assert found["depth"] == limit
     assert found["note"].startswith(f"{limit} blocks; ")
@@ -155,7 +153,7 @@ def test_the_deepest_model_is_the_deepest_not_refused(
 
 def test_a_depth_that_was_asked_for_is_tried_alone(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     part = bench.dataclasses.replace(bench.rows()["largest"].parts[0], depth=99)
-    monkeypatch.setattr(bench, "spawn", lambda part, limit_seconds: {"failed": "no", "wanting_bytes": 1})
+    monkeypatch.setattr(bench, "in_turn", lambda parts, limit_seconds: [{"failed": "no", "wanting_bytes": 1}])
     assert bench.descend(part, limit_seconds=60.0)["note"] == "99 blocks"
 
 
