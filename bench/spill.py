@@ -73,6 +73,7 @@ class Part:
     prefetch: int = 0  # blocks ahead, for the peer; 0 is its own way
     settle: int = 4  # ours knows what it has after three steps
     steps: int = 6
+    warm: int = 1  # steps before each stretch, until as many updates reach into the next step as ever will
     beside: str = ""  # parts of one such name are set up at once and take turns
     turns: int = 1
 
@@ -123,7 +124,7 @@ def together() -> Row:
     which four one after another take four times as long. Clipped and not."""
     parts = []
     for (word, clip), (way, models) in itertools.product({"clipped": 1.0, "free": None}.items(), WAYS.items()):
-        common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8), "clip": clip, "steps": 3, "turns": 7}
+        common: dict[str, Any] = {"size": "1.4b", "knobs": budget(8), "clip": clip, "warm": 3, "turns": 5}
         common["beside"] = f"{word}, {way}"
         parts += [
             Part(name=f"{word}, {way}", technique="interleave", seeds=range(models), settle=6, **common),
@@ -515,7 +516,7 @@ def measure(part: Part, channel: socket.socket) -> Found:
         set_up, held, stretches = time.perf_counter() - began, host_bytes() - used, []
         channel.sendall(b"r")
         while channel.recv(1):
-            losses.append(live.advance())  # nothing was under way: another step, and updates are again
+            losses += [live.advance() for _ in range(part.warm)]  # nothing was under way: now updates are again
             synchronize(device)
             ready = time.perf_counter()
             losses += [live.advance() for _ in range(part.steps)]
