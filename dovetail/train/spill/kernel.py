@@ -53,9 +53,9 @@ def load() -> ctypes.CDLL | None:
             return None
     library.crew_gather.restype = ctypes.c_void_p
     library.crew_gather.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    library.crew_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-    library.crew_dismiss.argtypes = [ctypes.c_void_p]
-    library.crew_update.restype = library.crew_dismiss.restype = None
+    library.crew_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    library.crew_wait.argtypes = library.crew_dismiss.argtypes = [ctypes.c_void_p]
+    library.crew_update.restype = library.crew_wait.restype = library.crew_dismiss.restype = None
     return library
 
 
@@ -102,7 +102,7 @@ def stretch(
 
 
 class Crew:
-    """Threads that share each update, bound to `cores` where these are given. One caller at a time."""
+    """Threads that share each update, bound to `cores` where these are given. One caller after another is served."""
 
     def __init__(self, threads: int, cores: Sequence[int] | None = None) -> None:
         library = load()
@@ -112,10 +112,17 @@ class Crew:
         if not self._crew:
             raise DovetailError(f"the host's updates must have threads of their own; {threads} could not be started.")
 
-    def update(self, stretches: Sequence[Stretch]) -> None:
-        """Carry these out; others may use the interpreter meanwhile."""
+    def update(self, stretches: Sequence[Stretch]) -> tuple[float, float]:
+        """Carry these out; others may use the interpreter meanwhile. Gives from when until when they were."""
         assert self._crew, "a crew that was dismissed does nothing more"
-        self._library.crew_update(self._crew, (Stretch * len(stretches))(*stretches), len(stretches))
+        times = (ctypes.c_double * 2)()
+        self._library.crew_update(self._crew, (Stretch * len(stretches))(*stretches), len(stretches), times)
+        return times[0], times[1]
+
+    def wait(self) -> None:
+        """Until what it carries out is nearly done, or there is nothing."""
+        assert self._crew, "a crew that was dismissed does nothing more"
+        self._library.crew_wait(self._crew)
 
     def dismiss(self) -> None:
         """End the threads. May be called twice."""

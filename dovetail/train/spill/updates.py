@@ -72,7 +72,9 @@ class Job:
     is_expected: bool = False
 
 
-_Landed = tuple[int, int, int, Job, Callable[[], None]]
+_Run = Callable[[], tuple[float, float]]
+"""Carries out a job; gives from when until when it was, which is less than the caller waits."""
+_Landed = tuple[int, int, int, Job, _Run]
 
 
 def _crew(threads: int) -> kernel.Crew:
@@ -95,7 +97,9 @@ def _blamed_on(job: Job) -> Iterator[None]:
 class HostUpdates:
     """Threads that carry out jobs. `submit`, `finish` and `drain` are called from the threads that train.
 
-    The kernel has a crew of its own; what torch does, one more thread does.
+    The kernel has a crew of its own; what torch does, one more thread does. Two threads hand jobs to the crew: while
+    one's is carried out, the other chooses the next, late, and stands in line with it. One alone would have to come by
+    Python's lock between two jobs, for which the threads that train let it wait, and the crew would idle as long.
     """
 
     def __init__(self, *, threads: int, use_kernel: bool) -> None:
@@ -110,10 +114,11 @@ class HostUpdates:
         self._closed, self._error = False, None
         self._busy_seconds, self._updated = 0.0, 0
         self._disk_seconds, self._disk_bytes = 0.0, 0
-        self._working, self._since = 0, 0.0
+        self._busy_until = 0.0
+        self._choosing = threading.Lock()
         self._crew = _crew(threads) if self._use_kernel else None
         self._threads = [threading.Thread(target=self._land, daemon=True)]
-        queues = [self._landed_for_torch, *([self._landed] if self._crew else [])]
+        queues = [self._landed_for_torch, *([self._landed] * 2 if self._crew else [])]
         self._threads += [threading.Thread(target=self._work, args=(queue,), daemon=True) for queue in queues]
         for thread in self._threads:
             thread.start()
@@ -166,7 +171,7 @@ class HostUpdates:
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
             self._disk_seconds, self._disk_bytes = 0.0, 0
-            self._since = time.perf_counter()
+            self._busy_until = time.perf_counter()
 
     def close(self) -> None:
         """End the threads; what has not begun is dropped."""
@@ -216,19 +221,29 @@ class HostUpdates:
             job.expected(job.segment, job.optimizer)
 
     def _work(self, landed: "list[_Landed]") -> None:
+        choosing = self._choosing if landed is self._landed else contextlib.nullcontext()
         with self._failing():
             while True:
-                with self.changed:
-                    self.changed.wait_for(lambda: landed or self._closed)
-                    if self._closed:
-                        return
-                    *_, job, run = heapq.heappop(landed)
-                with _blamed_on(job), self._timed(job):
-                    run()
-                    job.finished(job.segment, job.optimizer)
-                with self.changed:
-                    self._done(job)
-                self._expect_next()
+                with choosing:
+                    if landed is self._landed and self._crew is not None:
+                        self._crew.wait()
+                    with self.changed:
+                        self.changed.wait_for(lambda: landed or self._closed or self.failed)
+                        if self._closed or self.failed:
+                            return
+                        *_, job, run = heapq.heappop(landed)
+                    if job.disk_bytes:  # nobody chooses meanwhile: that would be in memory beside it
+                        self._carry_out(job, run)
+                if not job.disk_bytes:
+                    self._carry_out(job, run)
+
+    def _carry_out(self, job: Job, run: _Run) -> None:
+        with _blamed_on(job):
+            self._count_in(job, *run())
+            job.finished(job.segment, job.optimizer)
+        with self.changed:
+            self._done(job)
+        self._expect_next()
 
     def _done(self, job: Job) -> None:
         job.segment.done += 1
@@ -243,28 +258,21 @@ class HostUpdates:
                 self._error = error
                 self.changed.notify_all()
 
-    @contextlib.contextmanager
-    def _timed(self, job: Job) -> Iterator[None]:
-        """Within, a job is carried out. One on disk takes the disk's time, which says nothing of the host's."""
-        began, in_memory = time.perf_counter(), not job.disk_bytes
+    def _count_in(self, job: Job, began: float, ended: float) -> None:
+        """A job was carried out. One on disk takes the disk's time, which says nothing of the host's."""
         with self.changed:
-            if in_memory and not self._working:
-                self._since = began
-            self._working += in_memory
-        yield
-        with self.changed:
-            self._working -= in_memory
             if job.disk_bytes:
-                self._disk_seconds += time.perf_counter() - began
+                self._disk_seconds += ended - began
                 self._disk_bytes += job.disk_bytes
                 return
-            if not self._working:
-                self._busy_seconds += time.perf_counter() - self._since
+            # Torch's jobs and the kernel's go on side by side.
+            self._busy_seconds += max(0.0, ended - max(began, self._busy_until))
+            self._busy_until = max(ended, self._busy_until)
             self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
 
     # What a job does
 
-    def _with_kernel(self, job: Job) -> Callable[[], None]:
+    def _with_kernel(self, job: Job) -> _Run:
         segment, scale = job.segment, job.scale() if job.scale else 1.0
         assert segment.travel is not None
         options = {
@@ -307,8 +315,8 @@ def _gradients(job: Job) -> Iterator[tuple[Entry, torch.Tensor]]:
 
 
 @torch.no_grad()
-def _with_torch(job: Job) -> None:
-    segment = job.segment
+def _with_torch(job: Job) -> tuple[float, float]:
+    segment, began = job.segment, time.perf_counter()
     assert segment.travel is not None
     if not job.added_up:
         assert segment.gradients is not None
@@ -319,6 +327,7 @@ def _with_torch(job: Job) -> None:
         for entry in segment.trainable:
             if entry.dtype != entry.master.dtype:
                 entry.view(segment.travel).copy_(entry.master)
+    return began, time.perf_counter()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +73,70 @@ def test_two_jobs_of_one_segment_given_at_once_are_both_done(use_kernel: bool) -
     assert done
     for parameter, value in zip(model.parameters(), before, strict=True):
         assert torch.allclose(parameter, value - 0.1, atol=1e-6)
+
+
+def jobs_of(model: nn.Module, *, zeros: Any = torch.zeros_like) -> list[Job]:
+    """One job for each layer, whose gradients have landed."""
+    segments = cut(model, limit_bytes=1, fixed_bytes=0, precision="fp32", device=CPU)
+    whole, found = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0), []
+    for segment in segments:
+        segment.travel = torch.zeros(segment.travel_bytes, dtype=torch.uint8)
+        segment.gradients = torch.zeros(segment.gradient_bytes, dtype=torch.uint8)
+        for entry in segment.entries:
+            entry.view(segment.gradients).fill_(1.0)
+        optimizer = part(whole, segment)
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        found.append(
+            Job(
+                segment=segment,
+                optimizer=optimizer,
+                landed=Mark(is_past=True),
+                present=segment.trainable,
+                groups=groups,
+                round=0,
+                zeros=zeros,
+            )
+        )
+    return found
+
+
+def test_jobs_that_stand_in_line_are_each_done_once_while_python_is_busy() -> None:
+    model = nn.Sequential(*(nn.Linear(width, 300) for width in (300,) * 12))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    jobs, updates = jobs_of(model), HostUpdates(threads=3, use_kernel=True)
+    done: list[int] = []
+    for job in jobs:
+        job.finished = lambda segment, optimizer: done.append(segment.index)
+        updates.submit(job)
+    ends_at = time.monotonic() + 0.3
+    while time.monotonic() < ends_at:  # holds the interpreter's lock as long as it may
+        pass
+    finished = ends(lambda: updates.drain([job.segment for job in jobs]), within=20.0)
+    rates = updates.rates()
+    updates.close()
+    assert finished
+    assert sorted(done) == list(range(12))
+    assert rates["update_parameters_per_second"] > 0
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        assert torch.allclose(parameter, value - 0.1, atol=1e-6)
+
+
+def test_after_a_job_that_failed_none_is_done_and_all_can_be_closed() -> None:
+    jobs, updates = (
+        jobs_of(nn.Sequential(*(nn.Linear(2, 2) for _ in range(6)))),
+        HostUpdates(threads=3, use_kernel=True),
+    )
+
+    def fail(segment: LiveSegment, optimizer: torch.optim.Optimizer) -> None:
+        raise ArithmeticError("this one fails")
+
+    jobs[0].finished = fail
+    updates.submit(jobs[0])
+    with pytest.raises(ArithmeticError, match="this one fails"):
+        updates.finish(jobs[0].segment)
+    with pytest.raises(ArithmeticError, match="this one fails"):
+        updates.submit(jobs[1])
+    assert ends(updates.close, within=10.0)
 
 
 def test_a_process_may_end_with_updates_under_way() -> None:
