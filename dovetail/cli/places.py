@@ -30,7 +30,8 @@ def place(
     """
     check_engine(engine)
     if engine == "local":
-        yield spares.cluster if spares else detect(), functools.partial(LocalEngine, spares=spares)
+        # Again where it was for the spares: what reads a workload may choose among the devices.
+        yield detect(), functools.partial(LocalEngine, spares=spares)
         return
     from dovetail.engines.ray import RayEngine, connected, survey
 

@@ -67,6 +67,7 @@ def controlling(
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
         with _writing(home):
             engine = make(cluster, home=home, silence_seconds=silence_seconds)
+        stack.callback(engine.close)  # it may have workers; once more below, so that they end before the lock does
         server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.note))
@@ -142,6 +143,8 @@ def plan(
         imagine = parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here
         asked = wish.check_cluster(imagine, names)
         if isinstance(cluster, str) and is_elsewhere(asked, here):
+            if spares is not None:  # what they import would disturb the measuring
+                spares.close()
             here = _rated(here, store=store)
         controller = stack.enter_context(
             controlling(undated, cluster=here, make=make, home=home, settings=Settings(), planner=planner)

@@ -108,7 +108,7 @@ def _enter(folder: Path) -> None:
     """Let plain imports find what lies in `folder`: programs of two folders may each have a `model.py` beside them,
     and one worker may run both."""
     others = _ASIDE.keys() - {folder}
-    within = tuple(f"{other}{os.sep}" for other in others)
+    within = tuple(os.path.join(other, "") for other in others)
     for name, module in list(sys.modules.items()) if others else ():
         # Thousands of modules are elsewhere; to take each one's path apart would take a tenth of a second.
         if not str(getattr(module, "__file__", None)).startswith(within):

@@ -15,8 +15,8 @@ from dovetail.engines.workers import Worker, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
-# What reading a workload may change without a worker that started before it being another: paths are told to it, and
-# scikit-learn sets the others when it is imported, there as here.
+# What reading a workload may change without a worker that started before it being another: it is told, and the last two
+# scikit-learn sets when it is imported, for libraries that come with it.
 _HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
@@ -52,7 +52,7 @@ class WorkerProcess(Worker):
             )
             undone.pop_all()
         if log is None:  # the first optimizer that is made imports this, for a second
-            self.send({"do": "import", "module": "torch._dynamo"})
+            self.suggest("torch._dynamo")
 
     @property
     def is_current(self) -> bool:
@@ -64,8 +64,16 @@ class WorkerProcess(Worker):
     def settle(self, log: Path) -> None:
         """Write to this log from now on, and import from where this process can by now."""
         self.log, self.heard_at = log, time.monotonic()
-        paths = _environment(self.devices, self._cluster)["PYTHONPATH"].split(os.pathsep)
-        self.send({"do": "settle", "log": str(log), "paths": paths})
+        now = _environment(self.devices, self._cluster)
+        variables = {name: now[name] for name in _HARMLESS & now.keys()}
+        self.send(
+            {"do": "settle", "log": str(log), "paths": now["PYTHONPATH"].split(os.pathsep), "variables": variables}
+        )
+
+    def suggest(self, module: str) -> None:
+        """Import this, if there is time; a worker that does not listen misses it."""
+        with contextlib.suppress(OSError):  # so short a line is sent whole or not at all
+            self.channel.send(dumps({"do": "import", "module": module}).encode() + b"\n", socket.MSG_DONTWAIT)
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
         """Hand it an order."""

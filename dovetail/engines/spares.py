@@ -5,7 +5,9 @@ let go, and its engine starts another.
 """
 
 import contextlib
+import functools
 import importlib.abc
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,7 @@ class Spares:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self.cluster, self._paths = cluster, set(sys.path)
         self.workers: list[WorkerProcess] = []
         # Where no process can be started, the engine says so when it needs one.
         with contextlib.suppress(OSError):
@@ -49,7 +51,7 @@ class Spares:
 
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Those that can serve an engine of this cluster as things are now, its own from here on. The others end."""
-        same = cluster.devices == self.cluster.devices
+        same = cluster.devices == self.cluster.devices and not _shadowing(self._paths)
         taken = [worker for worker in self.workers if same and worker.is_current]
         self.workers = [worker for worker in self.workers if worker not in taken]
         self.close()
@@ -69,10 +71,28 @@ class _Telling(importlib.abc.MetaPathFinder):
     user's own, and is not run more often than it has to be."""
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
-        self._workers = workers
-        self._installed = [sysconfig.get_path(key) for key in ("purelib", "platlib")]
+        self._workers, self._process = workers, os.getpid()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
-        if path and any(Path(str(folder)).is_relative_to(each) for folder in path for each in self._installed):
+        if os.getpid() != self._process or name.endswith("__main__"):  # of a fork, or run and not imported
+            return
+        if path and any(Path(str(folder)).is_relative_to(each) for folder in path for each in _installed()):
             for worker in self._workers:
-                worker.send({"do": "import", "module": name})
+                worker.suggest(name)
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sysconfig.get_path(key) for key in ("purelib", "platlib")))
+
+
+def _shadowing(paths: set[str]) -> bool:
+    """Whether a module was imported from a folder that is none of these and stands before an installed one of its name,
+    which others, without that folder, may have imported instead."""
+    for name, module in list(sys.modules.items()):
+        folder = os.path.dirname(getattr(module, "__file__", None) or "")
+        if "." in name or not {folder, os.path.dirname(folder)} & set(sys.path) - paths:
+            continue
+        if any(os.path.exists(os.path.join(each, name + end)) for each in _installed() for end in ("", ".py")):
+            return True
+    return False

@@ -82,24 +82,22 @@ class Worker:
         self._noticed, self._beats = False, threading.Event()
 
     def main(self) -> None:
-        """Until the engine says exit or goes away."""
+        """Until the engine says exit or goes away, which `_read` hears."""
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         while True:
             message = self._orders.get()
             match message["do"]:
-                case "exit":
-                    os._exit(0)  # nothing is left to save, and torch's own teardown takes time
                 case "import":
                     self._import(message["module"])
                 case "settle":
-                    _settle(Path(message["log"]), message["paths"])
+                    _settle(Path(message["log"]), message["paths"], message["variables"])
                 case "order":
                     self._run(message)
 
     def _import(self, module: str) -> None:
-        """Something that orders will need, most likely; one that does says what is wrong with it."""
-        with contextlib.suppress(Exception):
+        """Something that orders will need, most likely; one that does says what is wrong with it, if it ends here."""
+        with contextlib.suppress(BaseException):
             self._ready()
             importlib.import_module(module)
 
@@ -153,10 +151,14 @@ class Worker:
                         self._stop_reason = message["reason"]
                 elif message["do"] == "acknowledge":
                     self._acknowledged[message["task"]] = message["step"]
+                elif message["do"] == "exit":  # before whatever is still to be imported; nothing is left to save
+                    break
                 else:
-                    self._current = message.get("order", {}).get("name", "")
+                    if message["do"] == "order":
+                        self._current = message["order"]["name"]
                     self._orders.put(message)
-        os._exit(0)  # the engine is gone: whatever runs here has nobody to report to
+        # The engine says so, or is gone: whatever runs here has nobody to report to. torch's own teardown takes time.
+        os._exit(0)
 
     def _beat(self) -> None:
         idle = Idle()
@@ -240,15 +242,16 @@ def _calm(torch: Any, *, threads: int) -> None:
     torch.backends.cudnn.deterministic = False
 
 
-def _settle(log: Path, paths: list[str]) -> None:
-    """Write to a log, and import as one that is started with these paths does."""
+def _settle(log: Path, paths: list[str], variables: dict[str, str]) -> None:
+    """Write to a log, and import as one that is started with these paths and variables does."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(opened, descriptor)
     os.close(opened)
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.update(variables)
+    importlib.invalidate_caches()  # a folder that was not there may be now
     sys.path[1:] = [*paths, *(path for path in sys.path[1:] if path not in paths)]
 
 

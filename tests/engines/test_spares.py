@@ -2,14 +2,18 @@
 
 import contextlib
 import importlib
+import signal
 import sys
 
 import psutil
 import pytest
 
+from dovetail.cli.verbs import run
+from dovetail.describe import grid
 from dovetail.engines import LocalEngine, Spares
+from dovetail.store import ControllerLock
 from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
-from dovetail.vocabulary import Cluster, Kind
+from dovetail.vocabulary import Cluster, Kind, StoreBusy
 
 pytestmark = pytest.mark.process
 
@@ -61,15 +65,14 @@ def test_they_import_what_reading_imports_from_installed_packages_and_nothing_of
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     told = []
     with contextlib.closing(Spares(CLUSTER)) as spares:
-        monkeypatch.setattr(type(spares.workers[0]), "send", lambda worker, message: told.append(message))
+        monkeypatch.setattr(type(spares.workers[0]), "suggest", lambda worker, name: told.append(name))
         with spares.importing_along():
             importlib.import_module("package.inside")
             for name in ("scipy.cluster.vq", "scipy.cluster"):
                 sys.modules.pop(name, None)
             importlib.import_module("scipy.cluster.vq")
-        names = [message["module"] for message in told]
-        assert names.count("scipy.cluster.vq") == len(spares.workers)
-        assert not {name.partition(".")[0] for name in names} & {"package", "beside"}
+        assert told.count("scipy.cluster.vq") == len(spares.workers)
+        assert not {name.partition(".")[0] for name in told} & {"package", "beside"}
         assert (tmp_path / "runs").read_text() == "run"
 
 
@@ -88,6 +91,47 @@ def test_none_is_taken_from_another_folder_or_for_other_devices(tmp_path, monkey
     with contextlib.closing(Spares(CLUSTER)) as spares:
         monkeypatch.chdir(tmp_path)
         assert not spares.take(CLUSTER)
+
+
+def test_none_is_taken_where_a_module_of_the_users_has_the_name_of_an_installed_one(tmp_path, monkeypatch):
+    (tmp_path / "tabulate_here.py").write_text("")
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for shadow, taken in (("tabulate_here", 2), ("scipy", 0)):
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+        with contextlib.closing(Spares(CLUSTER)) as spares:
+            monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+            hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == shadow}
+            importlib.import_module(shadow)
+            found = spares.take(CLUSTER)
+            sys.modules.pop(shadow)
+            sys.modules.update(hidden)
+            assert len(found) == taken
+            spares.workers += found
+
+
+def test_one_that_does_not_listen_holds_up_nobody():
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        deaf = spares.workers[0]
+        deaf.process.send_signal(signal.SIGSTOP)
+        for number in range(20_000):
+            deaf.suggest(f"package.module_{number}")
+
+
+def test_one_that_is_still_importing_ends_by_itself_when_told(tmp_path):
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        engine = LocalEngine(CLUSTER, home=tmp_path, spares=spares)
+        (process, *_) = [worker.process for worker in engine._workers.values()]
+        engine.close()
+        assert process.returncode == 0
+
+
+def test_workers_end_where_the_store_is_held_by_another(tmp_path):
+    before = set(psutil.Process().children())
+    with ControllerLock(tmp_path), pytest.raises(StoreBusy):
+        run(lambda: grid("dovetail.testing.programs:dropout", seed=[0], steps=9), store=tmp_path, progress=False)
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_dead_one_is_replaced(tmp_path):

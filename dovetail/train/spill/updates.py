@@ -28,6 +28,8 @@ Groups = Sequence[Mapping[str, Any]]
 
 # So many jobs are told that they come next.
 _AHEAD = 2
+# So many jobs may be told of out of order.
+_SPANS = 8
 
 
 def part(optimizer: torch.optim.Optimizer, segment: LiveSegment) -> torch.optim.Optimizer:
@@ -114,6 +116,7 @@ class HostUpdates:
         self._closed, self._error = False, None
         self._busy_seconds, self._updated = 0.0, 0
         self._disk_seconds, self._disk_bytes = 0.0, 0
+        self._spans: list[tuple[float, float]] = []
         self._busy_until = 0.0
         self._choosing = threading.Lock()
         self._crew = _crew(threads) if self._use_kernel else None
@@ -160,6 +163,7 @@ class HostUpdates:
         """How fast updates were while any went on, since `forget_rates`: parameters a second of those in memory, bytes
         a second, read and written, of those on disk."""
         with self.changed:
+            self._settle_spans(0)
             found = {
                 "update_parameters_per_second": (self._updated, self._busy_seconds),
                 "disk_bytes_per_second": (2 * self._disk_bytes, self._disk_seconds),
@@ -171,6 +175,7 @@ class HostUpdates:
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
             self._disk_seconds, self._disk_bytes = 0.0, 0
+            self._spans.clear()
             self._busy_until = time.perf_counter()
 
     def close(self) -> None:
@@ -239,8 +244,9 @@ class HostUpdates:
 
     def _carry_out(self, job: Job, run: _Run) -> None:
         with _blamed_on(job):
-            self._count_in(job, *run())
+            began, ended = run()
             job.finished(job.segment, job.optimizer)
+            self._count_in(job, began, time.perf_counter() if job.disk_bytes else ended)  # that writes, too
         with self.changed:
             self._done(job)
         self._expect_next()
@@ -265,10 +271,17 @@ class HostUpdates:
                 self._disk_seconds += ended - began
                 self._disk_bytes += job.disk_bytes
                 return
-            # Torch's jobs and the kernel's go on side by side.
+            heapq.heappush(self._spans, (began, ended))
+            self._settle_spans(_SPANS)
+            self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
+
+    def _settle_spans(self, left: int) -> None:
+        """Add up the earliest spans, but for so many: torch's and the kernel's go on side by side, and who is told of
+        its end first may have begun last."""
+        while len(self._spans) > left:
+            began, ended = heapq.heappop(self._spans)
             self._busy_seconds += max(0.0, ended - max(began, self._busy_until))
             self._busy_until = max(ended, self._busy_until)
-            self._updated += sum(entry.master.numel() for entry in job.present) if job.last else 0
 
     # What a job does
 
