@@ -34,7 +34,7 @@ def tiny(width=16, seed=0):
     )
 
 
-workload = dt.grid(tiny, seed=[0, 1], steps=8_000)
+workload = dt.grid(tiny, seed=[0, 1], steps=STEPS)
 """
 
 CLUSTER = """
@@ -52,7 +52,7 @@ cluster.shutdown()
 
 
 def test_an_engine_that_is_none_is_refused(tmp_path):
-    (tmp_path / "sweep.py").write_text(SWEEP)
+    (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", "8"))
     found = CliRunner().invoke(app, ["run", str(tmp_path / "sweep.py"), "--engine", "slurm", "--store", str(tmp_path)])
     assert found.exit_code == 2
     assert "the engine must be one of local, ray, got 'slurm'" in found.output
@@ -77,8 +77,10 @@ def states(store):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
-def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypatch):
-    (tmp_path / "sweep.py").write_text(SWEEP)
+# The longer one trains when the head is missed, half a minute after its death; the shorter is done by then.
+@pytest.mark.parametrize(("steps", "codes"), [(100_000, {2}), (8_000, {0, 2})])
+def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypatch, steps, codes):
+    (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", str(steps)))
     (tmp_path / "token").write_text("0123456789abcdef" * 4)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
@@ -92,9 +94,9 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
             cluster.stdin.write("\n")
             cluster.stdin.flush()
             _, said = run.communicate(timeout=120)
-        assert run.returncode == 2, said
-        assert f"the head of the Ray cluster at {address} must answer" in said
-        before = states(tmp_path / "store")
+        assert run.returncode in codes, said
+        assert run.returncode == 0 or f"the head of the Ray cluster at {address} must answer" in said
+        before, code = states(tmp_path / "store"), run.returncode
         cluster.communicate("\n", timeout=60)
     for store in ("store", "undisturbed"):
         with dovetail(tmp_path, "--store", store) as run:
@@ -106,4 +108,5 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
         assert all(torch.equal(tensor, expected[name].tensors[key]) for key, tensor in state.tensors.items())
     with Store(tmp_path / "store") as opened:
         events = [event for _, event in opened.events()]
-    assert any(event.kind == "lost" and event.data["reason"] == "its controller ended" for event in events)
+    lost = [event for event in events if event.kind == "lost" and event.data["reason"] == "its controller ended"]
+    assert bool(lost) == (code == 2)

@@ -6,6 +6,7 @@ node, so that all devices of a gang are there when it starts, and no other job o
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from dovetail.engines.workers import Worker, WorkerEngine, cores_of
 from dovetail.vocabulary import Cluster, DovetailError, Event, dumps, to_json
 
 RESERVE_SECONDS = 60.0
+CLOSE_SECONDS = 10.0
 # What belongs to one machine or to Ray itself does not travel with the rest of the environment.
 _STAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "SSH_", "XDG_")
 
@@ -52,15 +54,20 @@ class RayEngine(WorkerEngine):
         """End all workers, their hosts, and the reservation."""
         if not self._watch.silent(self._silence_seconds):
             super().close()
-        # With its head gone Ray answers no more: hosts end by themselves when nobody asks for their news.
-        if not self._watch.silent(self._silence_seconds):
-            for link in self._links.values():
-                link.end()
-            for group in self._groups.values():
-                self._ray.util.remove_placement_group(group)
+            # With its head gone, which nobody may have noticed yet, Ray answers no more and ends this process after a
+            # minute: hosts end by themselves when nobody asks for their news.
+            giving_back = threading.Thread(target=self._give_back, daemon=True)
+            giving_back.start()
+            giving_back.join(CLOSE_SECONDS)
         self._links.clear()
         self._groups.clear()
         self._watch.close()
+
+    def _give_back(self) -> None:
+        for link in list(self._links.values()):
+            link.end()
+        for group in list(self._groups.values()):
+            self._ray.util.remove_placement_group(group)
 
     def _reserve(self) -> None:
         from ray.util.placement_group import placement_group
