@@ -20,7 +20,7 @@ from dovetail.train import INTERLEAVE, RESIDENT, SPILL, SessionMember, Training
 from dovetail.train import interleave as interleave_module
 from dovetail.train.interleave import InterleaveSession, Turnstile
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
-from tests.train.spill.towers import Tower, squared, training
+from tests.train.spill.towers import Precise, Tower, squared, training
 
 CPU = torch.device("cpu")
 PATIENCE = interleave_module._PATIENCE
@@ -53,6 +53,19 @@ def test_a_gang_trains_as_its_members_would_alone(budget: int) -> None:
         state = gang.state(number)
         for name, tensor in one.state().tensors.items():
             assert torch.equal(state.tensors[name], tensor), (names[number], name)
+    gang.close()
+
+
+def test_a_gang_computes_in_full_where_a_program_does() -> None:
+    def build() -> Training:
+        return training(Precise(), precision="bf16")
+
+    members = [programs.fresh(build, seed=seed) for seed in range(2)]
+    gang = INTERLEAVE.open(members, device=CPU, threads=1, knobs={"device_bytes": 1 << 14, "depth": 1})
+    alone = [RESIDENT.open([programs.fresh(build, seed=seed)], device=CPU, threads=1) for seed in range(2)]
+    for _ in range(3):
+        found = [float(report.loss) for report in gang.advance(range(2))]
+        assert found == [float(one.advance()[0].loss) for one in alone]
     gang.close()
 
 

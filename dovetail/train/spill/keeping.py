@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from dovetail.plan.predict.spill import Layout, Segment, layout
+from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.machinery import Room
 from dovetail.train.spill.memory import HostMemory
 from dovetail.train.spill.placing import Placing
 from dovetail.train.spill.refusals import slot_bytes_each
-from dovetail.train.spill.segments import LiveSegment
+from dovetail.train.spill.segments import Entry, LiveSegment
 
 # How many streamed segments are on the device at once, until times are known.
 _DEPTH = 3
@@ -44,7 +44,7 @@ class Keeping:
         self._sums, self._holds = accumulate > 1, holds
         self._slot_bytes = slot_bytes_each(optimizer)
         self._host_budget = knobs.host_budget()
-        self.depth = knobs.depth or _DEPTH
+        self.depth, self.least_depth = knobs.depth or _DEPTH, 1
         self.layout = self._lay_out(knobs.device_budget(device))
 
     placing: Placing
@@ -91,6 +91,28 @@ class Keeping:
             if not segment.kept:
                 self.placing.to_device(segment, self._parts.get(segment))
 
+    def in_full(self, segment: LiveSegment, entry: Entry) -> None:
+        """This parameter travels as it is. Whoever calls furnishes the arenas again, or lets the segment stay."""
+        self.placing.release(segment)
+        entry.dtype = entry.master.dtype
+        segment.lay_out()
+        put = self.placing.to_device if segment.kept else self.placing.to_host
+        put(segment, self._parts.get(segment))
+
+    def can_deepen(self) -> bool:
+        """Whether the budget has room for one more streamed segment. What work takes is not in it."""
+        try:
+            self._lay_out(self._knobs.device_budget(self._device), depth=self.depth + 1)
+        except DoesNotFit:
+            return False
+        return self.depth < sum(not segment.kept for segment in self.segments)
+
+    def deepen(self, *, settled: bool) -> None:
+        """Room for one more streamed segment, from now on. As `begin`, before anything was settled."""
+        self.depth = self.least_depth = self.depth + 1
+        self.layout = self._lay_out(self._knobs.device_budget(self._device))
+        self._place_all(self.layout.kept if settled else self._least())
+
     def loose(self) -> list[LiveSegment]:
         """What stays and need not."""
         return [segment for segment in self.segments if segment.kept and not segment.fixed]
@@ -101,14 +123,14 @@ class Keeping:
         for segment in loose[len(loose) // 2 :]:
             self.placing.to_host(segment, self._parts.get(segment))
 
-    def _lay_out(self, device_bytes: int) -> Layout:
+    def _lay_out(self, device_bytes: int, *, depth: int | None = None) -> Layout:
         return layout(
             self.records(),
             device_bytes=device_bytes,
             host_bytes=self._host_budget,
             disk_bytes=self._knobs.disk_bytes,
             working_bytes=0,
-            depth=self.depth,
+            depth=depth or self.depth,
             holds_gradients=self._holds,
         )
 

@@ -46,7 +46,7 @@ class Entry:
     leaf: nn.Parameter
     dtype: torch.dtype
     """As which it travels."""
-    offset: int
+    offset: int = 0
     """Where it lies in its segment's travelling bytes."""
     gradient: torch.Tensor | None = None
     """What backward left on the device, of a segment kept there, until its update."""
@@ -71,9 +71,9 @@ class LiveSegment:
     name: str
     modules: list[nn.Module]
     entries: list[Entry]
-    fixed: bool
-    travel_bytes: int
-    gradient_bytes: int
+    fixed: bool = False
+    travel_bytes: int = dataclasses.field(init=False)
+    gradient_bytes: int = dataclasses.field(init=False)
     kept: bool = False
     travel: torch.Tensor | None = None
     """On the host, pinned, where it streams; on the device where it is kept."""
@@ -86,6 +86,19 @@ class LiveSegment:
     submitted: int = 0
     done: int = 0
     """How many jobs of the host's it was given, and how many are over."""
+
+    def __post_init__(self) -> None:
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Give each entry its place among the travelling bytes."""
+        self.travel_bytes = self.gradient_bytes = 0
+        for entry in self.entries:
+            entry.offset = self.travel_bytes
+            end = entry.offset + entry.master.numel() * entry.dtype.itemsize
+            self.travel_bytes = aligned(end)
+            if entry.trains:
+                self.gradient_bytes = aligned(end)
 
     @property
     def pending(self) -> int:
@@ -130,17 +143,15 @@ def cut(
     segments: list[LiveSegment] = []
     for name, modules, own in _merged(list(_subtrees("", model, limit_bytes))):
         entries: list[Entry] = []
-        offset = 0
         # Trainable ones first, so that gradients are a front part of the same layout.
         for parameter in sorted(own, key=lambda parameter: (not parameter.requires_grad, numbers[parameter])):
             dtype = travel_dtype(parameter, places[parameter], precision)
             leaf = nn.Parameter(placeholder(parameter, dtype, device), requires_grad=parameter.requires_grad)
-            entries.append(Entry(names[parameter], numbers[parameter], parameter, leaf, dtype, offset))
-            offset = aligned(offset + parameter.numel() * dtype.itemsize)
-        ends = [entry.offset + entry.master.numel() * entry.dtype.itemsize for entry in entries if entry.trains]
+            entries.append(Entry(names[parameter], numbers[parameter], parameter, leaf, dtype))
         called = [module for module in modules if module is not None]
-        fixed = offset < fixed_bytes or len(called) < len(modules)
-        segments.append(LiveSegment(len(segments), name, called, entries, fixed, offset, aligned(max(ends, default=0))))
+        segment = LiveSegment(len(segments), name, called, entries)
+        segment.fixed = segment.travel_bytes < fixed_bytes or len(called) < len(modules)
+        segments.append(segment)
     return segments
 
 

@@ -21,12 +21,13 @@ from dovetail.train.spill.keeping import Keeping
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.machinery import Machinery, Room
 from dovetail.train.spill.parking import Parking
-from dovetail.train.spill.segments import LiveSegment, prepare
+from dovetail.train.spill.segments import Entry, LiveSegment, prepare
 from dovetail.train.spill.spilled import Spilled
 from dovetail.train.spill.stepping import Stepping
-from dovetail.train.spill.streaming import Itinerary, UsedWhileAway
+from dovetail.train.spill.streaming import Itinerary, NoRoom, UsedWhileAway
 from dovetail.train.spill.timing import Timing
 from dovetail.train.spill.updates import part
+from dovetail.train.spill.watching import UsedInFull
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.vocabulary.units import show_bytes
 
@@ -237,10 +238,10 @@ class SpillSession(LoopSession):
         while True:
             try:
                 return super().evaluate()
-            except UsedWhileAway as error:
-                read = error.segment
+            except (UsedWhileAway, UsedInFull) as error:
+                better = self._answer(error)
             self._spilled.abandon()
-            self._keep_always(read)
+            better()
 
     # A step
 
@@ -268,12 +269,12 @@ class SpillSession(LoopSession):
         while True:
             try:
                 return self._step_once(batches, holds=first or self._waits)
-            except UsedWhileAway as error:
+            except (UsedWhileAway, UsedInFull) as error:
                 if not first:
                     raise
-                better = functools.partial(self._keep_always, error.segment)
-            except torch.OutOfMemoryError:
-                rung = self._next_rung()
+                better = self._answer(error)
+            except torch.OutOfMemoryError as error:
+                rung = self._deeper() if first and isinstance(error, NoRoom) else self._next_rung()
                 has_buffers = any(True for _ in self._training.model.buffers())
                 if rung is None or self._stepping.has_changed or (has_buffers and not first):
                     raise
@@ -281,6 +282,20 @@ class SpillSession(LoopSession):
             # Not within `except`, where the error keeps everything alive that the failed attempt had made.
             self._abandon(before)
             better()
+
+    def _answer(self, error: UsedWhileAway | UsedInFull) -> Callable[[], None]:
+        """What to do where weights were used otherwise than they lie."""
+        if isinstance(error, UsedInFull):
+            return functools.partial(self._travel_in_full, error.segment, error.entry)
+        return functools.partial(self._keep_always, error.segment)
+
+    def _travel_in_full(self, segment: LiveSegment, entry: Entry) -> None:
+        """Autocast is off where it is used: what autocast would have made of it is not what it must be."""
+        self.drain()
+        self._keeping.in_full(segment, entry)
+        if not self._owns_machinery:  # a gang's arenas are everybody's, and this no longer fits for certain
+            self._keeping.always({segment})
+        self._refurnish()
 
     def _keep_always(self, read: LiveSegment) -> None:
         """It is read by others than its own modules, and so may be those that nobody called: they stay."""
@@ -332,7 +347,7 @@ class SpillSession(LoopSession):
     def _settle(self) -> None:
         """The first step has shown what work takes: keep on the device what fits beside it."""
         self._synchronize()
-        self._keeping.depth = self._knobs.depth or self._fitting_depth()
+        self._keeping.depth = max(self._keeping.least_depth, self._knobs.depth or self._fitting_depth())
         over = self._working_bytes + self.device_bytes - self._budget
         if over > 0:
             self._need_less(over)
@@ -397,6 +412,15 @@ class SpillSession(LoopSession):
         if self._spilled.parking is None and self._device.type == "cuda":
             return self._park
         return None
+
+    def _deeper(self) -> Callable[[], None] | None:
+        """What to do where more segments are in use at once than there is room for, as within a checkpoint of the
+        program's own around several of them."""
+        return self._deepen if self._owns_machinery and self._keeping.can_deepen() else None
+
+    def _deepen(self) -> None:
+        self._keeping.deepen(settled=self._settled)
+        self._refurnish()
 
     def _recompute(self) -> None:
         self._spilled.recompute = True

@@ -49,6 +49,7 @@ class Spilled:
         """Where inputs of recomputed segments wait; None: on the device."""
         self._streamer, self._itinerary = streamer, itinerary
         self._complete_with, self._turnstile, self._norms = complete, turnstile, norms
+        self._half_inputs = half_inputs
         self._slots: dict[LiveSegment, Slot] = {}
         self._arrived: dict[LiveSegment, list[Entry]] = {}
         self._entered: dict[LiveSegment, int] = {}  # how often, in this microbatch's forward
@@ -74,7 +75,7 @@ class Spilled:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
             if watching:
-                stack.enter_context(Watching(self.segments, runs=lambda segment: self._running[segment] > 0))
+                stack.enter_context(Watching(self.segments, runs=self._runs, autocast=not self._half_inputs))
             yield
 
     def begin(self, *, last: bool) -> None:
@@ -163,6 +164,9 @@ class Spilled:
         if type(found) in (tuple, list):
             return type(found)(self._own(value) for value in found)
         return {key: self._own(value) for key, value in found.items()} if type(found) is dict else found
+
+    def _runs(self, segment: LiveSegment) -> bool:
+        return self._running[segment] > 0
 
     def _is_recomputed(self) -> bool:
         """Whether a checkpoint of the program's own is around, forward or when it is computed again: once is enough."""

@@ -52,6 +52,10 @@ class UsedWhileAway(Exception):
         self.segment = segment
 
 
+class NoRoom(torch.OutOfMemoryError):
+    """The segments in use at once are more than there is streaming room for."""
+
+
 class Itinerary:
     """The order in which one model's step entered its segments, as the last step went."""
 
@@ -216,7 +220,7 @@ class Streamer:
         if slot is None:
             victim = self._victim(touched=True)
             if victim is None:
-                raise torch.OutOfMemoryError(
+                raise NoRoom(
                     f"the segments in use at once must fit the device's streaming room of "
                     f"{show_bytes(self.travel.size)}; all of it is in use. Allow more device memory."
                 )

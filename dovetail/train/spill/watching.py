@@ -1,16 +1,18 @@
 """Who reads the weights of a segment without calling it.
 
 A streamed weight is where it should be only while its segment's modules run. A program may read it elsewhere, and where
-autograd does not keep what was read, nothing else would notice: the number read may be an old one.
+autograd does not keep what was read, nothing else would notice: the number read may be an old one. And a program may
+switch autocast off around a layer whose weights travel as autocast would have them.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from dovetail.train.nested import tensors_in
-from dovetail.train.spill.segments import LiveSegment
+from dovetail.train.spill.segments import Entry, LiveSegment
 from dovetail.train.spill.streaming import UsedWhileAway
 
 # Properties that give a tensor's values; the others (shape, dtype, device) only say something about it.
@@ -22,16 +24,25 @@ _QUESTIONS = {
 }
 
 
+class UsedInFull(Exception):
+    """A weight that travels in less than its own precision is used where autocast is off."""
+
+    def __init__(self, segment: LiveSegment, entry: Entry) -> None:
+        super().__init__(f"{entry.name!r} must be as precise as it is; it is used where autocast is off.")
+        self.segment, self.entry = segment, entry
+
+
 class Watching(TorchFunctionMode):
-    """Within, reading a streamed weight while its segment does not run raises `UsedWhileAway`.
+    """Within, reading a streamed weight while its segment does not run raises `UsedWhileAway`, and with `autocast`,
+    using one that is rounded already where that is off raises `UsedInFull`.
 
     It looks at every call of torch's, so it is for first steps and evaluations.
     """
 
-    def __init__(self, segments: list[LiveSegment], *, runs: Callable[[LiveSegment], bool]) -> None:
+    def __init__(self, segments: list[LiveSegment], *, runs: Callable[[LiveSegment], bool], autocast: bool) -> None:
         super().__init__()
-        self._owners = {id(entry.leaf): segment for segment in segments for entry in segment.entries}
-        self._runs = runs
+        self._owners = {id(entry.leaf): (segment, entry) for segment in segments for entry in segment.entries}
+        self._runs, self._autocast = runs, autocast
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -39,9 +50,14 @@ class Watching(TorchFunctionMode):
         """Look at what a call is given, and let it be."""
         if not _only_asks(func):
             for tensor in tensors_in((args, kwargs)):
-                segment = self._owners.get(id(tensor))
-                if segment is not None and not segment.kept and not self._runs(segment):
+                segment, entry = self._owners.get(id(tensor), (None, None))
+                if segment is None or entry is None:
+                    continue
+                if not segment.kept and not self._runs(segment):
                     raise UsedWhileAway(segment)
+                rounded = self._autocast and entry.dtype != entry.master.dtype
+                if rounded and not torch.is_autocast_enabled(entry.leaf.device.type):
+                    raise UsedInFull(segment, entry)
         return func(*args, **(kwargs or {}))
 
 

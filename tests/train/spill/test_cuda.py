@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from dovetail.testing import programs
 from dovetail.train import INTERLEAVE, RESIDENT, SPILL, Session, SessionMember, Training
@@ -41,8 +42,8 @@ class Tower(nn.Module):
         return found
 
 
-def tower(**options: Any) -> Training:
-    model = Tower()
+def tower(model: nn.Module | None = None, **options: Any) -> Training:
+    model = model or Tower()
     batches = [(torch.randn(64, WIDTH), torch.randn(64, 1)) for _ in range(4)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     return Training(
@@ -90,6 +91,38 @@ def _clean() -> Any:
     yield
     gc.collect()
     torch.cuda.empty_cache()
+
+
+class Careful(Tower):
+    """Computes a part in full precision, and the rest under checkpoints of its own around two blocks each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precise = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", enabled=False):
+            x = self.precise(x.float())
+        for first, second in zip(self.blocks[::2], self.blocks[1::2], strict=True):
+            x = checkpoint(lambda y, a=first, b=second: b(a(y)), x, use_reentrant=False)
+        found: torch.Tensor = self.head(x)
+        return found
+
+
+def test_a_program_that_is_precise_and_recomputes_by_itself() -> None:
+    def build() -> Training:
+        return tower(Careful(), precision="bf16")
+
+    resident = RESIDENT.open([programs.fresh(build)], device=device(), threads=4)
+    knobs = {"device_bytes": 2 * TIGHT, "depth": 1}
+    spilled = SPILL.open([programs.fresh(build)], device=device(), threads=4, knobs=knobs)
+    for _ in range(10):
+        expected, found = resident.advance(), spilled.advance()
+    assert sum(not segment.kept for segment in spilled.segments) >= 2
+    assert float(found[0].loss) == pytest.approx(float(expected[0].loss), rel=1e-2)
+    assert _distance(spilled, resident) < 1e-4
+    spilled.close()
+    resident.close()
 
 
 def test_what_is_kept_is_updated_as_resident_would() -> None:

@@ -11,16 +11,20 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
-from dovetail.train import Training
+from dovetail.testing import programs
+from dovetail.train import SPILL, Training
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 from tests.train.spill.towers import (
+    CPU,
     Build,
+    Precise,
     Tower,
     assert_trains_as_resident,
     resident,
     run,
     spilled,
     squared,
+    streaming,
     training,
 )
 
@@ -327,19 +331,6 @@ class _Squashing(nn.Module):
         return found
 
 
-class Precise(Towering):
-    """Computes a part in full precision, whatever is around."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.precise = linear()
-
-    def before(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", enabled=False):
-            found: torch.Tensor = self.precise(x.float())
-        return found
-
-
 class Attention(nn.MultiheadAttention):
     """The user's own of torch's."""
 
@@ -451,7 +442,6 @@ CASES: dict[str, tuple[Callable[[], Made], dict[str, Any]]] = {
     "alternating, accumulated": (lambda: training(Alternating(), accumulate=2, clip_norm=1e9), {}),
     "attention of the user's own": (Attending, {}),
     "checkpoints of several segments": (Blocks, {"depth": 3}),
-    "checkpoints of several segments in little room": (Blocks, {"depth": 1}),
     "complex": (lambda: nn.Sequential(linear(), Complex(), Tower(2)), {}),
     "counts calls": (lambda: nn.Sequential(*(Counted() for _ in range(10)), linear(outputs=1)), LARGE),
     "counts calls, recomputed": (
@@ -477,13 +467,13 @@ CASES: dict[str, tuple[Callable[[], Made], dict[str, Any]]] = {
     "reading": (Reading, {}),
     "reads before it calls": (Early, {}),
     "reads when it is over": (Late, {"depth": 3}),
+    "precise inside autocast, recomputed": (lambda: training(Precise(), precision="bf16"), {"recompute": True}),
     "recurrent": (Recurrent, {}),
     "recurrent, recomputed": (Recurrent, {"recompute": True}),
     "sparse matrix": (Graph, {}),
     "transformer layer of the user's own": (Transforming, {}),
     "twice": (Twice, {}),
     "twice, recomputed": (Twice, {"recompute": True, "depth": 2}),
-    "twice, recomputed in little room": (Twice, {"recompute": True, "depth": 1}),
     "two parents": (Shared, {}),
 }
 # Those that nobody could blame spill for refusing, with the reason.
@@ -494,25 +484,11 @@ REFUSABLE = {
     "in place, recomputed",
     "normalised by hooks",
     "penalty on weights",
-    "precise inside autocast",
     "pruned",
 }
-# Why some do not train as they should, yet.
-_HELD = "what is computed again is held until its gradients are there: that may be more at once than there is room for"
-FAILING: dict[str, str] = {
-    "checkpoints of several segments in little room": _HELD,
-    "precise inside autocast": "a linear layer's weights travel in bf16 though this one computes in fp32",
-    "twice, recomputed in little room": _HELD,
-}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.xfail(strict=True, reason=FAILING[case])) if case in FAILING else case
-        for case in sorted(CASES)
-    ],
-)
+@pytest.mark.parametrize("case", sorted(CASES))
 def test_it_trains_as_resident_or_says_why_not(case: str) -> None:
     make, knobs = CASES[case]
     build = of(make)
@@ -523,6 +499,35 @@ def test_it_trains_as_resident_or_says_why_not(case: str) -> None:
         stack.callback(session.close)
         assert any(not segment.kept for segment in session.segments) or case == "list of parameters"
         assert_trains_as_resident(session, build)
+
+
+# What is computed again is held until its gradients are there, and may be more at once than there was room for.
+HOLDING: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
+    "checkpoints of several segments": (Blocks, {}),
+    "twice, recomputed": (Twice, {"recompute": True}),
+}
+
+
+@pytest.mark.parametrize("case", sorted(HOLDING))
+def test_more_held_at_once_than_there_was_room_for_gets_room(case: str) -> None:
+    make, knobs = HOLDING[case]
+    build = of(make)
+    with streaming():
+        member = programs.fresh(build)
+        session = SPILL.open([member], device=CPU, threads=1, knobs={"device_bytes": 8 << 10, "depth": 1, **knobs})
+        before = session.room.depth
+        assert_trains_as_resident(session, build)
+        assert session.room.depth > before == 1
+        session.close()
+
+
+@pytest.mark.parametrize("case", sorted(HOLDING))
+def test_more_held_at_once_than_the_budget_allows_is_out_of_memory(case: str) -> None:
+    make, knobs = HOLDING[case]
+    session = spilled(of(make), **knobs)
+    with pytest.raises(torch.OutOfMemoryError, match="streaming room"):
+        session.advance()
+    session.close()
 
 
 @pytest.mark.parametrize(
@@ -539,6 +544,21 @@ def test_evaluating_gives_what_resident_gives(make: Callable[[], nn.Module]) -> 
         assert session.evaluate() == expected.evaluate()
         session.advance()
         expected.advance()
+    session.close()
+
+
+def test_what_only_evaluating_computes_in_full_is_precise() -> None:
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        with torch.autocast("cpu", enabled=False):
+            return {"mean": float(model.layers[2](torch.ones(8, 8)).mean())}  # type: ignore[index, operator, union-attr]
+
+    def build() -> Training:
+        return training(Tower(), precision="bf16", evaluate=evaluate)
+
+    expected, session = resident(build), spilled(build)
+    for _ in range(3):
+        assert session.evaluate() == expected.evaluate()
+        assert float(session.advance()[0].loss) == float(expected.advance()[0].loss)
     session.close()
 
 

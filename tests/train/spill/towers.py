@@ -35,6 +35,19 @@ class Tower(nn.Module):
         return found
 
 
+class Precise(Tower):
+    """Computes a part in full precision, whatever is around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precise = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            x = self.precise(x.float())
+        return super().forward(x)
+
+
 def training(
     model: nn.Module, *, width: int = WIDTH, optimizer: Any = None, batches: int = 4, **others: Any
 ) -> Training:
