@@ -83,6 +83,9 @@ class Store:
         soundness.keep_copy(self._connection, self.home)
 
     def _damage(self) -> str:
+        assert self.home is not None
+        if (self.home / soundness.COPY).exists() and not (self.home / soundness.FILE).exists():
+            return f"{soundness.FILE} is missing"
         try:
             self._connect(True)
             self._migrate(True)
@@ -210,7 +213,8 @@ class Store:
         """Close the database. May be called twice."""
         if self._writes:
             assert self.home is not None
-            soundness.keep_copy(self._connection, self.home)
+            if not soundness.damage(self._connection):  # what rots while it is open must not reach the copy
+                soundness.keep_copy(self._connection, self.home)
             self._writes = False
         self._connection.close()
 
@@ -231,7 +235,7 @@ class Store:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
         for seal, *values in found:
-            if seal is not None and soundness.checksum(*(values[:-1] if number else values)) != seal:
+            if not soundness.matches(seal, values[:-1] if number else values):
                 raise StoreError(
                     f"the store at {self.home} must be as it was written; a row of its table {table} does not match "
                     f"its checksum. 'dovetail run' falls back to the last copy that was whole."
@@ -253,8 +257,8 @@ def _insert(table: str) -> str:
 
 
 def _number(value: float) -> float | None:
-    """SQLite keeps NaN as NULL."""
-    return None if value != value else float(value)
+    """As SQLite keeps it: NaN as NULL, and zero without its sign, which would not match its checksum."""
+    return None if value != value else float(value) + 0.0
 
 
 def _free_bytes(home: Path) -> int:

@@ -6,15 +6,17 @@ the checkpoints, which hold where each task stands; metrics since then that no c
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.store.whole import write_whole
 
 FILE, COPY, ASIDE = "store.sqlite", "store.sqlite.last", "damaged-store.sqlite"
-_BESIDE = ("", "-wal", "-shm")
+_LOGS = ("-wal", "-shm")
 
 COLUMNS = {
     "tasks": "identity, workload, name, record",
@@ -35,15 +37,28 @@ def checksum(*values: Any) -> int:
     return zlib.crc32(repr(values).encode())
 
 
+def matches(seal: int | None, values: Sequence[Any]) -> bool:
+    """Whether a row is what its checksum was made of. Rows of older versions have none, or one of a zero whose sign
+    SQLite did not keep.
+
+    >>> matches(checksum("a", 0.0), ["a", 0.0]), matches(checksum("a", -0.0), ["a", 0.0]), matches(1, ["a", 0.0])
+    (True, True, False)
+    """
+    if seal is None or checksum(*values) == seal:
+        return True
+    signed = [-0.0 if isinstance(value, float) and value == 0.0 else value for value in values]
+    return checksum(*signed) == seal
+
+
 def damage(connection: sqlite3.Connection) -> str:
-    """What is wrong with a database; empty where nothing is. Rows of older versions have no checksum."""
+    """What is wrong with a database; empty where nothing is."""
     try:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             return str(found)
         for table, columns in COLUMNS.items():
             for number, row in enumerate(connection.execute(f"SELECT checksum, {columns} FROM {table}"), 1):
-                if row[0] is not None and checksum(*row[1:]) != row[0]:
+                if not matches(row[0], row[1:]):
                     return f"row {number} of its table {table} does not match its checksum"
     except (sqlite3.DatabaseError, UnicodeDecodeError, OverflowError) as error:
         return str(error)
@@ -74,9 +89,17 @@ def fall_back(home: Path) -> bool:
     with contextlib.closing(sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)) as connection:
         if damage(connection):
             return False
-    content = copy.read_bytes()
-    for end in _BESIDE:
+    content, damaged = copy.read_bytes(), home / FILE
+    if damaged.exists():
+        # Never without a file: whoever comes after a kill here must find a damaged one, not begin an empty one. Its log
+        # goes before the copy comes, or it would be taken for the copy's.
+        (home / ASIDE).unlink(missing_ok=True)
+        try:
+            os.link(damaged, home / ASIDE)
+        except OSError:  # no links there
+            shutil.copyfile(damaged, home / ASIDE)
+    for end in _LOGS:
         with contextlib.suppress(FileNotFoundError):
             os.replace(home / f"{FILE}{end}", home / f"{ASIDE}{end}")
-    write_whole(home / FILE, content)
+    write_whole(damaged, content)
     return True

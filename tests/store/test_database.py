@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.store import Store
+from dovetail.store import Point, Store, soundness
 from dovetail.store.schema import MIGRATIONS
 from dovetail.testing.stores import StoreConformance
 from dovetail.vocabulary import Event, StoreError
@@ -74,7 +74,7 @@ def test_a_place_that_is_no_directory(tmp_path):
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from dovetail.store import Store
+from dovetail.store import Point, Store, soundness
 from dovetail.vocabulary import Event, StoreError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(Path(sys.argv[1]), write=True)
@@ -101,3 +101,76 @@ def test_a_full_disk_is_told_and_what_was_acknowledged_is_safe(tmp_path):
     with Store(tmp_path) as store:
         at = [event.at_seconds for _, event in store.events()]
     assert at == [*map(float, range(int(kept))), -1.0]
+
+
+# What the file falls back to
+
+
+def told(home, *messages):
+    with Store(home, write=True) as store:
+        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": each}) for each in messages])
+
+
+def messages(store):
+    return [event.data["message"] for _, event in store.events()]
+
+
+def spoil(home):
+    """Alter a row behind the store's back, as a disk would."""
+    connection = sqlite3.connect(home / "store.sqlite")
+    connection.execute("UPDATE events SET data = replace(data, 'first', 'fjrst')")
+    connection.commit()
+    connection.close()
+
+
+def test_a_zero_with_a_sign_is_a_zero(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.add(points=[Point(task="a", name="loss", step=1, value=-0.0, at_seconds=0.0)])
+    with Store(tmp_path, write=True) as store:
+        assert not store.fell_back
+        assert [point.value for point in store.points("a")] == [0.0]
+
+
+def test_a_zero_whose_sign_an_older_dovetail_sealed_is_no_damage(tmp_path):
+    Store(tmp_path, write=True).close()
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    row = ("a", "loss", 1, -0.0, 0.5)
+    connection.execute("INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)", (*row, soundness.checksum(*row)))
+    connection.commit()
+    connection.close()
+    with Store(tmp_path, write=True) as store:
+        assert not store.fell_back
+        assert [point.value for point in store.points("a")] == [0.0]
+
+
+def test_what_rots_while_it_is_open_does_not_reach_the_copy(tmp_path):
+    told(tmp_path, "first")
+    with Store(tmp_path, write=True):
+        spoil(tmp_path)
+    with Store(tmp_path, write=True) as store:
+        assert "does not match its checksum" in store.fell_back
+        assert messages(store) == ["first"]
+
+
+def killed(path, content):
+    raise KeyboardInterrupt
+
+
+def test_a_fall_back_that_is_killed_is_made_again(tmp_path, monkeypatch):
+    told(tmp_path, "first")
+    spoil(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(soundness, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Store(tmp_path, write=True)
+    with Store(tmp_path, write=True) as store:
+        assert store.fell_back
+        assert messages(store) == ["first"]
+
+
+def test_a_file_that_is_gone_is_not_begun_anew(tmp_path):
+    told(tmp_path, "first")
+    (tmp_path / "store.sqlite").unlink()
+    with Store(tmp_path, write=True) as store:
+        assert store.fell_back == "store.sqlite is missing"
+        assert messages(store) == ["first"]

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dovetail.store import raise_fence
 from dovetail.train import TrainingState, checkpoint
+from dovetail.train.checkpoint import folder
 from dovetail.vocabulary import CheckpointError
 
 
@@ -159,6 +161,45 @@ def test_the_one_before_is_used_and_the_damaged_set_aside(tmp_path, damage):
     assert [each.path for each in damages] == [path]
     assert names(tmp_path) == ["damaged-step-000000002-attempt-0001", "step-000000001-attempt-0001"]
     assert checkpoint.recover(tmp_path)[1] == []
+
+
+def failing(monkeypatch, number, *, steps):
+    """Reading these steps' pieces fails with an error of the system's."""
+    digest = folder._digest
+
+    def fails(path):
+        if checkpoint.step_of(path.parent) in steps:
+            raise OSError(number, "no answer", str(path))
+        return digest(path)
+
+    monkeypatch.setattr(folder, "_digest", fails)
+
+
+def test_what_cannot_be_reached_is_not_taken_for_damage(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    before = names(tmp_path)
+    with monkeypatch.context() as patch:
+        failing(patch, errno.ESTALE, steps={2})
+        with pytest.raises(CheckpointError, match=r"must be reached; found: .*no answer.* Run again to go on"):
+            checkpoint.recover(tmp_path)
+    assert names(tmp_path) == before
+    assert same(checkpoint.recover(tmp_path)[0], state_at(2))
+
+
+def test_what_a_disk_fails_to_read_is_passed_over_and_left(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    before = names(tmp_path)
+    with monkeypatch.context() as patch:
+        failing(patch, errno.EIO, steps={2})
+        state, damages = checkpoint.recover(tmp_path)
+        assert same(state, state_at(1))
+        assert [checkpoint.step_of(each.path) for each in damages] == [2]
+        failing(patch, errno.EIO, steps={1, 2})
+        with pytest.raises(CheckpointError, match="must be reached"):  # not anew, from the first step
+            checkpoint.recover(tmp_path)
+    assert names(tmp_path) == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

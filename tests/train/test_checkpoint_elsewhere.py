@@ -89,6 +89,23 @@ def test_what_cannot_be_reached_is_not_taken_for_damage(root, tmp_path, monkeypa
     assert INDEX in names(tmp_path / path.name)
 
 
+def test_a_save_that_cannot_tidy_up_is_a_save(root, monkeypatch):
+    save(root, 1)
+    list_names, listed = Elsewhere.names, []
+
+    def names_once(self):
+        listed.append(self)
+        if len(listed) > 1:
+            raise TimeoutError("the server does not answer")
+        return list_names(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Elsewhere, "names", names_once)
+        save(root, 2)
+    assert len(listed) > 1
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 1]
+
+
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"task 't' must be saved at step 1, about .* at file:.*; found: "):

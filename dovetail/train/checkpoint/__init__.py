@@ -17,7 +17,7 @@ import safetensors
 
 from dovetail.store import Elsewhere, Folder
 from dovetail.train.checkpoint import elsewhere, folder
-from dovetail.train.checkpoint.format import INDEX, Damage, NewerFormat, Retention, Unreachable, numbers_of
+from dovetail.train.checkpoint.format import INDEX, Damage, NewerFormat, Retention, Unreachable, Unreadable, numbers_of
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import CheckpointError
 
@@ -78,7 +78,7 @@ def recover(
     only reads leaves them. Raises `CheckpointError` for one that only a newer Dovetail can read, and where it cannot be
     told what there is.
     """
-    damages: list[Damage] = []
+    damages, unreadable = list[Damage](), None
     if set_aside:
         elsewhere.sweep(root) if isinstance(root, Elsewhere) else folder.sweep(root)
     for path in complete(root):
@@ -86,12 +86,17 @@ def recover(
             continue
         try:
             return read(path), damages
+        except Unreadable as error:
+            damages.append(Damage(path=path, reason=str(error)))
+            unreadable = error
         except (NewerFormat, Unreachable):
             raise  # it is sound, or may be, and whoever can read it must find it
         except CheckpointError as error:
             damages.append(Damage(path=path, reason=str(error)))
             if set_aside:
                 elsewhere.set_aside(path) if isinstance(path, Elsewhere) else folder.set_aside(path)
+    if unreadable is not None:  # to begin anew would be to forget it
+        raise unreadable
     return None, damages
 
 

@@ -66,7 +66,7 @@ def write(
         with contextlib.suppress(OSError):
             final.remove()
         raise
-    with contextlib.suppress(OSError):  # what is too many now will be so after the next save
+    with contextlib.suppress(OSError, Unreachable):  # what is too many now will be so after the next save
         prune(root, retention or Retention())
     return final, size + len(index)
 

@@ -20,6 +20,8 @@ from dovetail.store import check_fence
 from dovetail.train.checkpoint.format import (
     INDEX,
     Retention,
+    Unreachable,
+    Unreadable,
     apart,
     assembled,
     check_piece,
@@ -68,11 +70,14 @@ def read(path: Path) -> TrainingState:
     """The state in the checkpoint at `path`, every byte of it checked. Raises `CheckpointError`, and what reading
     damaged files raises."""
     try:
-        content = (path / INDEX).read_bytes()
+        index = read_index((path / INDEX).read_bytes(), path)
+        pieces = [_read_piece(path, piece) for piece in index["pieces"]]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{path} must hold a readable index.json and its pieces; found {error!r}.") from error
     except OSError as error:
-        raise CheckpointError(f"{path} must hold a readable index.json; found {error!r}.") from error
-    index = read_index(content, path)
-    return assembled(index, [_read_piece(path, piece) for piece in index["pieces"]], path)
+        found = Unreadable if error.errno == errno.EIO else Unreachable
+        raise found(f"{path} must be reached; found: {error}. Run again to go on.") from error
+    return assembled(index, pieces, path)
 
 
 def complete(root: Path) -> list[Path]:

@@ -38,6 +38,10 @@ class Unreachable(CheckpointError):
     """A checkpoint that could not be looked at. It is not known to be damaged, so it is not passed over."""
 
 
+class Unreadable(Unreachable):
+    """One that a disk, or a server behind it, fails to read: another one may do, but this is left as it is."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Damage:
     """A checkpoint that was passed over, and why."""
