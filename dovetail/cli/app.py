@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli import simulate, tasks
 from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering, figures
+from dovetail.cli.console import Console
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 

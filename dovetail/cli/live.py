@@ -1,14 +1,16 @@
 """The live table: per-task bars, rates, time left. In a terminal it redraws; elsewhere it writes lines."""
 
+import contextlib
 import time
 from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.cli.console import Console
 from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
 from dovetail.vocabulary.units import show_seconds
@@ -37,10 +39,16 @@ class Live:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):
+                self._live.stop()
 
     def __call__(self, controller: Controller) -> None:
-        """Show where `controller` stands, a few times a second at most."""
+        """Show where `controller` stands, a few times a second at most. Training goes on whoever watches: a terminal
+        that is gone is no reason to end it."""
+        with contextlib.suppress(OSError):
+            self._show(controller)
+
+    def _show(self, controller: Controller) -> None:
         if self._live is None:
             self._write_lines(controller)
         elif time.monotonic() - self._drawn_at > REDRAW_SECONDS or controller.phase in ("done", "stopped"):

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.cli.console import Console
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json

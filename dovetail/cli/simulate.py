@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dovetail.cli.answering import JsonOption, answering, entities, figures
+from dovetail.cli.console import Console
 from dovetail.vocabulary import Cluster, DovetailError
 
 if TYPE_CHECKING:

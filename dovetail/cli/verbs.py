@@ -349,7 +349,7 @@ def _lock(home: Path, note: dict[str, Any]) -> ControllerLock:
 
 @contextlib.contextmanager
 def _interruptible(controller: Controller) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks to save and stop; the second ends at once."""
+    """The first Ctrl-C, SIGTERM or closed terminal asks to save and stop; the second ends at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -361,7 +361,10 @@ def _interruptible(controller: Controller) -> Iterator[None]:
         asked.append(number)
         controller.post("stop", reason=f"interrupted by {signal.Signals(number).name}")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

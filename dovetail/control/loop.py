@@ -6,7 +6,7 @@ is replaced by the next one reading the same file. Knows engines and ways of dec
 """
 
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.control.daemon.tending import Tending
@@ -77,7 +77,6 @@ class Controller:
         self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
-        self._cancelled: set[str] = set()
         self._measurer = Measurer(
             self._state,
             orders=self._orders,
@@ -267,7 +266,7 @@ class Controller:
         for event in accepted:
             if event.kind == "lost":
                 self._after_loss(event)
-            elif event.kind == "stopped" and event.task in self._cancelled:
+            elif event.kind in ("stopped", "waiting") and self._ledger[event.task].cancelling:
                 self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
             elif event.kind in ("waiting", "failed", "finished"):
                 self._after_end(event)
@@ -310,7 +309,7 @@ class Controller:
     def _after_loss(self, event: Event) -> None:
         one = self._ledger[event.task]
         self._note("a worker was lost")
-        if event.task in self._cancelled:
+        if one.cancelling:
             self._ledger.record([self._ledger.event("cancelled", event.task, step=one.saved_step)])
             return
         self._ledger.record(self._state.recovery.after_loss(event, self._order_of(event)))
@@ -351,8 +350,9 @@ class Controller:
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
 
     def _cancel(self, task: str) -> None:
-        self._cancelled.add(task)
         self._note("a task was cancelled")
+        if self._ledger[task].status == "running":  # on record before it is asked for
+            self._ledger.record([self._ledger.event("cancelling", task)])
         if not self._stop_task(task, "cancelled"):
             self._ledger.record([self._ledger.event("cancelled", task, step=self._ledger[task].saved_step)])
 
@@ -363,6 +363,5 @@ class Controller:
             self._engine.stop(name, reason=reason)
         return bool(held)
 
-    def _look_at_new(self, tasks: Iterable[str]) -> None:
+    def _look_at_new(self) -> None:
         self._measurer.is_stale = True
-        self._cancelled.difference_update(tasks)

@@ -103,6 +103,9 @@ def _tried_again(state: State) -> Iterator[Event]:
     workload, ledger = state.workload, state.ledger
     for task in state.tasks:
         one = ledger[task]
+        if one.cancelling and not ledger.has_ended(task):  # as was promised before the controller ended
+            yield ledger.event("cancelled", task, step=one.saved_step)
+            continue
         if workload.open and one.status != "running":
             continue
         if one.paused:  # whoever runs a workload wants all of it

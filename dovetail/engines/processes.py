@@ -105,6 +105,7 @@ class WorkerProcess(Worker):
         """End it at once."""
         self.doomed = self.doomed or why
         self.process.kill()
+        self._end_children()
 
     def ended(self, seconds: float) -> bool:
         """Whether it ends within so many seconds."""
@@ -112,7 +113,13 @@ class WorkerProcess(Worker):
             self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return False
+        self._end_children()
         return True
+
+    def _end_children(self) -> None:
+        """What its programs have started and left must not keep memory, or a device. They are its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def reason(self) -> str:
         """How it ended, in words."""

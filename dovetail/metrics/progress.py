@@ -53,6 +53,8 @@ class Progress:
     vanished: bool = False
     # Asked to be kept out of plans: its status says so once no attempt is under way.
     paused: bool = False
+    # Asked to be ended: so it is, once no attempt is under way.
+    cancelling: bool = False
     # When it was given to a daemon, if ever; how much it counts to planners and policies; when it is to have ended; on
     # whose behalf it runs.
     submitted_seconds: float | None = None
@@ -157,6 +159,7 @@ def _lost(one: Progress, event: Event) -> None:
 
 
 def _retried(one: Progress, event: Event) -> None:
+    one.cancelling = False
     one.status, one.losses, one.step, one.reason = _waiting(one), 0, one.saved_step, ""
 
 
@@ -173,6 +176,10 @@ def _paused(one: Progress, event: Event) -> None:
     one.paused = event.kind == "paused"
     if one.status in ("pending", "paused"):
         one.status = _waiting(one)
+
+
+def _cancelling(one: Progress, event: Event) -> None:
+    one.cancelling = True
 
 
 def _prioritized(one: Progress, event: Event) -> None:
@@ -195,6 +202,7 @@ _HANDLERS = {
     "halved": _ended("halved"),
     "failed": _ended("failed"),
     "cancelled": _ended("cancelled"),
+    "cancelling": _cancelling,
     "lost": _lost,
     "retried": _retried,
     "promoted": _promoted,

@@ -38,6 +38,7 @@ EVENTS = {
     "lost": "a worker died or fell silent; data: reason, log, again_in_seconds if it is not tried again at once, "
     "of_option if its option was rejected and it is planned anew",
     "failed": "a task cannot go on; data: reason, log",
+    "cancelling": "a user asked that a running task be saved and ended; it may still run for a moment",
     "paused": "a user asked that a task be saved and kept out of plans; it may still run for a moment",
     "resumed": "a paused task may be placed again",
     "prioritized": "a user gave a task another priority; data: priority",

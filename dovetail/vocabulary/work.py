@@ -119,6 +119,8 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", FrozenDict(self.parameters))
+        if not _is_text(self.name):
+            raise InvalidWorkload(f"a task's name must be text, and all of it UTF-8, got {self.name!r}.")
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise InvalidWorkload(f"a task's name must be non-empty, without '/' or a leading dot, got {self.name!r}.")
         seed = self.parameters.get("seed", 0)
@@ -134,6 +136,11 @@ class Task:
     def seed(self) -> int:
         """What seeds the task: its parameter `seed`, else 0."""
         return int(self.parameters.get("seed", 0))
+
+
+def _is_text(given: object) -> bool:
+    """Names of files that are not UTF-8 have halves of characters, which cannot be stored."""
+    return isinstance(given, str) and given.encode(errors="replace").decode() == given
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,15 +44,8 @@ def dovetail(*arguments: str | Path, cwd: Path, **more: Any) -> Finished:
 
 def begin(*arguments: str | Path, cwd: Path, **more: Any) -> "subprocess.Popen[str]":
     """Start a command; give it to `end` in any case."""
-    return subprocess.Popen(
-        [str(COMMAND), *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        **more,
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **more}
+    return subprocess.Popen([str(COMMAND), *map(str, arguments)], cwd=cwd, **options)
 
 
 def end(process: "subprocess.Popen[str]") -> Finished:

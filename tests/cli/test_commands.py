@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from dovetail.control import ask
+from dovetail.store import Store
 from dovetail.vocabulary import StoreError
 from tests.cli.processes import ENVIRONMENT, HOME, begin, dovetail, end, events, rows, spans, until, write
 
@@ -358,6 +359,41 @@ def sleepy():
 
 workload = dt.grid(sleepy, steps=5)
 """
+
+
+@pytest.mark.process
+def test_a_reader_that_leaves_ends_nothing(tmp_path):
+    write(tmp_path, programs=PROGRAMS, sweep=SWEEP)
+    process = begin("run", "sweep.py:partly", cwd=tmp_path, stderr=subprocess.STDOUT)
+    try:
+        assert process.stdout.readline()
+        process.stdout.close()
+        code = process.wait(timeout=120)
+    finally:
+        process.kill()
+    assert code == 1  # for what failed
+    assert {name: row["status"] for name, row in rows(tmp_path).items()} == {"fine": "finished", "not fine": "failed"}
+
+
+@pytest.mark.process
+def test_a_terminal_that_is_closed_is_a_stop(tmp_path):
+    sweep = 'import dovetail as dt\nworkload = dt.grid("programs.py:line", pause=[0.02], steps=100000)\n'
+    write(tmp_path, programs=PROGRAMS, sweep=sweep)
+    process = begin("run", "sweep.py", cwd=tmp_path)
+    try:
+        until(lambda: (tmp_path / HOME / "store.sqlite").exists() and "started" in kinds(tmp_path), what="a start")
+        process.send_signal(signal.SIGHUP)
+    finally:
+        finished = end(process)
+    assert finished.code == 130
+    (row,) = rows(tmp_path).values()
+    assert row["status"] == "pending"
+    assert row["reason"] == "interrupted by SIGHUP"
+
+
+def kinds(folder):
+    with Store(folder / HOME) as store:
+        return {event.kind for _, event in store.events()}
 
 
 @pytest.mark.process

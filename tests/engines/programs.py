@@ -1,8 +1,10 @@
 """Programs for real workers: each does one thing that goes wrong, or tells what it saw."""
 
 import math
+import multiprocessing
 import os
 import sys
+import time
 
 import torch
 from torch import nn
@@ -27,6 +29,13 @@ def steady():
 def telling():
     """Reports its process and its threads as metrics."""
     return _training(_square, evaluate=lambda model: {"process": os.getpid(), "threads": torch.get_num_threads()})
+
+
+def parental():
+    """Starts a process and leaves it; its number is a metric."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), daemon=True)
+    child.start()
+    return _training(_square, evaluate=lambda model: {"child": child.pid})
 
 
 def unruly():

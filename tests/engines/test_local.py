@@ -219,6 +219,19 @@ def test_workers_end_with_their_engine(tmp_path):
     assert not worker.is_running()
 
 
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_what_programs_start_ends_with_their_worker(another, tmp_path, how):
+    ground = Ground(engine=another, cluster=CLUSTER, reference="", home=tmp_path)
+    end, _ = run(ground, task_of(ground, "parental"))
+    child = psutil.Process(int(end.data["metrics"]["child"]))
+    assert child.is_running()
+    if how == "killed":
+        (worker,) = another.processes().values()
+        os.kill(worker, signal.SIGKILL)
+    another.close()
+    child.wait(timeout=30)
+
+
 def can_make_a_container():
     try:
         return subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0

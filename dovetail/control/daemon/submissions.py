@@ -4,6 +4,7 @@ nothing of where tasks stand."""
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def read_priority(given: Any) -> float:
     2.0
     """
     number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not number or not 0 < given < math.inf:
+    if not number or not 0 < given <= sys.float_info.max:
         raise InvalidWorkload(
             f"a priority must be a number greater than 0 (1 is usual, 2 counts twice), got {given!r}."
         )

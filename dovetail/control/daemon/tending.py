@@ -24,7 +24,7 @@ NAMED = 12
 
 class Tending:
     """Carries out requests. `stop(task, reason)` is to save a task and end its attempt, `cancel(task)` to do so for
-    good; `note(because)` is told what makes another plan due, and `came(tasks)` which may have to be measured."""
+    good; `note(because)` is told what makes another plan due, and `came()` that something may have to be measured."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Tending:
         stop: Callable[[str, str], bool],
         cancel: Callable[[str], None],
         note: Callable[[str], None],
-        came: Callable[[list[str]], None],
+        came: Callable[[], None],
         outlook: Callable[[], Mapping[str, Outlook]],
     ) -> None:
         self._state, self._store, self._ledger = state, store, state.ledger
@@ -59,6 +59,9 @@ class Tending:
             return verbs[request["do"]](request)
         except DovetailError as error:
             return {"error": str(error)}
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # No request may end the training of others.
+            return {"error": f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}."}
 
     def show(self, request: Mapping[str, Any]) -> Answer:
         """Where every task stands, why it waits, and when it should start and end."""
@@ -97,7 +100,7 @@ class Tending:
         kinds = [kind for kind, holds in [("resumed", one.paused), ("retried", self._ledger.has_ended(task))] if holds]
         self._ledger.record([self._ledger.event(kind, task) for kind in kinds])
         self._note("a task was resumed")
-        self._came([task])
+        self._came()
         return {"done": f"{self._name(task)} goes on from step {one.saved_step}"}
 
     def cancel(self, request: Mapping[str, Any]) -> Answer:
@@ -194,7 +197,7 @@ class Tending:
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
         self._state.replace(submission.tasks, gone=[event.task for event in events if event.kind == "changed"])
         self._note(f"{_count(len(submission.tasks))} came")
-        self._came([task.identity for task in submission.tasks])
+        self._came()
 
     # Looking up
 

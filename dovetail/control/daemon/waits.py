@@ -43,6 +43,8 @@ def _row(state: State, task: str, found: Outlook) -> dict[str, Any]:
 def _why(state: State, one: Progress, found: Outlook) -> str:
     if one.status == "running":
         where = f"on {', '.join(one.spans[-1].devices)}"
+        if one.cancelling:
+            return f"{where}, to be saved and cancelled"
         if one.paused:
             return f"{where}, to be saved and paused"
         return f"{where}: {found.why}" if found.why else where

@@ -65,9 +65,9 @@ class Ledger:
         return found
 
     def rests(self, task: str) -> bool:
-        """Whether nothing is to be done for a task now: it has ended, or is to be paused."""
+        """Whether nothing is to be done for a task now: it has ended, or is to be ended or paused."""
         one = self[task]
-        return one.status in ENDED or one.paused
+        return one.status in ENDED or one.paused or one.cancelling
 
     def gone(self) -> set[str]:
         """The tasks that are no longer in their workload files."""

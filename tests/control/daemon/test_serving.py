@@ -1,5 +1,6 @@
 """A controller that stays: what is asked of it while it runs, on the simulated engine."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ from dovetail.vocabulary import (
     InvalidRecord,
     InvalidWorkload,
     NoFeasiblePlan,
+    Program,
     ProgramError,
     Schedule,
     Task,
@@ -412,6 +414,8 @@ def test_a_submission_is_taken_whole_or_not_at_all(store):
         ({"do": "priority", "task": "a", "priority": "high"}, "got 'high'"),
         ({"do": "priority", "task": "a", "priority": math.nan}, "got nan"),
         ({"do": "priority", "task": "a", "priority": True}, "got True"),
+        ({"do": "priority", "task": "a", "priority": 10**400}, "a priority must be a number greater than 0"),
+        ({}, "a command must be what 'dovetail' itself would send; carrying it out gave KeyError('do')"),
         ({"do": "dance"}, "a command must be one of submit, list, pause, resume, cancel, priority, clone, status or"),
         ({"do": "clone", "task": "a", "warm": True}, "a submitted program's file must be given by its whole path"),
     ],
@@ -419,6 +423,40 @@ def test_a_submission_is_taken_whole_or_not_at_all(store):
 def test_what_cannot_be_is_refused_with_the_reason(store, request_, because):
     _, answers = serve(store, (0.0, submitting(task("a"))), (10.0, request_))
     assert because in answers[1]["error"]
+
+
+@pytest.mark.parametrize("name", [5, ["x"], "half a \ud800"])
+def test_a_clone_must_have_a_name(store, program, name):
+    record = dataclasses.replace(task("a"), program=Program(reference=f"{program}:f"))
+    request = {"do": "clone", "task": "a", "name": name}
+    found, answers = serve(store, (0.0, submitting(record)), (10.0, request))
+    assert "a task's name must be text, and all of it UTF-8" in answers[1]["error"]
+    assert statuses(found) == {"a": "finished"}
+
+
+class Killed(BaseException):
+    """As by `kill -9`: nothing is tidied up."""
+
+
+def test_a_cancel_that_was_answered_holds_though_the_controller_is_killed(store):
+    asked = []
+
+    def reply(answer):
+        asked.append(answer)
+        raise Killed
+
+    def observe(found):
+        if not found.progress and not asked:
+            asked.append("submit")
+            found.post("request", request=submitting(task("a", steps=300)), reply=lambda answer: None)
+        elif len(asked) == 1 and any(one.status == "running" for one in found.progress.values()):
+            found.post("request", request={"do": "cancel", "task": "a"}, reply=reply)
+
+    with pytest.raises(Killed):
+        carry_out(controller(standing(store), store, on=cluster(1), engine=Ticking(world()), observe=observe))
+    assert asked[1] == {"done": "a is cancelled"}
+    found, _ = serve(store, (0.0, {"do": "list"}))
+    assert statuses(found) == {"a": "cancelled"}
 
 
 def test_pausing_twice_or_what_has_ended_is_refused(store):
