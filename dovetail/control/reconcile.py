@@ -41,18 +41,21 @@ class Reconciliation:
 
 def reconcile(workload: Workload, store: Store, *, gone: set[str]) -> Reconciliation:
     """Compare a workload with what `store` knows under its name; `gone` are identities no longer in the file."""
-    known = {task.identity: task for _, task in store.tasks(workload=workload.name)}
-    by_name = {task.name: task for identity, task in known.items() if identity not in gone}
+    known = {task.identity: task for _, task in store.tasks()}
+    own = {task.identity: task for _, task in store.tasks(workload=workload.name)}
+    elsewhere = {task.identity for name, task in store.tasks() if name != workload.name}
+    by_name = {task.name: task for identity, task in own.items() if identity not in gone}
     now = {task.identity: task for task in workload.tasks}
     changed = [(by_name[t.name], t) for i, t in now.items() if i not in known and t.name in by_name]
     replaced = {before.identity for before, _ in changed}
+    # Another workload may have it, too: what it has done there it has done.
     here = [(known[i], t) for i, t in now.items() if i in known]
     return Reconciliation(
         new=tuple(t for i, t in now.items() if i not in known and t.name not in by_name),
         same=tuple(t for before, t in here if before.stop == t.stop and t.identity not in gone),
         extended=tuple((before, t) for before, t in here if before.stop != t.stop),
         changed=tuple(changed),
-        vanished=tuple(t for i, t in known.items() if i not in now and i not in gone and i not in replaced),
+        vanished=tuple(t for i, t in own.items() if i not in {*now, *gone, *replaced, *elsewhere}),
         returned=tuple(t for before, t in here if t.identity in gone and before.stop == t.stop),
     )
 

@@ -120,7 +120,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         progress = fold(events)
         tasks = [
             task
-            for _, task in opened.tasks(workload=workload)
+            for _, task in opened.described(workload)
             if not progress.get(task.identity, Progress(task="")).vanished
         ]
         results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
@@ -138,7 +138,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
 
 def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: str | None) -> tuple[float, float]:
     """What the first plan of the last run predicted, and how long that run took so far."""
-    planned, since = 0.0, 0.0
+    planned, since = 0.0, math.inf
     for event in events:
         began = event.kind == "planned" and event.data["because"] == RUN_BEGAN
         if began and workload in (None, event.data["workload"]):

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from dovetail.feed.generators import generators_in
 from dovetail.vocabulary import ProgramError
 
 DIGESTED_BATCHES = 2
@@ -63,16 +64,28 @@ class Cursor:
         return {"epoch": self.epoch, "index": self.index, "digests": list(self._digests), "batches": own}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` was taken. Raises `ProgramError` if the batches do not repeat themselves."""
+        """Stand where `state` was taken, with batches as they were made. Raises `ProgramError` if they do not repeat
+        themselves."""
+        self.epoch, self.index, self._digests, self._iterator = 0, 0, [], None
+        self.follow(state)
+
+    def follow(self, state: Mapping[str, Any]) -> None:
+        """Go on to where another cursor over the same data stood, which is not behind. Raises as `restore` does."""
         if state["batches"] is not None and _is_stateful(self._batches):
             self._batches.load_state_dict(state["batches"])
             self._begin(state["epoch"])
             self.index, self._digests = state["index"], list(state["digests"])
             return
-        for epoch in range(state["epoch"]):
-            self._pass_epoch(epoch)
-        self._begin(state["epoch"])
-        skipped = len(self._take_up_to(state["index"], keep=False))
+        if state["epoch"] > self.epoch or self._iterator is None:
+            if self._iterator is not None:
+                while self._take_up_to(1, keep=False):
+                    pass
+                self.epoch += 1
+            for epoch in range(self.epoch, state["epoch"]):
+                self._pass_epoch(epoch)
+            self._begin(state["epoch"])
+        left = state["index"] - self.index
+        skipped = self.index + len(self._take_up_to(left, keep=False))
         if skipped < state["index"] or self._digests != list(state["digests"]):
             raise ProgramError(
                 f"batches must repeat themselves when they are iterated again; epoch {self.epoch} did not: "
@@ -156,8 +169,11 @@ def _is_stateful(batches: Any) -> bool:
 
 def _indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
     # A loader over the indices with the same sampler and generator draws the same numbers and loads nothing.
-    # One with persistent workers draws for them once only, so it must be iterated itself.
-    if not hasattr(loader.dataset, "__getitem__") or loader.batch_sampler is None or loader.persistent_workers:
+    # One with persistent workers draws for them once only, so it must be iterated itself, as must one whose items are
+    # given, not asked for, or draw from a generator that is carried from epoch to epoch.
+    data = loader.dataset
+    asked_for = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset) and loader.batch_sampler
+    if not asked_for or loader.persistent_workers or next(generators_in(data), None):
         return loader
     return DataLoader(_Indices(), batch_sampler=loader.batch_sampler, generator=loader.generator, collate_fn=list)
 

@@ -83,7 +83,7 @@ class Tap:
 
     def _draw(self, count: int) -> list[Any]:
         if self._stood is not None:
-            self._cursor.restore(self._stood)
+            self._cursor.follow(self._stood)
             self._stood = None
         return self._cursor.take(count)
 

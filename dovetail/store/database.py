@@ -189,10 +189,19 @@ class Store:
         ]
 
     def tasks(self, *, workload: str | None = None) -> list[tuple[str, Task]]:
-        """(workload, task) in the order in which they came."""
+        """(workload, task) in the order in which they came; of all, one that several have as it came last."""
         where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
         rows = self._checked("tasks", f"{where} ORDER BY rowid", arguments)
-        return [(name, loads(Task, record)) for _, name, _, record in rows]
+        found = {identity: (name, record) for identity, name, _, record in rows}
+        return [(name, loads(Task, record)) for name, record in found.values()]
+
+    def described(self, workload: str | None) -> list[tuple[str, Task]]:
+        """As `tasks`, of a workload that must be there."""
+        found = self.tasks(workload=workload)
+        if workload is not None and not found:
+            known = sorted({name for _, name, *_ in self._checked("tasks", "", ())})
+            raise StoreError(f"workload must be one of those in the store, {known}, got {workload!r}.")
+        return found
 
     def profiles(self) -> list[Profile]:
         """Everything measured of models."""

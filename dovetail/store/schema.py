@@ -53,4 +53,18 @@ MIGRATIONS = (
     ALTER TABLE plans ADD COLUMN checksum INTEGER;
     ALTER TABLE hardware ADD COLUMN checksum INTEGER;
     """,
+    # The same task may be part of several workloads.
+    """
+    CREATE TABLE tasks_of_workloads (
+        identity TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        name TEXT NOT NULL,
+        record TEXT NOT NULL,
+        checksum INTEGER,
+        PRIMARY KEY (identity, workload)
+    );
+    INSERT INTO tasks_of_workloads SELECT identity, workload, name, record, checksum FROM tasks ORDER BY rowid;
+    DROP TABLE tasks;
+    ALTER TABLE tasks_of_workloads RENAME TO tasks;
+    """,
 )

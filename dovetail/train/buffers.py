@@ -25,6 +25,10 @@ class Buffers:
             if buffer is not None
         ]
 
+    def changed(self) -> list[str]:
+        """The names, within their modules, of those that are other now."""
+        return [n for place, n, old, value in self._found if place[n] is not old or not torch.equal(old, value)]
+
     @torch.no_grad()
     def put_back(self) -> None:
         """As they were; one that was replaced is the old one again."""

@@ -6,7 +6,6 @@ That the loss is such a mean, that nothing but dropout draws, and that no buffer
 before the first step, as `train/rowwise.py` does over ranks.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from dovetail.train.base import SessionMember
 from dovetail.train.loop import to_device
 from dovetail.train.randomness import generator_of
 from dovetail.train.resident import ResidentSession
-from dovetail.train.rows import Rows, RowwiseDropout, count_rows, in_two, take_rows
-from dovetail.train.rowwise import ROUNDING, refuse_rows
+from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, is_due, take_rows
+from dovetail.train.rowwise import refuse_rows
+from dovetail.train.weights import Versions
 from dovetail.vocabulary import TechniqueRefused
 
 Found = tuple[torch.Tensor, Mapping[str, Any]]
@@ -44,7 +44,7 @@ class MicrobatchedSession(ResidentSession):
             raise TechniqueRefused(reason)
         self._dropout = RowwiseDropout(member.training.model, generator=generator_of(device))
         super().__init__(member, device=device, threads=threads, recompute=recompute)
-        self._microbatches, self._is_examined = microbatches, False
+        self._microbatches, self._taken = microbatches, 0
         self._summed: frozenset[str] = frozenset()
 
     def close(self) -> None:
@@ -61,9 +61,9 @@ class MicrobatchedSession(ResidentSession):
             total = count_rows(batch)
             size = min(self._microbatches, total)
             parts = [Rows.of(part, size, total=total) for part in range(size)]
-            if not self._is_examined:
+            self._taken += 1
+            if is_due(self._taken):
                 self._examine(batch, most=max(min(2, total), parts[0].count))
-                self._is_examined = True
             found = []
             for rows in parts:
                 # A part of the loss is freed before the next one is computed; its gradients alone stay.
@@ -107,39 +107,39 @@ class MicrobatchedSession(ResidentSession):
         sample = take_rows(batch, Rows(0, most, count_rows(batch), 1.0))
         buffers = dict(self._training.model.named_buffers())
         before = {name: buffer.clone() for name, buffer in buffers.items()}
-        carried = self._random.state()
-        whole = self._look(sample, Rows(0, most, most, 1.0))
-        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
-        if self._random.state() != carried or self._random.drew():
+        carried, weights = self._random.state(), Versions(self._training.model)
+        with self._random.watching():
+            whole = self._look(sample, Rows(0, most, most, 1.0))
+            drew = self._random.state() != carried or self._random.drew()
+        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])] + weights.changed()
+        if drew:
             raise TechniqueRefused(
                 "nothing but dropout modules may draw random numbers in a loss whose rows are taken in parts; this "
                 "one's does, and would draw otherwise for each part. Train whole batches, or use nn.Dropout."
             )
         if changed:
             raise TechniqueRefused(
-                f"buffers must not change in forward where rows are taken in parts; {changed[0]!r} would once for each "
-                f"part. Train whole batches."
+                f"forward must change neither buffers nor weights where rows are taken in parts; {changed[0]!r} would "
+                f"change once for each part. Train whole batches."
             )
-        if most > 1:
-            self._compare(whole, [(*self._look(sample, rows), rows.share) for rows in in_two(most)], most)
+        if most == 1:
+            return
+        parts = [(self._look(sample, rows), rows.share) for rows in in_two(most)]
+        found = compare(whole, parts, precision=self._training.precision)
+        if not found.is_mean:
+            raise TechniqueRefused(
+                f"the loss of a batch must be the mean over its rows for these to be taken in parts; that of {most} "
+                f"rows is {found.loss:.6g}, and the mean of its parts {found.mean:.6g}. Train whole batches."
+            )
+        if self._taken == 1:
+            if found.neither:
+                raise TechniqueRefused(
+                    f"a metric must be a mean or a sum over rows for these to be taken in parts; "
+                    f"{found.neither[0]!r} is neither. Train whole batches, or report it in evaluate."
+                )
+            self._summed = found.summed
 
-    def _look(self, sample: Any, rows: Rows) -> tuple[float, dict[str, float]]:
+    def _look(self, sample: Any, rows: Rows) -> Seen:
         with torch.no_grad():
             loss, metrics = self._loss(sample, 0, rows)
         return float(loss), {name: float(value) for name, value in metrics.items()}
-
-    def _compare(
-        self, whole: tuple[float, dict[str, float]], parts: list[tuple[float, dict[str, float], float]], rows: int
-    ) -> None:
-        loss, metrics = whole
-        mean = sum(part * share for part, _, share in parts)
-        scale = sum(abs(part) * share for part, _, share in parts)
-        # A loss that is no number passes: whoever reads losses has more to say of it.
-        if math.isfinite(loss) and not abs(loss - mean) <= ROUNDING[self._training.precision] * scale:
-            raise TechniqueRefused(
-                f"the loss of a batch must be the mean over its rows for these to be taken in parts; that of {rows} "
-                f"rows is {loss:.6g}, and the mean of its parts {mean:.6g}. Train whole batches."
-            )
-        sums = {name: sum(each[name] for _, each, _ in parts) for name in metrics}
-        means = {name: sum(each[name] * share for _, each, share in parts) for name in metrics}
-        self._summed = frozenset(n for n in metrics if abs(metrics[n] - sums[n]) < abs(metrics[n] - means[n]))

@@ -133,6 +133,7 @@ class KeyedRandomness:
         self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
         self._calls: Calls = {}
         self._carried = _Carried()
+        self._watches = self._drew_before = False
         self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
 
     def begin(self, step: int, microbatch: int) -> None:
@@ -140,6 +141,7 @@ class KeyedRandomness:
         self._base = mix(mix(self._steps, step), microbatch)
         self._calls = {}
         self._reseed_torch(self._base)
+        self._drew_before = False
 
     def mark(self) -> "tuple[int, Calls]":
         """The microbatch that began last, for `again`."""
@@ -173,9 +175,19 @@ class KeyedRandomness:
         finally:
             self._carried.put(before)
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, `drew` also knows of what was drawn before a module that draws was entered."""
+        self._watches = True
+        try:
+            yield
+        finally:
+            self._watches = False
+
     def drew(self) -> bool:
-        """Whether anything was drawn from torch's generators since they were seeded last."""
-        return _drew(self._generator) or (not self._on_cpu and _drew(torch.default_generator))
+        """Whether anything was drawn from torch's generators since they were seeded last, or, while watched, since the
+        microbatch began. What a module draws counts, unless it leaves its generator as if it had not."""
+        return self._drew_before or _drew(self._generator) or (not self._on_cpu and _drew(torch.default_generator))
 
     def state(self) -> dict[str, Any]:
         """All that decides what will be drawn next."""
@@ -223,6 +235,8 @@ class KeyedRandomness:
         generator = self._generator
 
         def enter() -> None:
+            if self._watches and _drew(generator):
+                self._drew_before = True
             later = self._calls.get(number)
             call = 0
             if later is None:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from dovetail.train.buffers import Buffers
 from dovetail.train.nested import tensors_in
+from dovetail.train.weights import Versions
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 
@@ -95,6 +96,8 @@ class Recomputed:
         self, own: Callable[..., Any], modules: Iterable[nn.Module], positional: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
         run = unchanged(once(own, modules), positional)
+        if self.checking:
+            run = _unwritten(run, list(modules))
         if not self.checking:
             return checkpoint(run, *positional, use_reentrant=False, **named)
         with set_checkpoint_early_stop(False):  # or the outputs would not be computed
@@ -114,6 +117,22 @@ def unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[
         return forward(*positional, **named)
 
     return run if seen else forward
+
+
+def _unwritten(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:
+    """A forward that refuses to change these modules' weights: it would do so again when computed again."""
+
+    def run(*positional: Any, **named: Any) -> Any:
+        before = [Versions(module) for module in modules]
+        found = forward(*positional, **named)
+        if changed := [name for each in before for name in each.changed()]:
+            raise ChangedInPlace(
+                f"a recomputed module must leave its weights as they are in forward; it writes {changed[0]!r}. Do "
+                f"without recomputation."
+            )
+        return found
+
+    return run
 
 
 def once(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ class ResidentSession(LoopSession):
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False) -> None:
         model = member.training.model.to(device)
         super().__init__(member, device=device, threads=threads)
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = list(model.parameters())  # one that is frozen now may train later
         self._half = HalfWeights(model) if member.training.precision == "bf16-pure" else None
         self._recomputed = Recomputed(model) if recompute else None
 

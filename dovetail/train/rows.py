@@ -6,7 +6,9 @@ modules; knows nothing of processes.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from torch import nn
 from dovetail.train.loop import describe
 from dovetail.train.nested import tensors_in
 from dovetail.vocabulary import TechniqueRefused
+
+# How far the loss of a batch may be from the mean of its parts' losses, by precision.
+ROUNDING = {"fp32": 1e-4, "bf16": 2e-2, "bf16-pure": 5e-2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,3 +154,66 @@ def in_two(total: int) -> tuple[Rows, Rows]:
     """
     cut = max(1, total // 3)
     return Rows(0, cut, total, cut / total), Rows(cut, total, total, 1 - cut / total)
+
+
+Seen = tuple[float, Mapping[str, float]]
+"""A loss and its metrics."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The loss and the metrics of some rows beside those of their parts."""
+
+    loss: float
+    mean: float
+    """Of the parts' losses."""
+    is_mean: bool
+    summed: frozenset[str]
+    """The metrics that are sums over rows; the others are means."""
+    neither: tuple[str, ...]
+    """Those that are neither."""
+
+
+def compare(whole: Seen, parts: Sequence[tuple[Seen, float]], *, precision: str) -> Compared:
+    """What of a batch is a mean over its rows, or a sum; `parts` come with their shares of the rows.
+
+    >>> found = compare((2.0, {"most": 3.0, "rows": 4.0}),
+    ...                 [((1.0, {"most": 2.0, "rows": 2.0}), 0.5), ((3.0, {"most": 3.0, "rows": 2.0}), 0.5)],
+    ...                 precision="fp32")
+    >>> found.is_mean, sorted(found.summed), found.neither
+    (True, ['rows'], ('most',))
+    """
+    (loss, metrics), shares = whole, [share for _, share in parts]
+
+    def near(value: float, each: Sequence[float], weights: Sequence[float], rounding: float) -> bool:
+        scale = sum(abs(part) * weight for part, weight in zip(each, weights, strict=True))
+        # A value that is no number passes: whoever reads it has more to say of it.
+        return not math.isfinite(value) or abs(value - sum(map(operator.mul, each, weights))) <= rounding * scale
+
+    losses = [part for (part, _), _ in parts]
+    summed, neither = set(), []
+    for name, value in metrics.items():
+        each = [seen.get(name, math.nan) for (_, seen), _ in parts]
+        if abs(value - sum(each)) < abs(value - sum(map(operator.mul, each, shares))):
+            summed.add(name)
+        # In less precision a count of what is right may come out otherwise for each part.
+        rounding = ROUNDING[precision] if precision == "fp32" else math.inf
+        if not near(value, each, [1.0] * len(each) if name in summed else shares, rounding):
+            neither.append(name)
+    return Compared(
+        loss=loss,
+        mean=sum(map(operator.mul, losses, shares)),
+        is_mean=near(loss, losses, shares, ROUNDING[precision]),
+        summed=frozenset(summed),
+        neither=tuple(neither),
+    )
+
+
+def is_due(step: int) -> bool:
+    """Whether a session's n-th step, from 1 on, is one to look at what `compare` says: the first may not show it, as
+    with padding that comes later, or weights that begin at zero.
+
+    >>> [step for step in range(1, 20) if is_due(step)]
+    [1, 2, 4, 8, 16]
+    """
+    return step & (step - 1) == 0

@@ -8,7 +8,6 @@ program; it is found out at the first step, and what does not hold is refused th
 
 import abc
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +20,22 @@ from dovetail.train.led import LedSession
 from dovetail.train.loop import to_device
 from dovetail.train.randomness import draws, generator_of
 from dovetail.train.ranks import Ranks
-from dovetail.train.rows import DROPOUTS, Rows, RowwiseDropout, count_rows, in_two, take_rows
+from dovetail.train.rows import (
+    DROPOUTS,
+    Compared,
+    Rows,
+    RowwiseDropout,
+    Seen,
+    compare,
+    count_rows,
+    in_two,
+    is_due,
+    take_rows,
+)
+from dovetail.train.weights import Versions
 from dovetail.vocabulary import TechniqueRefused
 
-# How far the loss of a batch may be from the mean of its parts' losses, by precision.
-ROUNDING = {"fp32": 1e-4, "bf16": 2e-2, "bf16-pure": 5e-2}
-
 Found = tuple[torch.Tensor, Mapping[str, Any]]
-_Seen = tuple[float, dict[str, float]]
 
 
 def refuse_rows(members: Sequence[SessionMember], *, name: str) -> str | None:
@@ -43,6 +50,8 @@ def refuse_rows(members: Sequence[SessionMember], *, name: str) -> str | None:
         trains = module.training or not model.training  # a model fresh from a hub is put into training mode as a whole
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and trains:
             return f"the statistics of {path or 'the model'!r} ({type(module).__name__}) are those of a whole batch"
+        if getattr(module, "max_norm", None) is not None:
+            return f"forward must leave weights as they are; {path or 'the model'!r} changes its own (max_norm)"
         if type(module).__module__.startswith("torch.nn") and type(module) not in DROPOUTS and draws(module):
             return f"{path or 'the model'!r} ({type(module).__name__}) draws for a whole batch at once"
     return None
@@ -78,7 +87,7 @@ class RowwiseSession(LedSession):
         self._parts: list[Rows] = []
         self._first: Any = None
         self._summed: frozenset[str] = frozenset()
-        self._is_examined = False
+        self._taken = 0
 
     def close(self) -> None:
         """Let the others go, and leave the model's dropouts as they were."""
@@ -107,14 +116,14 @@ class RowwiseSession(LedSession):
     def _take_step(self, batches: list[Any]) -> StepReport:
         training, optimizer = self._training, self._training.optimizer
         assert isinstance(optimizer, torch.optim.Optimizer)
-        if self._is_examined:
-            loss, metrics = self._gradients(batches)
-        else:
+        self._taken += 1
+        if is_due(self._taken):
             self._examine(self._first)
             self._random.begin(self._step, 0)
             with _watching(self):
                 loss, metrics = self._gradients(batches)
-            self._is_examined = True
+        else:
+            loss, metrics = self._gradients(batches)
         report = self._mean(loss, metrics)
         parameters = self._parameters()
         if training.clip_norm is not None:
@@ -160,8 +169,8 @@ class RowwiseSession(LedSession):
         return StepReport(step=self._step + 1, loss=total[0].to(loss.dtype), metrics={n: found[n] for n in metrics})
 
     def _examine(self, batch: Any) -> None:
-        """Before the first step: whether all ranks have this batch, whether anything but dropout draws, and whether the
-        loss is the mean over rows."""
+        """Before the first step, and some later ones: whether all ranks have this batch, whether anything but dropout
+        draws, and whether the loss is the mean over rows."""
         if self._ranks.differ(digest(batch)):
             raise TechniqueRefused(
                 "a program must give the same batches in every process; this one does not. Seed what it draws."
@@ -172,33 +181,37 @@ class RowwiseSession(LedSession):
         sample = take_rows(batch, Rows(0, most, total, 1.0))
         with self._unchanged():
             before = self._random.state()
-            whole = self._look(sample, Rows(0, most, most, 1.0))
-            if self._ranks.tell(self._random.state() != before or self._random.drew()):
+            with self._random.watching():
+                whole = self._look(sample, Rows(0, most, most, 1.0))
+                drew = self._random.state() != before or self._random.drew()
+            if self._ranks.tell(drew):
                 raise TechniqueRefused(
                     "nothing but dropout modules may draw random numbers in a loss whose rows are split over several "
                     "devices; this one's does, and would draw otherwise for each part. Use one device, or nn.Dropout."
                 )
             if most > 1:
-                self._compare(whole, [(*self._look(sample, rows), rows.share) for rows in in_two(most)], most)
+                parts = [(self._look(sample, rows), rows.share) for rows in in_two(most)]
+                self._judge(compare(whole, parts, precision=self._training.precision), most)
 
-    def _compare(self, whole: _Seen, parts: list[tuple[float, dict[str, float], float]], rows: int) -> None:
-        """A batch's loss and metrics with those of its parts and their shares."""
-        loss, metrics = whole
-        mean = sum(part * share for part, _, share in parts)
-        scale = sum(abs(part) * share for part, _, share in parts)
-        # A loss that is no number passes: whoever reads losses has more to say of it.
-        is_other = math.isfinite(loss) and not abs(loss - mean) <= ROUNDING[self._training.precision] * scale
-        is_other, loss, mean = self._ranks.tell([is_other, loss, mean])
-        if is_other:
+    def _judge(self, found: Compared, rows: int) -> None:
+        """What rank 0 found holds for all: the others' rounding may differ."""
+        is_mean, loss, mean, neither, summed = self._ranks.tell(
+            [found.is_mean, found.loss, found.mean, list(found.neither), sorted(found.summed)]
+        )
+        if not is_mean:
             raise TechniqueRefused(
                 f"the loss of a batch must be the mean over its rows for these to be split over several devices; "
                 f"that of {rows} rows is {loss:.6g}, and the mean of its parts {mean:.6g}. Use one device."
             )
-        sums = {name: sum(each[name] for _, each, _ in parts) for name in metrics}
-        means = {name: sum(each[name] * share for _, each, share in parts) for name in metrics}
-        self._summed = frozenset(n for n in metrics if abs(metrics[n] - sums[n]) < abs(metrics[n] - means[n]))
+        if self._taken == 1:
+            if neither:
+                raise TechniqueRefused(
+                    f"a metric must be a mean or a sum over rows for these to be split over several devices; "
+                    f"{neither[0]!r} is neither. Use one device, or report it in evaluate."
+                )
+            self._summed = frozenset(summed)
 
-    def _look(self, sample: Any, rows: Rows) -> _Seen:
+    def _look(self, sample: Any, rows: Rows) -> Seen:
         self._random.begin(self._step, 0)
         with torch.no_grad():
             loss, metrics = self._loss(to_device(take_rows(sample, rows), self._device), rows)
@@ -218,10 +231,13 @@ class RowwiseSession(LedSession):
 
 @contextlib.contextmanager
 def _watching(session: RowwiseSession) -> Iterator[None]:
-    """Refuses buffers that come out unlike on the ranks."""
+    """Refuses buffers that come out unlike on the ranks, and weights that forward writes."""
     model, ranks = session._training.model, session._ranks
+    weights = Versions(model)
     versions = {name: buffer._version for name, buffer in model.named_buffers()}
     yield
+    if changed := ranks.tell(weights.changed()):
+        raise TechniqueRefused(f"forward must leave weights as they are; it writes {changed[0]!r}. Use one device.")
     for name, buffer in model.named_buffers():
         if ranks.tell(buffer._version != versions.get(name)) and ranks.differ(digest(buffer)):
             raise TechniqueRefused(

@@ -20,7 +20,7 @@ from dovetail.train.led import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise import RowwiseSession, Whole, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.train.weights import sites, to_half
+from dovetail.train.weights import hooked, sites, to_half
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 # A module of at least this share of a model's bytes is worth gathering by itself.
@@ -41,6 +41,8 @@ class Shard(RankedTechnique):
         """What depends on a whole batch, and what shows only in the first step, is refused there."""
         if reason := refuse_rows(members, name=self.name):
             return reason
+        if (hooks := hooked(members[0].training.model)) is not None:
+            return f"gradients must be seen by the optimizer alone; parameter {hooks!r} has hooks"
         for name, parameter in members[0].training.model.named_parameters():
             if parameter.dim() == 0:
                 return f"parameter {name!r} has no dimension to be cut along; give it one"
@@ -109,7 +111,7 @@ class ShardSession(RowwiseSession):
             self._step = state.step
 
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        with contextlib.nullcontext() if self._is_examined else _Reading(is_loss=True):
+        with contextlib.nullcontext() if self._taken > 1 else _Reading(is_loss=True):
             return self._whole(action, *arguments)
 
     def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.vocabulary import ProgramError
+
 Site = tuple[nn.Module, str]
 
 
@@ -28,6 +30,39 @@ def sites(model: nn.Module) -> dict[nn.Parameter, list[Site]]:
             if parameter is not None:
                 found.setdefault(parameter, []).append((module, name))
     return found
+
+
+def hooked(model: nn.Module) -> str | None:
+    """The name of a parameter with hooks on its gradient, if there is one: whoever computes with something else in its
+    place would pass them by.
+
+    >>> model = nn.Linear(2, 1)
+    >>> handle = model.bias.register_hook(lambda gradient: gradient * 2)
+    >>> hooked(model)
+    'bias'
+    """
+    named = model.named_parameters()
+    return next((n for n, p in named if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)), None)
+
+
+class Versions:
+    """Which of a model's weights are written in place from here on, as averages are that forward keeps by itself.
+
+    >>> model = nn.Linear(2, 1)
+    >>> before = Versions(model)
+    >>> with torch.no_grad():
+    ...     model.bias.zero_()
+    tensor([0.], requires_grad=True)
+    >>> before.changed()
+    ['bias']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._seen = [(name, parameter, parameter._version) for name, parameter in model.named_parameters()]
+
+    def changed(self) -> list[str]:
+        """Their names."""
+        return [name for name, parameter, version in self._seen if parameter._version != version]
 
 
 class StandIns:
@@ -78,6 +113,11 @@ class HalfWeights:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if (name := hooked(model)) is not None:
+            raise ProgramError(
+                f"a model that computes in bf16 throughout must have no hooks on its parameters; {name!r} has. Do what "
+                f"they do in the loss, or use precision 'bf16'."
+            )
         self._pairs = [
             (master, nn.Parameter(master.detach().bfloat16(), requires_grad=master.requires_grad))
             for master in sites(model)

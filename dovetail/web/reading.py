@@ -12,7 +12,7 @@ from dovetail.metrics.spans import Bar, measured_bars, planned_bars
 from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, show_target, time_to_target
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, DovetailError, Event, Plan, Task
+from dovetail.vocabulary import Cluster, Event, Plan, Task
 from dovetail.vocabulary.redact import masked, redactor
 from dovetail.web.timetables import Drawn, read_timetables
 
@@ -97,7 +97,7 @@ class Reading:
 
 def read(store: Store, *, workload: str | None = None) -> Reading:
     """Read what concerns one workload, or everything."""
-    described = _described(store, workload)
+    described = store.described(workload)
     tasks = {task.identity: task for _, task in described}  # once: an identity is a digest, made anew when asked for
     redact = redactor(task.parameters for task in tasks.values())
     watched = _Watched(set(tasks) if workload is not None else None)
@@ -211,14 +211,6 @@ class _Metrics:
             total=self._totals[name],
             curves={task: curve for _, task, curve in sorted(chosen, key=lambda each: places[each[1]])},
         )
-
-
-def _described(store: Store, workload: str | None) -> list[tuple[str, Task]]:
-    described = store.tasks(workload=workload)
-    if workload is not None and not described:
-        known = sorted({name for name, _ in store.tasks()})
-        raise DovetailError(f"workload must be one of those in the store, {known}, got {workload!r}.")
-    return described
 
 
 def _redacted(plan: Plan, redact: Callable[[str], str]) -> Plan:

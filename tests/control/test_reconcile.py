@@ -1,5 +1,7 @@
 """What an edit of a workload makes of each task, in records, in events, and in words."""
 
+import dataclasses
+
 import pytest
 
 from dovetail.control.reconcile import events_of, reconcile
@@ -106,3 +108,17 @@ def test_another_workload_of_the_same_store_is_left_alone(store):
     run(store, KEPT)
     store.add(tasks=[("another", GONE)])
     assert run(store, KEPT).vanished == ()
+
+
+def test_a_task_of_two_workloads_goes_on_in_the_second_and_stays_in_the_first(store):
+    run(store, KEPT, LONGER)
+    longest = task("longer", steps=300)
+    found = reconcile(dataclasses.replace(workload(longest), name="other"), store, gone=set())
+    assert [(before.stop.steps, now.stop.steps) for before, now in found.extended] == [(100, 300)]
+    assert found.new == found.changed == found.vanished == ()
+    store.add(tasks=[("other", longest)], events=events_of(found, at_seconds=0.0))
+    assert names(each for _, each in store.tasks(workload="simulated")) == ["kept", "longer"]
+    assert names(each for _, each in store.tasks(workload="other")) == ["longer"]
+    assert [each.stop.steps for _, each in store.tasks() if each.name == "longer"] == [300]
+    # Gone from one, it is still in the other.
+    assert names(run(store, KEPT).vanished) == []

@@ -126,7 +126,7 @@ def test_metrics_are_of_the_whole_batch():
         (ranked.contrastive, "must be the mean over its rows"),
         (ranked.summed, "must be the mean over its rows"),
         (ranked.drawing_in_the_loss, "nothing but dropout modules may draw"),
-        (ranked.averaging, "buffers must not change in forward"),
+        (ranked.averaging, "forward must change neither buffers nor weights"),
         (ranked.ragged, "the same first dimension"),
         (programs.norm, "are those of a whole batch"),
         (programs.adversarial, "cannot run a step function of the program's own"),

@@ -109,7 +109,7 @@ def maximise_whole(program: Program, *, most: Numbers) -> Numbers | None:
         model.set_var_integrality(column, True)
         model.set_var_upper_bound(column, upper)
     solver = _helper().ModelSolverHelper("sat")
-    solver.set_solver_specific_parameters(f"num_workers: 1 max_deterministic_time: {WORK}")
+    solver.set_solver_specific_parameters(f"num_workers: 1 catch_sigint_signal: false max_deterministic_time: {WORK}")
     solver.solve(model)
     if solver.status() != _helper().SolveStatus.OPTIMAL:
         return None

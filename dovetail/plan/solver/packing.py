@@ -106,6 +106,8 @@ def pack(
     # (`interleave_search`) with a hint ends the process (OR-tools 9.15, a failed check in QuickSolveWithHint).
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
+    # Ctrl-C is for whoever asks: caught here, it is left to end the process at once ever after.
+    solver.parameters.catch_sigint_signal = False
     # Presolving symmetries throws `raw_hash_map<>::at` on some packings of equal nodes (OR-tools 9.15).
     solver.parameters.symmetry_level = 0
     status = solver.solve(model)

@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch.utils.data import DataLoader
 
+from dovetail.feed.cursor import digest
+from dovetail.feed.generators import generators_in, put_back
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 Form = tuple[Any, ...]
@@ -77,7 +79,14 @@ def first_of(batches: Any) -> Any:
     1
     """
     with kept(batches):
-        return first(batches)
+        found = first(batches)
+    with kept(batches):
+        if digest(first(batches)) != digest(found):
+            raise TechniqueRefused(
+                "the first batch must be the same whenever it is looked at; this one is not. Let the order of batches "
+                "depend on a generator that they hold, or on the task's seed"
+            )
+    return found
 
 
 def first(batches: Any) -> Any:
@@ -95,7 +104,7 @@ def kept(batches: Any) -> Iterator[None]:
     """Within, batches may be taken; afterwards generators, counters and the batches' own state are as before."""
     states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    generators = [(generator, generator.get_state()) for generator in _generators(batches, depth=3)]
+    again = [put_back(generator) for generator in generators_in(batches)]
     own = batches.state_dict() if hasattr(batches, "load_state_dict") and hasattr(batches, "state_dict") else None
     own, counters = copy.deepcopy(own), dict(vars(batches)) if hasattr(batches, "__dict__") else {}
     try:
@@ -105,19 +114,10 @@ def kept(batches: Any) -> Iterator[None]:
             vars(batches).update(counters)
         if own is not None:
             batches.load_state_dict(own)
-        for generator, state in generators:
-            generator.set_state(state)
+        for put in again:
+            put()
         random.setstate(states[0])
         numpy.random.set_state(states[1])
         torch.set_rng_state(states[2])
         if devices:
             torch.cuda.set_rng_state_all(devices)
-
-
-def _generators(value: Any, *, depth: int) -> Iterator[torch.Generator]:
-    """torch generators that an iterable holds, itself or through its parts."""
-    if isinstance(value, torch.Generator):
-        yield value
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
-        for part in vars(value).values():
-            yield from _generators(part, depth=depth - 1)

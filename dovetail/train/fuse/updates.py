@@ -157,4 +157,6 @@ def refusal(optimizer: Any) -> str | None:
     for group in optimizer.param_groups:
         if flag := next((flag for flag in _FLAGS if group.get(flag)), None):
             return f"the optimizer must be plain; it has {flag}=True"
+        if type(optimizer) is torch.optim.Adam and group.get("decoupled_weight_decay"):
+            return "Adam must not decay apart; it has decoupled_weight_decay=True, which AdamW is for"
     return None

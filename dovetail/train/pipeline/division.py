@@ -4,16 +4,17 @@ A part's dropout is that of its rows in the whole batch. The loss must be a mean
 first batch, while the model is still whole.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from dovetail.train.base import SessionMember, Training
+from dovetail.train.buffers import Buffers
 from dovetail.train.randomness import KeyedRandomness
-from dovetail.train.rows import Rows, RowwiseDropout, count_rows, in_two, take_rows
-from dovetail.train.rowwise import ROUNDING, refuse_rows
+from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
+from dovetail.train.rowwise import refuse_rows
+from dovetail.train.weights import Versions
 from dovetail.vocabulary import TechniqueRefused
 
 
@@ -46,28 +47,42 @@ class Division:
             self._dropout.rows = rows
 
     def examine(self, training: Training, batch: Any, *, random: KeyedRandomness, computing: Callable[[], Any]) -> None:
-        """Refuse a loss that is no mean over rows. The model must be whole, and its buffers are not looked after: those
-        that training changes are refused already."""
+        """Refuse a loss that is no mean over rows, that draws by itself, or that changes buffers or weights. The model
+        must be whole."""
         total = count_rows(batch) if self._parts > 1 else 0
         if total < 2:
             return
 
-        def loss(rows: Rows) -> float:
+        def look(rows: Rows) -> Seen:
             random.begin(0, 0)
             self.enter(rows)
             assert training.loss is not None
             with torch.no_grad(), computing():
                 found = training.loss(training.model, take_rows(batch, rows))
-            return float(found[0] if isinstance(found, tuple) else found)
+            return float(found[0] if isinstance(found, tuple) else found), {}
 
-        whole = loss(Rows(0, total, total, 1.0))
-        parts = [(loss(rows), rows.share) for rows in in_two(total)]
-        mean = sum(part * share for part, share in parts)
-        scale = sum(abs(part) * share for part, share in parts)
-        if math.isfinite(whole) and not abs(whole - mean) <= ROUNDING[training.precision] * scale:
+        buffers, weights = Buffers(training.model.modules()), Versions(training.model)
+        before = random.state()
+        with random.watching():
+            whole = look(Rows(0, total, total, 1.0))
+            drew = random.state() != before or random.drew()
+        if drew:
+            raise TechniqueRefused(
+                "nothing but dropout modules may draw random numbers in a loss whose batches are divided into "
+                "microbatches; this one's does, and would draw otherwise for each. Use accumulate, or nn.Dropout."
+            )
+        if changed := [*buffers.changed(), *weights.changed()]:
+            raise TechniqueRefused(
+                f"forward must change neither buffers nor weights where batches are divided into microbatches; "
+                f"{changed[0]!r} would change once for each. Use accumulate, with smaller batches."
+            )
+        parts = [(look(rows), rows.share) for rows in in_two(total)]
+        found = compare(whole, parts, precision=training.precision)
+        if not found.is_mean:
             raise TechniqueRefused(
                 f"the loss of a batch must be the mean over its rows to be divided into microbatches; that of {total} "
-                f"rows is {whole:.6g}, and the mean of its parts {mean:.6g}. Use accumulate, with smaller batches."
+                f"rows is {found.loss:.6g}, and the mean of its parts {found.mean:.6g}. Use accumulate, with smaller "
+                f"batches."
             )
 
     def close(self) -> None:

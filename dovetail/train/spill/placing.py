@@ -97,8 +97,15 @@ class Placing:
                 entry.master.data = entry.master.data.to(device)
         self.refresh(segment)
         if part is not None and part.state:
-            # torch's loading knows which slots follow their parameter and which (a step's count) stay on the host.
+            # torch's loading knows which slots follow their parameter and which (a step's count) stay on the host, but
+            # it also rounds them to their parameter's precision.
+            before = {parameter: dict(slots) for parameter, slots in part.state.items()}
             part.load_state_dict(part.state_dict())
+            for parameter, slots in before.items():
+                for name, value in slots.items():
+                    moved = part.state[parameter][name]
+                    if isinstance(value, torch.Tensor) and moved.dtype != value.dtype:
+                        part.state[parameter][name] = value.to(moved.device)
 
 
 def _large_slots(part: torch.optim.Optimizer | None) -> Iterator[tuple[dict[str, Any], str]]:

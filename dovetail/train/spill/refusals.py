@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dovetail.train.base import Training
+from dovetail.train.weights import hooked
 
 _PROBE = 64
 
@@ -30,6 +31,8 @@ def refusal(training: Training) -> str | None:
             return f"forward must leave weights as they are; {name!r} changes its own (max_norm)"
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             return f"modules must run as Python; {name or 'the model'!r} is scripted or compiled"
+    if (name := hooked(training.model)) is not None:
+        return f"gradients must be seen by the optimizer alone; parameter {name!r} has hooks"
     assert isinstance(training.optimizer, torch.optim.Optimizer)
     if training.optimizer._optimizer_step_pre_hooks or training.optimizer._optimizer_step_post_hooks:
         return "an optimizer that is stepped in parts must have no hooks around its steps; this one has"

@@ -23,7 +23,7 @@ from dovetail.train.spill.streaming import Itinerary, Saved, Streamer, UsedWhile
 from dovetail.train.spill.timing import Timing
 from dovetail.train.spill.watching import Watching
 from dovetail.train.weights import StandIns, to_half
-from dovetail.vocabulary import ProgramError
+from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 Complete = Callable[[LiveSegment, list[Entry], Mark | None], None]
 """Told of a segment with the entries whose gradients came, and when they will have landed (None: they are kept)."""
@@ -49,7 +49,8 @@ class Spilled:
         """Where inputs of recomputed segments wait; None: on the device."""
         self._streamer, self._itinerary = streamer, itinerary
         self._complete_with, self._turnstile, self._norms = complete, turnstile, norms
-        self._half_inputs = half_inputs
+        self._half_inputs, self._watching = half_inputs, False
+        self._versions: dict[LiveSegment, list[int]] = {}
         self._slots: dict[LiveSegment, Slot] = {}
         self._arrived: dict[LiveSegment, list[Entry]] = {}
         self._entered: dict[LiveSegment, int] = {}  # how often, in this microbatch's forward
@@ -76,6 +77,7 @@ class Spilled:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
             if watching:
                 stack.enter_context(Watching(self.segments, runs=self._runs, autocast=not self._half_inputs))
+            self._watching = watching
             yield
 
     def begin(self, *, last: bool) -> None:
@@ -87,6 +89,11 @@ class Spilled:
             self.parking.begin()
         for segment in self.segments:
             segment.missing = len(segment.trainable)
+            for entry in segment.entries:
+                if entry.leaf.requires_grad != entry.trains:
+                    raise TechniqueRefused(
+                        f"spill must know from the first what trains; {entry.name!r} was frozen or unfrozen since."
+                    )
         self._prefetch()
 
     def end(self) -> None:
@@ -186,6 +193,8 @@ class Spilled:
             if torch.is_grad_enabled():
                 self._prefetch()
         self._running[segment] += 1
+        if self._watching:
+            self._versions[segment] = [entry.leaf._version for entry in segment.entries]
         if self.timing and torch.is_grad_enabled():
             self.timing.enter(segment)
 
@@ -193,10 +202,21 @@ class Spilled:
         if _in_backward():
             return  # what is computed again is used until its gradients are there
         self._running[segment] -= 1
+        if self._watching:
+            self._look_for_writes(segment)
         if self.timing and torch.is_grad_enabled():
             self.timing.leave(segment)
         if not segment.kept:
             self._streamer.leave(segment)
+
+    def _look_for_writes(self, segment: LiveSegment) -> None:
+        """What forward writes into a weight is lost where that streams, and of no use where it is a rounded copy."""
+        before = zip(segment.entries, self._versions.get(segment, []), strict=False)
+        for entry in [entry for entry, version in before if entry.leaf._version != version]:
+            if entry.dtype != entry.master.dtype:
+                raise TechniqueRefused(f"forward must leave rounded weights as they are; it writes {entry.name!r}")
+            if not segment.kept:
+                raise UsedWhileAway(segment)
 
     def _prefetch(self) -> None:
         for segment in self._itinerary.ahead(self.ahead):

@@ -15,7 +15,7 @@ from dovetail.train.spill.keeping import Keeping, Parts
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.machinery import Machinery
 from dovetail.train.spill.segments import Entry, LiveSegment
-from dovetail.train.spill.updates import Groups, Job, add_up, step
+from dovetail.train.spill.updates import Groups, Job, add_up, forget_gradients, step
 
 _rounds = itertools.count()
 
@@ -125,6 +125,7 @@ class Stepping:
                 step(job.optimizer, job.groups, scale)
         if self._training.accumulate > 1:
             step(job.optimizer, job.groups, scale)
+        forget_gradients(segment)
         self._keeping.placing.refresh(segment)
 
     def _clip(self) -> torch.Tensor:

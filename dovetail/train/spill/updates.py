@@ -337,6 +337,7 @@ def _with_torch(job: Job) -> tuple[float, float]:
             add_up(entry.master, entry.view(segment.gradients))
     if job.last:
         step(job.optimizer, job.groups, job.scale() if job.scale else None)
+        forget_gradients(segment)
         for entry in segment.trainable:
             if entry.dtype != entry.master.dtype:
                 entry.view(segment.travel).copy_(entry.master)
@@ -356,6 +357,12 @@ def step(optimizer: torch.optim.Optimizer, groups: Groups, scale: float | torch.
     for mine in optimizer.param_groups:
         for parameter in mine["params"]:
             parameter.grad = None
+
+
+def forget_gradients(segment: LiveSegment) -> None:
+    """Also those of parameters that no optimizer has: they count to the norm of one step, not of all."""
+    for entry in segment.trainable:
+        entry.master.grad = None
 
 
 def add_up(master: torch.nn.Parameter, gradient: torch.Tensor) -> None:
