@@ -86,8 +86,9 @@ def test_rows_for_scripts(home):
     }
 
 
-def test_a_workload_that_the_store_does_not_hold_is_empty(home):
-    assert open_result(home, workload="another").tasks == ()
+def test_a_workload_that_the_store_does_not_hold_is_refused(home):
+    with pytest.raises(StoreError, match=r"workload must be one of those in the store, \[.*\], got 'another'"):
+        open_result(home, workload="another")
 
 
 def test_no_store_no_result(tmp_path):

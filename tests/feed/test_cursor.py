@@ -1,3 +1,6 @@
+import random
+
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,6 +25,26 @@ class Noisy(torch.utils.data.Dataset):
         return 14
 
 
+class Given(torch.utils.data.IterableDataset):
+    """Gives its examples, and draws for them from a generator of its own."""
+
+    def __init__(self):
+        self._generator = numpy.random.default_rng(5)
+
+    def __iter__(self):
+        return (torch.tensor(self._generator.random()) for _ in range(14))
+
+
+class Augmented(Noisy):
+    """Draws from a generator of its own, which is carried from epoch to epoch."""
+
+    def __init__(self):
+        self._generator = random.Random(2)
+
+    def __getitem__(self, index):
+        return torch.tensor(self._generator.random()) + index
+
+
 class Shuffled:
     """An iterable of the user's own that carries a generator from epoch to epoch."""
 
@@ -40,6 +63,8 @@ FEEDS = {
     "in order": lambda: DataLoader(DATA, batch_size=2),
     "noisy": lambda: DataLoader(Noisy(), batch_size=2, shuffle=True),
     "own": Shuffled,
+    "given": lambda: DataLoader(Given(), batch_size=2),
+    "augmented": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True),
     "stateful": lambda: Counting([torch.tensor(n) for n in range(7)]),
 }
 

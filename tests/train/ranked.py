@@ -181,3 +181,87 @@ def unlike_weights():
     model = programs.perceptron()
     torch.manual_seed(0)
     return training(model, programs.squared)
+
+
+class Reader(nn.Module):
+    """A language model whose head may begin at zero, when all rows have one loss."""
+
+    def __init__(self, *, blank):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+        if blank:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.embedding(x)))
+
+
+def wordy(*, blank=False, first=1):
+    """Means over words, of which rows have unlike numbers from the `first` batch on."""
+
+    def loss(model, batch):
+        return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten(), ignore_index=-100)
+
+    batches = [(torch.randint(11, (8, 12)), torch.randint(11, (8, 12))) for _ in range(3)]
+    for _, words in batches[first:]:
+        for row in range(8):
+            words[row, 12 - row :] = -100
+    return training(Reader(blank=blank), loss, batches=batches)
+
+
+def padded_later():
+    return wordy(first=1)
+
+
+def padded_unseen():
+    """While its head is zero nothing shows."""
+    return wordy(blank=True, first=0)
+
+
+class Adapter(nn.Module):
+    """A branch that begins at zero, with a dropout that is no module."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.branch = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        nn.init.zeros_(self.branch.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.branch(functional.dropout(x, 0.5, self.training))
+
+
+def drawing_before_a_dropout():
+    return training(nn.Sequential(Adapter(), nn.Dropout(0.1), nn.Linear(4, 1)), programs.squared)
+
+
+def worst():
+    """A metric that is neither a mean nor a sum."""
+
+    def loss(model, batch):
+        return programs.squared(model, batch), {"worst": (model(batch[0]) - batch[1]).abs().max()}
+
+    return training(programs.perceptron(), loss)
+
+
+class Writing(nn.Linear):
+    """Keeps an average of its own weight, as a parameter that forward writes."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.mean = nn.Parameter(self.weight.detach().clone(), requires_grad=False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.lerp_(self.weight, 0.1)
+        return functional.linear(x, self.weight + self.mean, self.bias)
+
+
+def writing():
+    return training(nn.Sequential(Writing(4, 4), nn.Tanh(), nn.Linear(4, 1)), programs.squared)
+
+
+def hooked():
+    made = training(programs.perceptron(), programs.squared)
+    next(made.model.parameters()).register_hook(lambda gradient: gradient * 0.5)
+    return made

@@ -127,6 +127,9 @@ def test_metrics_are_of_the_whole_batch():
         (ranked.summed, "must be the mean over its rows"),
         (ranked.drawing_in_the_loss, "nothing but dropout modules may draw"),
         (ranked.averaging, "forward must change neither buffers nor weights"),
+        (ranked.writing, "forward must change neither buffers nor weights"),
+        (ranked.drawing_before_a_dropout, "nothing but dropout modules may draw"),
+        (ranked.worst, "a metric must be a mean or a sum over rows .* 'worst' is neither"),
         (ranked.ragged, "the same first dimension"),
         (programs.norm, "are those of a whole batch"),
         (programs.adversarial, "cannot run a step function of the program's own"),
@@ -135,6 +138,14 @@ def test_metrics_are_of_the_whole_batch():
 def test_what_cannot_be_taken_in_parts_is_refused(program, reason):
     with pytest.raises(TechniqueRefused, match=reason):
         opened(program, microbatches=2).advance()
+
+
+@pytest.mark.parametrize("program", [ranked.padded_later, ranked.padded_unseen])
+def test_a_loss_that_shows_later_to_be_no_mean_is_refused_then(program):
+    session = opened(program, microbatches=2)
+    session.advance()
+    with pytest.raises(TechniqueRefused, match="must be the mean over its rows"):
+        list(map(session.advance, [(0,)] * 16))
 
 
 def test_one_row_that_does_not_fit_is_told_so():

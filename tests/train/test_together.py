@@ -114,6 +114,18 @@ def test_whoever_ends_disturbs_nobody_and_whoever_waits_goes_on() -> None:
         assert_same(session.state(number).tensors, alone(name, steps, seed=number))
 
 
+def test_whoever_is_left_alone_after_a_resume_goes_on() -> None:
+    first = opened(members("narrow", "wide"))
+    for _ in range(7):
+        first.advance((0, 1))
+    second = opened(members("narrow", "wide"))
+    for number in range(2):
+        second.load(first.state(number), number)
+    for live in [(0, 1), (0, 1), (0, 1), (1,), (1,)]:
+        second.advance(live)
+    assert_same(second.state(1).tensors, alone("wide", 12, seed=1))
+
+
 def test_one_that_is_ahead_reads_for_itself_until_another_stands_there() -> None:
     ahead = RESIDENT.open([SessionMember(training=training("wide"), seed=1)], device=CPU, threads=1)
     for _ in range(7):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dovetail.testing import programs
-from dovetail.train import FUSE, Training
+from dovetail.train import FUSE, RESIDENT, Training
 from tests.train.fuse.gangs import convolutional, decoder, gang, perceptron
 
 
@@ -157,3 +158,47 @@ def test_a_model_that_two_tasks_share_is_refused() -> None:
 
 def test_one_task_is_none_of_its_business() -> None:
     assert FUSE.refuse([programs.fresh("tied")]) == "fuse trains two tasks or more, got 1"
+
+
+class Shuffling:
+    """Batches whose order is that of a generator of their own; `hidden`, of one that nobody finds."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.batches = list(perceptron().batches)
+        generator = numpy.random.default_rng(3)
+        self.order = [generator] if hidden else generator
+
+    def __iter__(self) -> Any:
+        generator = self.order[0] if isinstance(self.order, list) else self.order
+        return iter([self.batches[n] for n in generator.permutation(len(self.batches))])
+
+
+def test_looking_at_batches_changes_nothing_of_what_comes() -> None:
+    def build() -> Training:
+        return dataclasses.replace(perceptron(), batches=Shuffling(hidden=False))
+
+    alone = RESIDENT.open([programs.fresh(build)], device=torch.device("cpu"), threads=1)
+    fused = FUSE.open([programs.fresh(build) for _ in range(2)], device=torch.device("cpu"), threads=1)
+    for _ in range(4):
+        expected = float(alone.advance()[0].loss)
+        assert [float(each.loss) for each in fused.advance(range(2))] == pytest.approx([expected] * 2, rel=1e-5)
+
+
+def test_batches_that_looking_changes_are_refused() -> None:
+    def build() -> Training:
+        return dataclasses.replace(perceptron(), batches=Shuffling(hidden=True))
+
+    reason = FUSE.refuse([programs.fresh(build) for _ in range(2)])
+    assert reason is not None
+    assert "the first batch must be the same whenever it is looked at" in reason
+
+
+def test_adam_that_decays_apart_is_refused() -> None:
+    def build() -> Training:
+        made = perceptron()
+        optimizer = torch.optim.Adam(made.model.parameters(), weight_decay=0.1, decoupled_weight_decay=True)
+        return dataclasses.replace(made, optimizer=optimizer)
+
+    reason = FUSE.refuse([programs.fresh(build) for _ in range(2)])
+    assert reason is not None
+    assert "decoupled_weight_decay=True, which AdamW is for" in reason

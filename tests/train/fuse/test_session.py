@@ -166,7 +166,7 @@ def test_whose_batch_it_was(tmp_path: Path) -> None:
 def test_whose_batches_ran_out() -> None:
     def build(count: int) -> Training:
         training = perceptron()
-        training.batches = iter(list(training.batches)[:count])
+        training.batches = list(training.batches) if count > 1 else iter(list(training.batches)[:count])
         return training
 
     session = fused(build, [{"count": 5}, {"count": 1}])

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from dovetail.testing import programs
-from dovetail.train import SPILL, SessionMember, Training
+from dovetail.train import SHARD, SPILL, SessionMember, Training
 from dovetail.train.spill.refusals import slot_bytes_each
 from dovetail.vocabulary import ProgramError, TechniqueRefused
+from tests.train import ranked
 from tests.train.spill.towers import CPU, Tower, adamw, momentum, training
 
 
@@ -206,3 +207,10 @@ def test_the_slots_of_an_optimizer_are_found_by_a_trial_step(optimizer: Any, exp
     before = str(made.state_dict())
     assert slot_bytes_each(made) == expected
     assert str(made.state_dict()) == before
+
+
+@pytest.mark.parametrize("technique", [SPILL, SHARD])
+def test_hooks_on_parameters_are_refused(technique: Any) -> None:
+    reason = technique.refuse([programs.fresh(ranked.hooked)])
+    assert reason is not None
+    assert "parameter '0.weight' has hooks" in reason

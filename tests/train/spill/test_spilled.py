@@ -14,11 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training
 from dovetail.vocabulary import ProgramError, TechniqueRefused
+from tests.train import ranked
 from tests.train.spill.towers import (
     CPU,
     Build,
     Precise,
     Tower,
+    adamw,
     assert_trains_as_resident,
     resident,
     run,
@@ -544,6 +546,37 @@ def test_evaluating_gives_what_resident_gives(make: Callable[[], nn.Module]) -> 
         assert session.evaluate() == expected.evaluate()
         session.advance()
         expected.advance()
+    session.close()
+
+
+def test_weights_that_forward_writes_are_kept_so_that_nothing_is_lost() -> None:
+    def build() -> Training:
+        layers = [layer for _ in range(6) for layer in (ranked.Writing(8, 8), nn.Tanh())]
+        return training(nn.Sequential(*layers, nn.Linear(8, 1)))
+
+    session = spilled(build)
+    assert_trains_as_resident(session, build)
+    session.close()
+
+
+def test_what_is_unfrozen_on_the_way_is_refused() -> None:
+    made = spilled(lambda: training(Tower()))
+    made.advance()
+    made._training.model.layers[2].weight.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+    with pytest.raises(TechniqueRefused, match=r"'layers.2.weight' was frozen or unfrozen since"):
+        made.advance()
+    made.close()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_gradients_that_no_optimizer_takes_count_to_one_norm_only(accumulate: int) -> None:
+    def build() -> Training:
+        model = Tower()
+        rest = [parameter for name, parameter in model.named_parameters() if not name.startswith("layers.1.")]
+        return training(model, optimizer=lambda _: adamw(rest), accumulate=accumulate, clip_norm=0.05)
+
+    session = spilled(build)
+    assert_trains_as_resident(session, build)
     session.close()
 
 
