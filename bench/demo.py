@@ -2,7 +2,7 @@
 to the same tasks one after another with all cores each in one bare process.
 
 Both are whole commands, timed from their start to their end, imports and all.
-`python bench/demo.py [WORKLOAD [STORE]]`
+`python bench/demo.py [WORKLOAD [STORE]] [--keep]`; `--keep` writes the durations where the README has its figures from.
 """
 
 import json
@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
-    workload = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "recipes" / "digits.py")
-    home = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / ".dovetail" / "demo"
+    given = [word for word in sys.argv[1:] if word != "--keep"]
+    workload = given[0] if given else str(ROOT / "recipes" / "digits.py")
+    home = Path(given[1]) if len(given) > 1 else ROOT / ".dovetail" / "demo"
     console = Console()
     # A demo measures, so it starts from nothing each time; your own runs go on where they stopped.
     shutil.rmtree(home, ignore_errors=True)
@@ -41,7 +42,7 @@ def main() -> None:
     command([sys.executable, "-m", "dovetail", "report", "--store", str(home), "-o", str(report)])
     result = open_result(home)
     show(console, result, bare, ours=ours, theirs=theirs)
-    if len(sys.argv) == 1:
+    if "--keep" in sys.argv:
         keep(result, bare, ours=ours, theirs=theirs)
     console.print(f"report: {report}", highlight=False, soft_wrap=True)
 

@@ -24,6 +24,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"dovetail {version('dovetail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    pass
+
+
 WorkloadFile = Annotated[str, typer.Argument(help="A Python file with a workload: sweep.py, or sweep.py:name.")]
 EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for a Ray cluster.")]
 AddressOption = Annotated[

@@ -68,7 +68,8 @@ def controlling(
         with _writing(home):
             engine = make(cluster, home=home, silence_seconds=silence_seconds)
         stack.callback(engine.close)  # it may have workers; once more below, so that they end before the lock does
-        server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
+        with _writing(home):
+            server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.note))
         clear_scratch(home, keep=server.folder)

@@ -3,12 +3,13 @@
 from dovetail.describe.carried import deposit
 from dovetail.describe.environment import versions
 from dovetail.describe.files import load_workload
-from dovetail.describe.programs import arguments_of, check_parameters, load, program
+from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, program
 from dovetail.describe.sweeps import grid, join, log_uniform, sample, task, uniform, workload
 
 __all__ = [
     "arguments_of",
     "check_parameters",
+    "check_source",
     "deposit",
     "grid",
     "join",

@@ -60,6 +60,21 @@ def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def check_source(program: Program) -> None:
+    """Raise `ProgramError` where a program's code was edited since it was described: what it builds now would be taken
+    for what it built then.
+
+    >>> check_source(Program(reference="dovetail.vocabulary.units:show_bytes"))  # nobody said what its code was
+    """
+    if not program.source or program.reference.startswith(PICKLED):
+        return
+    if (found := _from_reference(program.reference).source) != program.source:
+        raise ProgramError(
+            f"the code of {program.function!r} must stay as it was when the workload was described ({program.source}); "
+            f"it was edited since ({found}). Run the workload again to train what it is now."
+        )
+
+
 def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, name: str) -> dict[str, Any]:
     """The arguments to call `function` with. A `seed` that it does not take seeds the generators all the same.
 

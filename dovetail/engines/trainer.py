@@ -140,16 +140,20 @@ class Trainer:
             return
         values = torch.stack([loss.float() for loss in self._losses]).tolist()
         first = self._step - len(values) + 1
-        for offset, value in enumerate(values):
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"the loss must be a finite number; it was {value} at step {first + offset}, the first such step. "
-                    f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
-                    f"{self._kept()}"
-                )
+        sound = next((offset for offset, value in enumerate(values) if not math.isfinite(value)), len(values))
         for offset, metrics in self._logged:
-            found = _stepwise(values[offset], metrics)
-            self._points += [[name, first + offset, value] for name, value in found.items()]
+            if offset < sound:
+                found = _stepwise(values[offset], metrics)
+                self._points += [[name, first + offset, value] for name, value in found.items()]
+        if sound < len(values):
+            at = first + sound
+            # How it came there is what one wants to see.
+            self._report("progress", {"step": at - 1, "steps_per_second": 0.0, "points": self._points})
+            raise TrainingError(
+                f"the loss must be a finite number; it was {values[sound]} at step {at}, the first such step. "
+                f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
+                f"{self._kept()}"
+            )
         self._stepwise = _stepwise(values[-1], self._last)
         self._losses, self._logged = [], []
 

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 # How long to wait for another process that has the file locked: a backup, a user's own sqlite3.
 LOCKED_SECONDS = 30.0
+# So many of a workload's plans, and its first, are kept whole.
+LAST_PLANS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Store:
     ['hello']
     """
 
+    _connection: sqlite3.Connection
+
     def __init__(self, home: Path | None, *, write: bool = False) -> None:
         self.home = home
         self.fell_back = ""
@@ -70,8 +74,7 @@ class Store:
     def _open(self, write: bool) -> None:
         """Readers look at what they read; who writes looks at everything first, and falls back where it is damaged."""
         if not self._writes:
-            self._connect(write)
-            self._migrate(write)
+            self._read(write)
             return
         assert self.home is not None
         if wrong := self._damage():
@@ -81,6 +84,20 @@ class Store:
             self._connect(write)
             self._migrate(write)
         soundness.keep_copy(self._connection, self.home)
+
+    def _read(self, write: bool) -> None:
+        try:
+            self._connect(write)
+            self._migrate(write)
+        except sqlite3.OperationalError:
+            # Even to read, SQLite makes a file beside, unless it is told that nobody writes: on a disk that is mounted
+            # for reading only, nobody does.
+            if self.home is None or os.access(self.home, os.W_OK) or not (self.home / soundness.FILE).exists():
+                raise
+            self._connection.close()
+            place = (self.home / soundness.FILE).absolute().as_uri()
+            self._connection = sqlite3.connect(f"{place}?mode=ro&immutable=1", uri=True, isolation_level=None)
+            self._migrate(write)
 
     def _damage(self) -> str:
         assert self.home is not None
@@ -163,9 +180,21 @@ class Store:
             )
 
     def add_plan(self, plan: Plan, *, workload: str, at_seconds: float) -> int:
-        """Keep a plan; gives its number."""
+        """Keep a plan; gives its number. Of the first and the last ones all is kept, of those between them that and
+        when they were made: there are as many as tasks, and each speaks of every task."""
         with self._transaction() as connection:
             cursor = connection.execute(_insert("plans"), self._sealed(workload, float(at_seconds), dumps(plan)))
+            between = connection.execute(
+                "SELECT number, at_seconds FROM plans WHERE workload = ? ORDER BY number DESC LIMIT 1 OFFSET ?",
+                (workload, LAST_PLANS),
+            ).fetchone()
+            first = connection.execute("SELECT min(number) FROM plans WHERE workload = ?", (workload,)).fetchone()
+            if between is not None and between[:1] != first:
+                number, at = between
+                *_, record, checksum = self._sealed(workload, at, dumps(Plan()))
+                connection.execute(
+                    "UPDATE plans SET record = ?, checksum = ? WHERE number = ?", (record, checksum, number)
+                )
         return int(cursor.lastrowid or 0)
 
     def events(self, *, task: str | None = None, after: int = 0) -> Iterator[tuple[int, Event]]:

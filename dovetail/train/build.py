@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dovetail.describe import check_parameters, load
+from dovetail.describe import check_parameters, check_source, load
 from dovetail.train.base import Training
 from dovetail.train.randomness import reseed
 from dovetail.vocabulary import DovetailError, ProgramError, Task
@@ -14,6 +14,7 @@ def build(task: Task, *, home: Path | None = None) -> Training:
     Raises `ProgramError` or `InvalidWorkload`, naming the task.
     """
     try:
+        check_source(task.program)
         function = load(task.program, home=home)
         arguments = check_parameters(function, task.parameters, name=task.program.function)
         reseed(task.seed, "build")

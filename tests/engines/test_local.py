@@ -151,9 +151,11 @@ def test_running_out_of_memory_fails_with_its_cause(ground):
 
 
 def test_a_loss_that_is_no_number_names_its_first_step(ground):
-    end, _ = run(ground, task_of(ground, "diverging", parameters={"at": 7}), until_step=40)
+    end, events = run(ground, task_of(ground, "diverging", parameters={"at": 27}), until_step=40)
     assert end.kind == "failed"
-    assert "it was nan at step 7, the first such step" in end.data["reason"]
+    points = [point for event in events if event.kind == "progress" for point in event.data["points"]]
+    assert [step for name, step, _ in points if name == "train/loss"] == [10, 20]  # how it came there
+    assert "it was nan at step 27, the first such step" in end.data["reason"]
     assert "Nothing was saved yet" in end.data["reason"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from dovetail.store import Point, Store, soundness
 from dovetail.store.schema import MIGRATIONS
 from dovetail.testing.stores import StoreConformance
-from dovetail.vocabulary import Event, StoreError
+from dovetail.vocabulary import Event, Plan, StoreError
 
 
 class TestStore(StoreConformance):
@@ -101,6 +101,19 @@ def test_a_full_disk_is_told_and_what_was_acknowledged_is_safe(tmp_path):
     with Store(tmp_path) as store:
         at = [event.at_seconds for _, event in store.events()]
     assert at == [*map(float, range(int(kept))), -1.0]
+
+
+def test_of_many_plans_the_first_and_the_last_are_kept_whole(tmp_path):
+    plans = [Plan(explanation=(f"plan {number}",)) for number in range(20)]
+    with Store(tmp_path, write=True) as store:
+        for number, plan in enumerate(plans):
+            store.add_plan(plan, workload="w", at_seconds=float(number))
+            store.add_plan(plan, workload="another", at_seconds=0.0)
+        found = store.plans(workload="w")
+    assert [at for _, at, _ in found] == [float(number) for number in range(20)]
+    assert [plan for _, _, plan in found] == [plans[0], *[Plan()] * 11, *plans[-8:]]
+    with Store(tmp_path, write=True) as store:
+        assert not store.fell_back
 
 
 # What the file falls back to

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from dovetail.describe import program
 from dovetail.train import Training
 from dovetail.train.build import build
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError, Stop, Task
@@ -49,4 +50,18 @@ def test_weights_depend_on_the_seed_alone():
 )
 def test_what_cannot_be_built_names_its_task(found, error, message):
     with pytest.raises(error, match=message):
+        build(found)
+
+
+def test_code_that_was_edited_since_it_was_described_is_not_taken_for_what_it_was(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(3)\n")
+    found = Task(name="mine", program=program(f"{file}:f"), stop=Stop(steps=1))
+    assert build(found).model.weight.shape == (1, 3)
+    file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(3)  # the same\n")
+    assert build(found).model.weight.shape == (1, 3)
+    file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(4)\n")
+    with pytest.raises(
+        ProgramError, match=r"task 'mine': the code of 'f' must stay .* Run the workload again"
+    ):
         build(found)

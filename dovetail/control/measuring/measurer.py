@@ -39,6 +39,7 @@ class Measurer:
         is_stopping: Callable[[], bool],
     ) -> None:
         self.trials_left = 0
+        self._seen: set[str] = set()
         self.is_stale = False  # whether something came that may have to be measured
         self._state, self._orders, self._engine = state, orders, engine
         self._begin, self._step, self._is_stopping = begin, step, is_stopping
@@ -54,8 +55,10 @@ class Measurer:
         """Each task's family, then the options that could matter to the plan and were not measured yet; with
         `everything`, all of them. Tasks that turn out to be impossible have failed, with the reason."""
         state, self.is_stale = self._state, False
-        while not self._is_stopping() and (unknown := wanted.fingerprints(state.tasks, state.ledger, state.cluster)):
+        while not self._is_stopping() and (unknown := self._unknown()):
             self._run_all(unknown)
+            asked = [member.task.identity for order in unknown for member in order["members"]]
+            self._seen.update(task for task in asked if state.ledger[task].fingerprint is not None)
         state.fail(wanted.impossible(state.workload, state.ledger))
         self._trying_since = state.now()
         while not self._is_stopping() and (trials := self._trials(everything)):
@@ -63,6 +66,10 @@ class Measurer:
             self._run_all(self._orders_of(trials), meanwhile=functools.partial(self._meanwhile, set(trials)))
         self.trials_left = 0
         state.fail(wanted.impossible(state.workload, state.ledger))
+
+    def _unknown(self) -> list[wanted.Fields]:
+        state = self._state
+        return wanted.fingerprints(state.tasks, state.ledger, state.cluster, seen=self._seen)
 
     def _meanwhile(self, asked: set[Trial]) -> Iterable[wanted.Fields]:
         """What is worth a trial already on a device that would idle until the last of the others is through. Of one

@@ -4,7 +4,7 @@ Gives orders and, where a task turns out to be impossible, the reason; the loop 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.state.ledger import Ledger
@@ -17,8 +17,11 @@ Fields = dict[str, Any]
 """The fields of an order, all but its name."""
 
 
-def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
-    """Orders that build every task whose family is not known under the versions installed now, one a device.
+def fingerprints(
+    tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster, *, seen: Container[str] = ()
+) -> list[Fields]:
+    """Orders that build every task whose family is not known under the versions installed now, one a device. Those
+    `seen` by this controller are not asked again, whatever versions their workers have.
 
     A task that was lost on the way gets an order of its own, so that a program that kills its worker takes
     nobody along.
@@ -27,7 +30,10 @@ def fingerprints(tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) ->
         task
         for task in tasks
         if not ledger.rests(task)
-        and ((known := ledger[task].fingerprint) is None or known.get("versions") not in ("", versions()))
+        and (
+            (known := ledger[task].fingerprint) is None
+            or (task not in seen and known.get("versions") not in ("", versions()))
+        )
     ]
     suspects = [task for task in unknown if ledger[task].losses]
     others = [task for task in unknown if not ledger[task].losses]
