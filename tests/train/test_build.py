@@ -61,7 +61,5 @@ def test_code_that_was_edited_since_it_was_described_is_not_taken_for_what_it_wa
     file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(3)  # the same\n")
     assert build(found).model.weight.shape == (1, 3)
     file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(4)\n")
-    with pytest.raises(
-        ProgramError, match=r"task 'mine': the code of 'f' must stay .* Run the workload again"
-    ):
+    with pytest.raises(ProgramError, match=r"task 'mine': the code of 'f' must stay .* Run the workload again"):
         build(found)
