@@ -51,8 +51,7 @@ class Versions:
     >>> model = nn.Linear(2, 1)
     >>> before = Versions(model)
     >>> with torch.no_grad():
-    ...     model.bias.zero_()
-    tensor([0.], requires_grad=True)
+    ...     _ = model.bias.zero_()
     >>> before.changed()
     ['bias']
     """

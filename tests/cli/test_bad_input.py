@@ -473,7 +473,7 @@ COMMANDS = [
     (
         ("run", "sweep.py", "--store", "newer"),
         2,
-        "must be of version 2 or older; it is of version 99, written by a newer",
+        "must be of version 3 or older; it is of version 99, written by a newer",
     ),
     (("show", "--store", "newer"), 2, "Upgrade Dovetail, or use another store (--store)."),
     (
