@@ -155,7 +155,9 @@ class TestAfterARun:
         for word in (FAST, SLOW, "language_model", "finished", "40", "error", "train/loss"):
             assert word in found.out
         assert rows(done[0])[FAST]["metrics"]["error"] == done[1].json()["tasks"][0]["metrics"]["error"]
-        assert dovetail("show", "--workload", "another", "--json", cwd=done[0]).json()["tasks"] == []
+        another = dovetail("show", "--workload", "another", cwd=done[0])
+        assert (another.code, another.out) == (2, "")
+        assert "workload must be one of those in the store, ['sweep'], got 'another'" in another.err
 
     def test_report_is_one_page_that_loads_nothing(self, done):
         found = dovetail("report", "-o", "page.html", cwd=done[0])
@@ -379,7 +381,8 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path):
 def test_a_terminal_that_is_closed_is_a_stop(tmp_path):
     sweep = 'import dovetail as dt\nworkload = dt.grid("programs.py:line", pause=[0.02], steps=100000)\n'
     write(tmp_path, programs=PROGRAMS, sweep=sweep)
-    process = begin("run", "sweep.py", cwd=tmp_path)
+    # These tests themselves may run under nohup, which commands inherit and respect.
+    process = begin("run", "sweep.py", cwd=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     try:
         until(lambda: (tmp_path / HOME / "store.sqlite").exists() and "started" in kinds(tmp_path), what="a start")
         process.send_signal(signal.SIGHUP)
