@@ -377,6 +377,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path):
     assert {name: row["status"] for name, row in rows(tmp_path).items()} == {"fine": "finished", "not fine": "failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_terminal_that_is_closed_is_a_stop(tmp_path):
     sweep = 'import dovetail as dt\nworkload = dt.grid("programs.py:line", pause=[0.02], steps=100000)\n'

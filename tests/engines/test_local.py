@@ -221,7 +221,7 @@ def test_workers_end_with_their_engine(tmp_path):
     assert not worker.is_running()
 
 
-@pytest.mark.parametrize("how", ["closed", "killed"])
+@pytest.mark.parametrize("how", ["closed", pytest.param("killed", marks=pytest.mark.slow)])
 def test_what_programs_start_ends_with_their_worker(another, tmp_path, how):
     ground = Ground(engine=another, cluster=CLUSTER, reference="", home=tmp_path)
     end, _ = run(ground, task_of(ground, "parental"))
