@@ -18,8 +18,8 @@ from joint_drawn import draw
 from joint_peers import anything, equal_split, frugal, listed, marginal_gain, widest
 from reporting import Bar, finish
 
-from dovetail.plan import Problem, check
-from dovetail.plan.joint import plan
+from dovetail.planning import Problem, check
+from dovetail.planning.schedule.joint import plan
 from dovetail.vocabulary import Plan, Schedule
 
 # Tasks, devices of each kind, the gap at most, and the seconds within which.

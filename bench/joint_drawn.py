@@ -3,7 +3,7 @@
 import math
 import random
 
-from dovetail.plan import Problem
+from dovetail.planning import Problem
 from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, Option
 
 SPEEDS = {"a": 1.0, "b": 0.6, "c": 0.35}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from joint_drawn import STEPS
 
-from dovetail.plan import Problem
+from dovetail.planning import Problem
 from dovetail.vocabulary import Option, Placement, Schedule
 
 Choice = Callable[[list[Option], random.Random], list[Option]]

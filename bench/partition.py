@@ -5,9 +5,10 @@ stage of m workers takes (C + 4(m−1)|w|/(B·m))/m; a cut takes 2a/(B·m′); a
 the stages between nodes the first has its gradients' seconds divided by the devices of a node, the others have not.
 A stage on parts of several nodes is judged as one of m workers on the slower link.
 
-Ours appears twice. *Ours* plans with our own times (`plan/partition`), in which a replicated stage pays for its own
-parameters. *Our search* is the same search given PipeDream's function: at equal rules, does it find less? Where its
-function is faulty, plans made for it are bad: `its plan, our times` says what they take when every stage pays.
+Ours appears twice. *Ours* plans with our own times (`planning/pipeline/partition`), in which a replicated stage pays
+for its own parameters. *Our search* is the same search given PipeDream's function: at equal rules, does it find
+less? Where its function is faulty, plans made for it are bad: `its plan, our times` says what they take when every
+stage pays.
 Its program also gives some nodes copies of one node's pipeline and other nodes other layers. Ours has that with our own
 times (rows in which nodes take turns); with its function it has not, because there a stage's time depends on which
 other stages share its nodes. That is the 2% of resnet18/graph_copy: nodes 0 to 2 with a 3-1 each, node 3 with the rest.
@@ -28,8 +29,8 @@ from typing import Any
 import numpy as np
 from reporting import Bar, finish
 
-from dovetail.plan.partition import Fabric, Graph, Partition, appraise, cuts, partition
-from dovetail.plan.partition.search import Search, Tables
+from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, appraise, cuts, partition
+from dovetail.planning.pipeline.partition.search import Search, Tables
 from dovetail.vocabulary import LayerProfile
 
 PROFILES = Path(__file__).parents[2] / "shared" / "data" / "pipedream_profiles"

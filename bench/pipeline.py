@@ -39,8 +39,8 @@ from torch import nn
 from torch.distributed import pipelining
 from torch.nn import functional as F
 
-from dovetail.plan.partition import Fabric
-from dovetail.plan.predict import pipeline as predicting
+from dovetail.planning.pipeline.partition import Fabric
+from dovetail.planning.techniques import pipeline as predicting
 from dovetail.profile.steps import measure
 from dovetail.testing import programs
 from dovetail.testing.ranks import Followers

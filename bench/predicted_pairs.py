@@ -15,9 +15,9 @@ from reporting import Bar
 from streams import cluster_of, simulate
 
 from dovetail.describe.traces import Rates, generate, read_rates, read_trace
-from dovetail.plan.pairs import Completion, complete
-from dovetail.plan.policies import POLICIES
-from dovetail.plan.problem import Problem
+from dovetail.planning.problem import Problem
+from dovetail.planning.share.pairs import Completion, complete
+from dovetail.planning.share.policies import POLICIES
 from dovetail.vocabulary import Family, Member, Option, Rejection
 
 KINDS = ("v100", "p100", "k80")

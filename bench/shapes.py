@@ -6,7 +6,7 @@ import random
 
 from streams import cluster_of
 
-from dovetail.plan.problem import Problem
+from dovetail.planning.problem import Problem
 from dovetail.vocabulary import Family, Member, Option
 
 KINDS = ("v100", "p100", "k80")

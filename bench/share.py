@@ -24,9 +24,9 @@ from streams import cluster_of
 from dovetail.control.simulation.outcome import Outcome
 from dovetail.control.simulation.simulating import simulate
 from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
-from dovetail.plan import levels
-from dovetail.plan.policies import COARSE, POLICIES, Policy
-from dovetail.plan.problem import Problem
+from dovetail.planning.problem import Problem
+from dovetail.planning.share import levels
+from dovetail.planning.share.policies import COARSE, POLICIES, Policy
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 DEVICES = dict(zip(KINDS, (8, 16, 24), strict=True))

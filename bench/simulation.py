@@ -13,7 +13,7 @@ from reporting import Bar, finish
 
 from dovetail.control import Controller
 from dovetail.engines import SimulatedEngine, World
-from dovetail.plan import check
+from dovetail.planning import check
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,

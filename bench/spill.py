@@ -38,7 +38,7 @@ import torch
 from reporting import RESULTS, Bar, finish
 
 from dovetail.describe.programs import load_file
-from dovetail.plan.predict.resident import CUDA_HOST_BYTES
+from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.train import TECHNIQUES, SessionMember
 from dovetail.vocabulary import TechniqueRefused
 

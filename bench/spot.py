@@ -16,7 +16,16 @@ from reporting import Bar, finish
 
 from dovetail.describe.markets import Availability, Day, read_availability, read_prices
 from dovetail.describe.traces import read_rates
-from dovetail.plan.spot import Chooser, Market, Quote, Standing, by_deadline, cheapest_now, cheapest_with_moves, stay
+from dovetail.planning.share.spot import (
+    Chooser,
+    Market,
+    Quote,
+    Standing,
+    by_deadline,
+    cheapest_now,
+    cheapest_with_moves,
+    stay,
+)
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 DAY = 86400.0

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from dovetail.describe.traces import Arrival
-from dovetail.plan.check import check
-from dovetail.plan.policies import Policy, equal_rates
-from dovetail.plan.problem import Problem
-from dovetail.plan.rounds import Gang, Received, Rota, Round, after, carry_over, without
-from dovetail.plan.shares import columns
+from dovetail.planning.checker import check
+from dovetail.planning.problem import Problem
+from dovetail.planning.share.columns import columns
+from dovetail.planning.share.policies import Policy, equal_rates
+from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over, without
 from dovetail.vocabulary import Allocation, Cluster, Device, Family, Kind, Member, Node, Option
 
 

@@ -41,7 +41,7 @@ EXTENSION = {
         "train:StepReport",
         "train:TrainingState",
     ],
-    "Planners": ["plan:Problem", "plan:Predictor", "plan:check", "plan:lower_bound"],
+    "Planners": ["planning:Problem", "planning:Predictor", "planning:check", "planning:lower_bound"],
     "Engines": ["engines:Engine", "engines:Order", "engines:MemberOrder"],
     "Conformance suites": [
         "testing.techniques:TechniqueConformance",
@@ -51,8 +51,8 @@ EXTENSION = {
 }
 SECTIONS = {
     "Techniques": "Listed in `dovetail.train.TECHNIQUES`.",
-    "Planners": "A planner is a pure function from a `Problem` to a `Plan`, listed in `dovetail.plan.PLANNERS`; each "
-    "technique has a `Predictor` in `dovetail.plan.PREDICTORS`.",
+    "Planners": "A planner is a pure function from a `Problem` to a `Plan`, listed in "
+    "`dovetail.planning.PLANNERS`; each technique has a `Predictor` in `dovetail.planning.PREDICTORS`.",
     "Engines": "Passed to `dovetail.control.Controller`.",
     "Conformance suites": "Subclass one in a test file, give it what it asks for, and run pytest.",
 }

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from dovetail.plan.timetables import TIMETABLES, Durations, Simulated, simulate, steady_seconds
-from dovetail.plan.timetables.alternating import in_strict_turn, warm_ups
-from dovetail.plan.timetables.picture import svg, text
-from dovetail.plan.timetables.shares import bubble_share
+from dovetail.planning.pipeline.timetables import TIMETABLES, Durations, Simulated, simulate, steady_seconds
+from dovetail.planning.pipeline.timetables.alternating import in_strict_turn, warm_ups
+from dovetail.planning.pipeline.timetables.picture import svg, text
+from dovetail.planning.pipeline.timetables.shares import bubble_share
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "pipeline.md"
@@ -36,8 +36,9 @@ Written by `docs/make_pipeline.py`; the figures and pictures come from the simul
 
 ## Which layers go where
 
-`dovetail.plan.partition.partition(graph, fabric)` cuts a measured graph into stages and hands out devices so that the
-slowest stage is as fast as can be. `graph` comes from a `Profile` with layers, `fabric` from a `Cluster`.
+`dovetail.planning.pipeline.partition.partition(graph, fabric)` cuts a measured graph into stages and hands out
+devices so that the slowest stage is as fast as can be. `graph` comes from a `Profile` with layers, `fabric` from a
+`Cluster`.
 
 - **Cuts.** Every set of layers that holds what its layers read from may be cut off, so skip connections are no special
   case: an output that is read three stages later crosses three cuts, and is paid for at each. Where branches make

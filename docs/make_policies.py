@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from dovetail.plan.policies import BLIND, COARSE, PARETO, POLICIES, SHARING
+from dovetail.planning.share.policies import BLIND, COARSE, PARETO, POLICIES, SHARING
 
 PAGE = Path(__file__).with_name("policies.md")
 
@@ -13,7 +13,7 @@ HEAD = """<!-- fmt: off -->
 # Policies
 
 Written by `docs/make_policies.py` from the docstrings; do not edit. A policy is a pure function from a `Problem` to an
-`Allocation`, listed in `dovetail.plan.policies.POLICIES`. `dovetail simulate --policy NAME` runs one.
+`Allocation`, listed in `dovetail.planning.share.policies.POLICIES`. `dovetail simulate --policy NAME` runs one.
 
 Symbols: m is a task, o an option, j a kind. share(o) is how many of o's gangs run at once on average; rate(m) = Σ share
 × rate over the options that run m; reference(m) is what one device of the average kind gives m; steps, age, weight and

@@ -4,8 +4,6 @@ Importing this loads no torch; names are fetched when they are first used.
 """
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -26,8 +24,8 @@ _WHERE = {
     "join": "dovetail.describe",
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
-    "plan": "dovetail.cli.verbs",
-    "run": "dovetail.cli.verbs",
+    "plan": "dovetail.verbs",
+    "run": "dovetail.verbs",
     "sample": "dovetail.describe",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
@@ -60,11 +58,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from dovetail.cli.verbs import plan, run
     from dovetail.control import Result, Settings, open_result
     from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
     from dovetail.engines import detect
     from dovetail.train import Training
+    from dovetail.verbs import plan, run
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload
 
 
@@ -78,18 +76,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Surface(types.ModuleType):
-    """Keeps `dovetail.plan` the function: importing the package of that name would put itself in its place."""
-
-    @property
-    def plan(self) -> Any:
-        return importlib.import_module("dovetail.cli.verbs").plan
-
-    @plan.setter
-    def plan(self, package: types.ModuleType) -> None:
-        pass
-
-
-sys.modules[__name__].__class__ = _Surface

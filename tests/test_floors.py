@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1] / "dovetail"
 FLOORS = {
     "vocabulary": 0,
     "describe": 1,
-    "plan": 1,
+    "planning": 1,
     "store": 1,
     "metrics": 1,
     "feed": 1,
@@ -19,8 +19,9 @@ FLOORS = {
     "profile": 3,
     "engines": 4,
     "control": 5,
-    "cli": 6,
-    "web": 6,
+    "verbs": 6,
+    "cli": 7,
+    "web": 7,
 }
 # Everybody's: conformance suites for all floors, the public names, `python -m dovetail`.
 FREE = {"testing", "__init__.py", "__main__.py"}
@@ -56,7 +57,7 @@ def test_a_file_imports_only_from_below(file):
     [
         ("dovetail", ["torch", "numpy", "typer", "rich", "plotly", "dovetail.vocabulary"]),
         ("dovetail.vocabulary", ["torch", "numpy", "dovetail.describe"]),
-        ("dovetail.describe, dovetail.plan, dovetail.store, dovetail.metrics", ["torch", "numpy", "cloudpickle"]),
+        ("dovetail.describe, dovetail.planning, dovetail.store, dovetail.metrics", ["torch", "numpy", "cloudpickle"]),
         ("dovetail.control, dovetail.engines, dovetail.engines.worker", ["torch", "numpy", "typer", "rich", "plotly"]),
     ],
 )

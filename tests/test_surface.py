@@ -1,8 +1,6 @@
 """The public names: which there are, that each explains itself, and that every plug-in is listed."""
 
 import importlib
-import subprocess
-import sys
 import typing
 from pathlib import Path
 
@@ -65,20 +63,11 @@ def test_other_names_are_refused():
         dt.pln  # noqa: B018
 
 
-PLAN = """
-import dovetail as dt
-before = dt.plan
-import dovetail.plan
-from dovetail.plan import PLANNERS
-import importlib
-assert callable(dt.plan) and dt.plan is before and dt.plan.__name__ == "plan", dt.plan
-assert importlib.import_module("dovetail.plan").PLANNERS is PLANNERS
-"""
+def test_no_public_name_is_also_a_module():
+    assert not {file.stem for file in ROOT.iterdir()} & set(NAMES)
+    import dovetail.planning.problem as module
 
-
-@pytest.mark.parametrize("first", ["", "import dovetail.plan\n", "import dovetail.control\n"])
-def test_plan_stays_the_function(first):
-    subprocess.run([sys.executable, "-c", first + PLAN], check=True)
+    assert module.__name__ == "dovetail.planning.problem"
 
 
 def files_of(folder):
@@ -100,18 +89,18 @@ def test_every_technique_is_listed():
 
 
 def test_every_technique_can_be_predicted():
-    predict = importlib.import_module("dovetail.plan.predict")
-    assert files_of("plan/predict") == predict.PREDICTORS.keys()
+    predict = importlib.import_module("dovetail.planning.techniques")
+    assert files_of("planning/techniques") == predict.PREDICTORS.keys()
 
 
 def test_every_planner_is_listed():
-    from dovetail.plan import PLANNERS
+    from dovetail.planning import PLANNERS
 
     planners = {
         name
-        for name in files_of("plan")
-        if (planner := getattr(importlib.import_module(f"dovetail.plan.{name}"), "plan", None))
-        and planner.__module__ == f"dovetail.plan.{name}"
+        for name in files_of("planning/schedule")
+        if (planner := getattr(importlib.import_module(f"dovetail.planning.schedule.{name}"), "plan", None))
+        and planner.__module__ == f"dovetail.planning.schedule.{name}"
     }
     assert planners == {planner.__module__.rpartition(".")[2] for planner in PLANNERS.values()}
 

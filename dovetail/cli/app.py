@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dovetail.cli import simulate, tasks
 from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering, figures
-from dovetail.cli.console import Console
+from dovetail.verbs.console import Console
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
@@ -80,7 +80,8 @@ def run(
 ) -> None:
     """Measure, plan and train a workload; stop it and run it again to go on."""
     with answering():
-        from dovetail.cli import show, verbs
+        from dovetail import verbs
+        from dovetail.cli import show
         from dovetail.control import Settings
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
@@ -141,7 +142,8 @@ def plan(
 ) -> None:
     """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
     with answering():
-        from dovetail.cli import planning, show, verbs
+        from dovetail import verbs
+        from dovetail.cli import plan_page, show
         from dovetail.describe import load_workload
 
         console = Console(stderr=True)
@@ -160,10 +162,10 @@ def plan(
             before=lambda changes: _print_lines(console, changes.lines()),
         )
         show.plan(found, as_json=as_json)
-        if not as_json and (drawn := planning.timetables(found, store=store)):
+        if not as_json and (drawn := plan_page.timetables(found, store=store)):
             show.timetables(drawn)
         if output is not None:
-            typer.echo(planning.write_plan(found, output, store=store), err=True)
+            typer.echo(plan_page.write_plan(found, output, store=store), err=True)
 
 
 @app.command()
@@ -177,7 +179,8 @@ def profile(
 ) -> None:
     """Measure each family of a workload and show what was found."""
     with answering():
-        from dovetail.cli import show, verbs
+        from dovetail import verbs
+        from dovetail.cli import show
         from dovetail.describe import load_workload
 
         found, failures = verbs.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
@@ -268,7 +271,8 @@ def cluster(
 ) -> None:
     """Show the devices of this machine."""
     with answering():
-        from dovetail.cli import show, verbs
+        from dovetail import verbs
+        from dovetail.cli import show
 
         show.cluster(verbs.cluster(measure=measure, store=store), as_json=as_json)
 

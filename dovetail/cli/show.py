@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.cli.console import Console
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
+from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web.timetables import KEY, Drawn

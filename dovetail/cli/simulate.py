@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from dovetail.cli.answering import JsonOption, answering, entities, figures
-from dovetail.cli.console import Console
+from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, DovetailError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def simulate(
 ) -> None:
     """Simulate a stream of tasks on a shared cluster: the loop that runs yours, with a virtual clock."""
     with answering():
-        from dovetail.plan.kinds import parse_cluster, with_prices
+        from dovetail.planning.options.kinds import parse_cluster, with_prices
 
         where = with_prices(parse_cluster(cluster), figures(price or [], "--price", "v100=2.48"))
         names = _policies(policy or ["max_min_fairness"])
@@ -138,7 +138,7 @@ def sweep(
 ) -> list[Case]:
     """Every policy at every load, with a progress bar on the error stream."""
     from dovetail.control.simulation.simulating import simulate as run
-    from dovetail.plan.policies import POLICIES
+    from dovetail.planning.share.policies import POLICIES
 
     plan = [(name, load, is_blind) for name in policies for load in loads for is_blind in blindness]
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
@@ -222,7 +222,7 @@ def _loads(text: str) -> list[float]:
 
 
 def _policies(names: Iterable[str]) -> list[str]:
-    from dovetail.plan.policies import POLICIES
+    from dovetail.planning.share.policies import POLICIES
 
     found = [name for text in names for name in text.split(",")]
     for name in found:

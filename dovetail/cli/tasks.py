@@ -46,8 +46,8 @@ def daemon(
 ) -> None:
     """Take tasks on as they come, until it is stopped; started again, it goes on with what it had."""
     with answering():
-        from dovetail.cli import daemon as verb
         from dovetail.control import Settings
+        from dovetail.verbs import daemon as verb
 
         settings = Settings(save_every_seconds=save_seconds, keep_count=keep, retries=retries, exact=exact)
         verb.daemon(

@@ -22,7 +22,7 @@ from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.control.state.snapshot import Offers
 from dovetail.engines import Engine, Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import PLANNERS, Problem
+from dovetail.planning import PLANNERS, Problem
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,

@@ -13,8 +13,8 @@ import torch
 
 from dovetail.engines.base import Order
 from dovetail.engines.surroundings import Surroundings, event_of, is_out_of_memory
-from dovetail.plan.ladder import in_words, next_rung
-from dovetail.plan.predict import fuse
+from dovetail.planning.options.ladder import in_words, next_rung
+from dovetail.planning.techniques import fuse
 from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
 from dovetail.train.spill.refusals import refusal, slot_bytes_each

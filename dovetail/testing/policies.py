@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.plan.check import check
-from dovetail.plan.levels import most_worth
-from dovetail.plan.policies.isolated import allocate as isolated
-from dovetail.plan.problem import Problem
-from dovetail.plan.rounds import Gang, Received, Rota, after
-from dovetail.plan.shares import columns
+from dovetail.planning.checker import check
+from dovetail.planning.problem import Problem
+from dovetail.planning.share.columns import columns
+from dovetail.planning.share.levels import most_worth
+from dovetail.planning.share.policies.isolated import allocate as isolated
+from dovetail.planning.share.rounds import Gang, Received, Rota, after
 from dovetail.vocabulary import Allocation, Cluster, Device, Family, Kind, Member, Node, Option
 
 SEEDS = range(12)

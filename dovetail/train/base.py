@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from dovetail.plan.timetables import ASYNCHRONOUS
+from dovetail.planning.pipeline.timetables import ASYNCHRONOUS
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, ProgramError
 

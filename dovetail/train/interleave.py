@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dovetail.plan.predict.resident import CUDA_HOST_BYTES
+from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
 from dovetail.train.spill import SPILL, Knobs, SpillSession
 from dovetail.train.spill.forecast import Forecast, pace

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from dovetail.plan.candidates.layers import with_layers
-from dovetail.plan.partition import Fabric
-from dovetail.plan.predict.pipeline import foreseen
-from dovetail.plan.timetables import ASYNCHRONOUS, Simulated, recorded
-from dovetail.plan.timetables.picture import svg, text
+from dovetail.planning.options.layers import with_layers
+from dovetail.planning.pipeline.partition import Fabric
+from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, Simulated, recorded
+from dovetail.planning.pipeline.timetables.picture import svg, text
+from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Profile
 from dovetail.vocabulary.units import show_seconds

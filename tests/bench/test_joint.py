@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from dovetail.plan import check
+from dovetail.planning import check
 
 from .test_quick import ROOT, run
 

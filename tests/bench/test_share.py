@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from dovetail.describe.traces import Arrival
-from dovetail.plan.policies import POLICIES
+from dovetail.planning.share.policies import POLICIES
 from dovetail.vocabulary import Option
 
 from .test_quick import ROOT, run

@@ -158,7 +158,7 @@ def test_a_depth_that_was_asked_for_is_tried_alone(bench: ModuleType, monkeypatc
 
 
 def test_a_refusal_inside_a_step_still_says_what_is_wanting(bench: ModuleType) -> None:
-    from dovetail.plan.predict.spill import DoesNotFit
+    from dovetail.planning.techniques.spill import DoesNotFit
 
     wrapped = RuntimeError("step 1 failed")
     wrapped.__cause__ = DoesNotFit("needs 9 B; there are 8 B", 9, 8)

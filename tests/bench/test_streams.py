@@ -13,8 +13,8 @@ from streams import simulate as count_rounds  # noqa: E402
 
 from dovetail.control.simulation.simulating import simulate  # noqa: E402
 from dovetail.control.simulation.workloads import draw  # noqa: E402
-from dovetail.plan.kinds import parse_cluster  # noqa: E402
-from dovetail.plan.policies import POLICIES  # noqa: E402
+from dovetail.planning.options.kinds import parse_cluster  # noqa: E402
+from dovetail.planning.share.policies import POLICIES  # noqa: E402
 
 
 @pytest.mark.parametrize("moving", [0.0, 20.0])

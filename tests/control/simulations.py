@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from dovetail.control import Controller, Decider, Settings
 from dovetail.engines import Order, SimulatedEngine, World
-from dovetail.plan import PLANNERS
+from dovetail.planning import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dovetail.control.halving import complete_rung, survivors, target
 from dovetail.metrics.progress import Progress
-from dovetail.plan import check
+from dovetail.planning import check
 from dovetail.store import Store
 from dovetail.vocabulary import Halving
 from tests.control.simulations import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.control import Controller
 from dovetail.metrics.progress import ENDED
-from dovetail.plan import check
+from dovetail.planning import check
 from dovetail.store import Store
 from dovetail.vocabulary import Event, Halving
 from tests.control.simulations import (

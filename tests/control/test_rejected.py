@@ -3,7 +3,7 @@
 from dovetail.control import Controller
 from dovetail.control.state.snapshot import Waiting, snapshot
 from dovetail.engines import SimulatedEngine, World
-from dovetail.plan import PLANNERS, check
+from dovetail.planning import PLANNERS, check
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Fingerprint, Kind, LayerProfile, Link, Profile, Rejection
 from tests.control.simulations import task, workload

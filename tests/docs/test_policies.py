@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.plan.policies import POLICIES
+from dovetail.planning.share.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "policies.md"

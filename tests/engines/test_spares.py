@@ -8,11 +8,11 @@ import sys
 import psutil
 import pytest
 
-from dovetail.cli.verbs import run
 from dovetail.describe import grid
 from dovetail.engines import LocalEngine, Spares
 from dovetail.store import ControllerLock
 from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
+from dovetail.verbs.verbs import run
 from dovetail.vocabulary import Cluster, Kind, StoreBusy
 
 pytestmark = pytest.mark.process

@@ -18,7 +18,7 @@ from dovetail.cli.app import app
 from dovetail.control import Settings, open_result
 from dovetail.describe import carried, load_workload
 from dovetail.describe.markets import read_prices
-from dovetail.plan.kinds import parse_cluster
+from dovetail.planning.options.kinds import parse_cluster
 from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SessionMember, TrainingState, checkpoint

@@ -9,7 +9,7 @@ import pytest
 from dovetail.control import Controller, Settings
 from dovetail.control.state.recovery import pause_seconds
 from dovetail.engines import MemberOrder, Order, SimulatedEngine, World
-from dovetail.plan import PLANNERS
+from dovetail.planning import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Fingerprint, Kind, Profile, Rejection
 from tests.control.simulations import (

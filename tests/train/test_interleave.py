@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.plan.predict.resident import CUDA_HOST_BYTES
-from dovetail.plan.predict.spill import DoesNotFit
+from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
+from dovetail.planning.techniques.spill import DoesNotFit
 from dovetail.testing import programs
 from dovetail.testing.techniques import TechniqueConformance
 from dovetail.train import INTERLEAVE, RESIDENT, SPILL, SessionMember, Training

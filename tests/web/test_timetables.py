@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from dovetail.cli import planning
 from dovetail.cli.app import app
-from dovetail.plan.partition import Fabric
-from dovetail.plan.predict import pipeline
+from dovetail.planning.pipeline.partition import Fabric
+from dovetail.planning.techniques import pipeline
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,

@@ -6,8 +6,8 @@ from collections import Counter
 
 from dovetail.control.state import Running, State
 from dovetail.metrics.progress import Progress
-from dovetail.plan import Problem
-from dovetail.plan.shares import columns
+from dovetail.planning import Problem
+from dovetail.planning.share.columns import columns
 from dovetail.vocabulary import Entity, Member
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from dovetail.control.state import State
-from dovetail.plan.rounds import Gang, Received, Rota, Round, after, explain
+from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, explain
 from dovetail.vocabulary import Allocation, Placement
 
 NAMED = 3

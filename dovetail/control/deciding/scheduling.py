@@ -6,8 +6,8 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
-from dovetail.plan import PLANNERS, Problem, best_move, check
-from dovetail.plan.joint import plan_late
+from dovetail.planning import PLANNERS, Problem, best_move, check
+from dovetail.planning.schedule.joint import plan_late
 from dovetail.vocabulary import Event, NoFeasiblePlan, Objective, Placement, Plan
 from dovetail.vocabulary.units import show_seconds
 

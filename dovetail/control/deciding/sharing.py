@@ -14,10 +14,10 @@ from dovetail.control.deciding.claims import Claims
 from dovetail.control.deciding.outlook import Outlook, of_rounds
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
-from dovetail.plan import Problem, check
-from dovetail.plan.policies import POLICIES, Policy
-from dovetail.plan.rounds import Gang, Received, Rota, Round, after, carry_over
-from dovetail.plan.rounds import without as without_tasks
+from dovetail.planning import Problem, check
+from dovetail.planning.share.policies import POLICIES, Policy
+from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
+from dovetail.planning.share.rounds import without as without_tasks
 from dovetail.vocabulary import Allocation, Entity, Event, InvalidWorkload, Option, Placement
 
 # What a task is behind with under one allocation counts under the next, up to so many rounds.

@@ -15,7 +15,7 @@ from dovetail.control.orders import Orders
 from dovetail.control.state import State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.engines import Engine, Order
-from dovetail.plan import Trial, worthwhile
+from dovetail.planning import Trial, worthwhile
 
 # Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
 ROOM_SECONDS = 30.0

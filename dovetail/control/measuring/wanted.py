@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.engines import MemberOrder
-from dovetail.plan import Trial, trials
+from dovetail.planning import Trial, trials
 from dovetail.vocabulary import Cluster, InvalidWorkload, Task, Workload
 
 Fields = dict[str, Any]

@@ -15,7 +15,7 @@ from dovetail.control.simulation.outcome import Outcome, outcome_of
 from dovetail.control.state.snapshot import Offers
 from dovetail.describe.traces import Arrival
 from dovetail.engines import Order, Outage, SimulatedEngine, World
-from dovetail.plan.policies import Policy, equal_rates
+from dovetail.planning.share.policies import Policy, equal_rates
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
@@ -61,7 +61,7 @@ def simulate(
     `save_seconds` when it leaves devices and `load_seconds` when it starts on some. With `checked`, every round passes
     `check`. Entities that tasks run for and that are not among `entities` weigh 1.
 
-    >>> from dovetail.plan.policies import POLICIES
+    >>> from dovetail.planning.share.policies import POLICIES
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="v100", processor="cuda"))
     >>> option = Option(families=("f",), technique="resident", kind="v100", count=1, step_seconds=(1.0,))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dovetail.describe.streams import Stream, read_stream
 from dovetail.describe.traces import Arrival, Key, Rates, generate, read_philly, read_rates, read_trace
-from dovetail.plan import Problem
-from dovetail.plan.kinds import SHEETS
-from dovetail.plan.pairs import Completion, complete
+from dovetail.planning import Problem
+from dovetail.planning.options.kinds import SHEETS
+from dovetail.planning.share.pairs import Completion, complete
 from dovetail.vocabulary import Cluster, DovetailError, Family, InvalidWorkload, Member
 
 # Models that stand for what people train, by what a step of theirs does on one device: floating-point operations, and
@@ -127,7 +127,7 @@ def with_predicted_pairs(stream: Stream, cluster: Cluster) -> tuple[Stream, Comp
     """The stream with options for the pairs of its families that were not measured together, predicted from those that
     were; in the simulation they come true. What the prediction is worth stands in its `error`.
 
-    >>> from dovetail.plan.kinds import parse_cluster
+    >>> from dovetail.planning.options.kinds import parse_cluster
     >>> from dovetail.vocabulary import Option
     >>> fields = {"technique": "resident", "kind": "v100", "count": 1}
     >>> alone = [Option(families=(name,), step_seconds=(1.0,), **fields) for name in "ab"]

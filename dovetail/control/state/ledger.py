@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.metrics.progress import ENDED, Progress, fold
-from dovetail.plan import Trial
+from dovetail.planning import Trial
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, from_json, to_json
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.engines import Order
-from dovetail.plan.ladder import in_words, next_rung
+from dovetail.planning.options.ladder import in_words, next_rung
 from dovetail.vocabulary import Event, Rejection, to_json
 
 # The pause before the second retry; each further one is twice as long, up to the most.

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from dovetail.plan import Problem, options
+from dovetail.planning import Problem, derive_options
 from dovetail.vocabulary import RANKED, Cluster, Entity, Family, Member, Option, Placement, Profile, Rejection
 
 
@@ -40,7 +40,7 @@ def snapshot(
     a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
     Those that are to run alone are families of their own, too, which no gang has among its own.
     """
-    offered, rejections = options(profiles, cluster, gangs=True)
+    offered, rejections = derive_options(profiles, cluster, gangs=True)
     offers = Offers([*offered, *more], rejections)
     families: dict[tuple[str, int], list[Member]] = {}
     alone: dict[tuple[str, int], list[Member]] = {}

@@ -17,9 +17,9 @@ from dovetail.control.state.recovery import Recovery
 from dovetail.control.state.snapshot import Offers, Waiting, snapshot
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
-from dovetail.plan import Problem, options
-from dovetail.plan.candidates import misfit
-from dovetail.plan.predict.resident import leaner
+from dovetail.planning import Problem, derive_options
+from dovetail.planning.fitting import misfit
+from dovetail.planning.techniques.resident import leaner
 from dovetail.store import Store
 from dovetail.vocabulary import (
     ROUNDED,
@@ -176,7 +176,7 @@ class State:
         """The options of everything measured so far, or those that were given."""
         if not self._given and self._measured != self.ledger.measured:
             self._measured = self.ledger.measured
-            offered, rejections = options(self._profiles(), self.cluster, gangs=True)
+            offered, rejections = derive_options(self._profiles(), self.cluster, gangs=True)
             self._offers = Offers([*offered, *self._divided()], rejections)
         assert self._offers is not None
         return self._offers

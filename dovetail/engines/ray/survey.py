@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.engines.detect import available_cores, detect
 from dovetail.engines.ray.connection import installed
-from dovetail.plan.kinds import SHEETS
+from dovetail.planning.options.kinds import SHEETS
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
 
 LOOK_SECONDS = 120.0

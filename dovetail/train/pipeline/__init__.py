@@ -1,6 +1,7 @@
 """The technique `pipeline`: one task over several devices, each with a stage of its layers.
 
-What a rank does is a list of actions from `plan/timetables`, the same list that is checked, simulated and drawn.
+What a rank does is a list of actions from `planning/pipeline/timetables`, the same list that is checked,
+simulated and drawn.
 """
 
 from dovetail.train.pipeline.session import PipelineSession

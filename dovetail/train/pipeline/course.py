@@ -12,8 +12,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from dovetail.plan.timetables import Action, Timetable, versions_kept
-from dovetail.plan.timetables.actions import Done, done, needs
+from dovetail.planning.pipeline.timetables import Action, Timetable, versions_kept
+from dovetail.planning.pipeline.timetables.actions import Done, done, needs
 from dovetail.train.pipeline.layout import Layout
 from dovetail.vocabulary import TechniqueRefused
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.plan.timetables import ASYNCHRONOUS, SPARING, TIMETABLES, Timetable, check
+from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, SPARING, TIMETABLES, Timetable, check
 from dovetail.vocabulary import InvalidRecord, TechniqueRefused
 
 _KNOBS = ("timetable", "microbatches", "stages", "replicas", "copies", "recompute", "chunks", "spare")

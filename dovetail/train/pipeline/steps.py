@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.plan.timetables import Action
+from dovetail.planning.pipeline.timetables import Action
 from dovetail.train.base import StepReport
 from dovetail.train.led import LedSession
 from dovetail.train.loop import describe, to_device

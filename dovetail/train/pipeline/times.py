@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dovetail.plan.timetables import Action
+from dovetail.planning.pipeline.timetables import Action
 
 # So many actions of a step are kept, which is more than a picture shows.
 _MOST = 512

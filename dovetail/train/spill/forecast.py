@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.plan.predict.spill import Layout, Pace, Rates, Segment, Spilled, step_seconds
+from dovetail.planning.techniques.spill import Layout, Pace, Rates, Segment, Spilled, step_seconds
 
 _PROBE_BYTES = 64 << 20
 

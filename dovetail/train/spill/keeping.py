@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
+from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.machinery import Room
 from dovetail.train.spill.memory import HostMemory

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dovetail.plan.predict.spill import Segment
+from dovetail.planning.techniques.spill import Segment
 from dovetail.train.spill.arena import aligned
 from dovetail.train.weights import Site, sites
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.plan.predict.spill import Layout, Rates, Segment
+from dovetail.planning.techniques.spill import Layout, Rates, Segment
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.buffers import Buffers
 from dovetail.train.loop import LoopSession

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.cli.daemon import sharing
 from dovetail.control import standing
 from dovetail.control.daemon.submissions import read_submission
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.control.measuring.measurer import ROOM_SECONDS
 from dovetail.metrics.progress import ENDED
-from dovetail.plan import check
-from dovetail.plan.policies import POLICIES
+from dovetail.planning import check
+from dovetail.planning.share.policies import POLICIES
 from dovetail.store import Store
+from dovetail.verbs.daemon import sharing
 from dovetail.vocabulary import (
     Entity,
     InvalidRecord,

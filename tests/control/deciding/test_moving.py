@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dovetail.control import Controller, Settings
 from dovetail.engines import SimulatedEngine, World
-from dovetail.plan import PLANNERS, best_move, check
-from dovetail.plan.problem import Problem
+from dovetail.planning import PLANNERS, best_move, check
+from dovetail.planning.problem import Problem
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,

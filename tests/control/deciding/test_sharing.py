@@ -17,8 +17,8 @@ from dovetail.control.simulation.workloads import draw
 from dovetail.describe.streams import Stream
 from dovetail.describe.traces import Arrival, read_rates, read_trace
 from dovetail.engines import Outage
-from dovetail.plan.kinds import parse_cluster
-from dovetail.plan.policies import POLICIES
+from dovetail.planning.options.kinds import parse_cluster
+from dovetail.planning.share.policies import POLICIES
 from dovetail.vocabulary import Cluster, Device, InvalidWorkload, Kind, Node, NoFeasiblePlan, Option
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "gavel"

@@ -11,7 +11,7 @@ from dovetail.control.deciding.base import Decider
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.describe import load_workload
 from dovetail.engines import LocalEngine
-from dovetail.plan.policies import POLICIES
+from dovetail.planning.share.policies import POLICIES
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind

@@ -1,7 +1,7 @@
 """The problem that planners read: families by what a task may still choose, and why some can choose nothing."""
 
 from dovetail.control.state.snapshot import Waiting, snapshot, unplaceable, without
-from dovetail.plan import PLANNERS, check
+from dovetail.planning import PLANNERS, check
 from dovetail.vocabulary import Profile
 from tests.control.simulations import cluster
 

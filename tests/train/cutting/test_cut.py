@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.plan.partition import Fabric, Graph, partition
+from dovetail.planning.pipeline.partition import Fabric, Graph, partition
 from dovetail.profile.layers import measure_layers
 from dovetail.testing.programs import fresh
 from dovetail.train import Training

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.plan.timetables import Timetable, check
+from dovetail.planning.pipeline.timetables import Timetable, check
 from dovetail.train.pipeline.course import Course, Endless
 from dovetail.train.pipeline.layout import ASYNCHRONOUS, Layout
 

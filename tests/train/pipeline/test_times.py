@@ -2,8 +2,8 @@
 
 import pytest
 
-from dovetail.plan.timetables import ASYNCHRONOUS, recorded
-from dovetail.plan.timetables.picture import text
+from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, recorded
+from dovetail.planning.pipeline.timetables.picture import text
 from dovetail.train import PIPELINE
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.layout import Layout

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
+from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, SPILL, Session, SessionMember, Training, TrainingState, checkpoint

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.plan.predict.resident import CUDA_HOST_BYTES
-from dovetail.plan.predict.spill import DoesNotFit, Rates
+from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
+from dovetail.planning.techniques.spill import DoesNotFit, Rates
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training, checkpoint
 from dovetail.train.spill import SpillSession

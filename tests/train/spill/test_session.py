@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.plan.predict.spill import DoesNotFit
+from dovetail.planning.techniques.spill import DoesNotFit
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training
 from dovetail.train.spill import SpillSession, updates

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.plan.predict.spill import DoesNotFit, Layout, Segment, layout
+from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SPILL, Session, Training, TrainingState
 from dovetail.train.spill import SpillSession, keeping

@@ -1,0 +1,247 @@
+"""Why a schedule is as it is, in sentences with numbers, and what changed between two.
+
+Reads the problem and the schedule only, so it explains the schedules of every planner alike, and repeats
+nothing that a planner believed. It says what each choice takes; it does not know how the choice was found.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from dovetail.planning.problem import Problem
+from dovetail.vocabulary import Option, Placement, Rejection, Schedule
+from dovetail.vocabulary.units import show_seconds
+
+# Above this many tasks nobody reads a line for each; families have a line each instead, and above as many families
+# options do.
+TASKS_EXPLAINED = 200
+
+_Record = TypeVar("_Record", Option, Rejection)
+_Holders = defaultdict[str, list[Placement]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A task that one schedule has elsewhere than the other; `before` or `after` is empty where it has no place.
+
+    >>> Moved(task="bert", before="resident on n0:0", after="resident on n2:1", because="n0:0 holds 'gpt' then").task
+    'bert'
+    """
+
+    task: str
+    before: str
+    after: str
+    because: str
+
+
+def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
+    """One line for each task, in the order they start, that says why this option and not the next best;
+    beyond 200 tasks one for each family, and beyond 200 families one for each technique, kind and count.
+
+    >>> from dovetail.vocabulary import Cluster, Kind
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(4.2,))
+    >>> two = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(3.0,))
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> placement = Placement(
+    ...     tasks=("a",), steps=(10,), option=one, devices=("n0:0",), start_seconds=0.0, duration_seconds=42.0)
+    >>> problem = Problem(cluster=cluster, families=(), options=(one, two))
+    >>> print(*explain(problem, Schedule(placements=(placement,)))[0].split("; "), sep="\\n")
+    a: resident on 1 × cpu, 42.0 s (measured)
+    next best resident on 2 × cpu would take 30.0 s but 60.0 device-seconds instead of 42.0
+    """
+    ordered = sorted(schedule.placements, key=lambda placement: (placement.start_seconds, placement.tasks))
+    options, rejections = _by_families(problem.options), _by_families(problem.rejections)
+    if sum(len(placement.tasks) for placement in ordered) <= TASKS_EXPLAINED:
+        chosen = [(", ".join(placement.tasks), [placement]) for placement in ordered]
+    else:
+        if len({placement.option.families for placement in ordered}) > TASKS_EXPLAINED:
+            return _by_way(ordered)
+        chosen = _by_family_name(ordered)
+    prices = {kind.name: kind.price_per_hour for kind in problem.cluster.kinds}
+    if not problem.objective.startswith("spend"):
+        prices = {}
+    return tuple(
+        _line(
+            name, placements, options[placements[0].option.families], rejections[placements[0].option.families], prices
+        )
+        for name, placements in chosen
+    )
+
+
+def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
+    """How many tasks run in each way, and what that takes."""
+    ways: dict[str, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        ways[_option(placement.option)].append(placement)
+    lines = []
+    for way, group in sorted(ways.items()):
+        tasks = sum(len(placement.tasks) for placement in group)
+        area = sum(placement.duration_seconds * placement.option.count for placement in group)
+        durations = [placement.duration_seconds for placement in group]
+        origins = sorted({_origin(placement.option) for placement in group})
+        lines.append(
+            f"{tasks} tasks: {way}, {show_seconds(min(durations))} to {show_seconds(max(durations))} each, "
+            f"{area:.1f} device-seconds ({' and '.join(origins)})"
+        )
+    return tuple(lines)
+
+
+def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
+    """The tasks whose option or devices differ, those that are new and those that are gone, by name.
+
+    A start that differs is not a move by itself: the zero of each schedule is its own now.
+
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> placement = Placement(
+    ...     tasks=("a",), steps=(5,), option=option, devices=("n0:0",), start_seconds=0.0, duration_seconds=5.0)
+    >>> differences(Schedule(placements=()), Schedule(placements=(placement,)))[0].because
+    'it is new in the plan'
+    """
+    old, new, holders = _first_places(before), _first_places(after), _holders(after)
+    moved = (_moved(task, old.get(task), new.get(task), holders) for task in sorted(old.keys() | new.keys()))
+    return tuple(each for each in moved if each is not None)
+
+
+def _line(
+    name: str,
+    placements: Sequence[Placement],
+    options: Sequence[Option],
+    rejected: Sequence[Rejection],
+    prices: Mapping[str, float],
+) -> str:
+    """What was chosen, and the next best for what starts first."""
+    if len(placements) == 1:
+        taken = f"{_option(placements[0].option)}, {show_seconds(placements[0].duration_seconds)} "
+        taken += f"({_origin(placements[0].option)})"
+    else:
+        taken = "; ".join(_group(option, group) for option, group in _by_option(placements).items())
+    return f"{name}: {taken}; {_next_best(placements, options, rejected, prices)}"
+
+
+def _group(option: Option, placements: Sequence[Placement]) -> str:
+    durations = [placement.duration_seconds for placement in placements]
+    shortest, longest = show_seconds(min(durations)), show_seconds(max(durations))
+    each = shortest if shortest == longest else f"{shortest} to {longest}"
+    return f"{len(placements)} on {_option(option)}, {each} each ({_origin(option)})"
+
+
+def _next_best(
+    placements: Sequence[Placement],
+    options: Sequence[Option],
+    rejected: Sequence[Rejection],
+    prices: Mapping[str, float],
+) -> str:
+    """The other option that takes the least device-seconds for the same tasks, with what it takes; where spending
+    counts, the one on which least is spent."""
+    used = set(_by_option(placements))
+    others = [option for option in options if option not in used]
+    if not others:
+        return _no_other(rejected, many=len(used) > 1)
+    steps = [placement.steps for placement in placements]
+    if prices:
+        best = min(others, key=lambda option: (_area(option, steps) * prices[option.kind], _option(option)))
+        would = _area(best, steps) * prices[best.kind] / 3600
+        spent = sum(p.duration_seconds * p.option.count * prices[p.option.kind] for p in placements) / 3600
+        takes = show_seconds(_longest(best, steps))
+        return f"{spent:.4g} spent; next best {_option(best)} would spend {would:.4g} and take {takes}"
+    best = min(others, key=lambda option: (_area(option, steps), _longest(option, steps), _option(option)))
+    seconds, longest = _longest(best, steps), max(placement.duration_seconds for placement in placements)
+    area = sum(placement.duration_seconds * placement.option.count for placement in placements)
+    return f"next best {_option(best)} would take {_trade(seconds, longest, _area(best, steps), area)}"
+
+
+def _trade(seconds: float, instead_seconds: float, area: float, instead_area: float) -> str:
+    """Both figures of the option not taken, what speaks for it first."""
+    areas = f"{area:.1f} device-seconds instead of {instead_area:.1f}"
+    if seconds <= instead_seconds:
+        return f"{show_seconds(seconds)} {'but' if area > instead_area else 'and'} {areas}"
+    return f"{areas} {'but' if area < instead_area else 'and'} {show_seconds(seconds)}"
+
+
+def _no_other(rejected: Sequence[Rejection], *, many: bool) -> str:
+    only = "the only options that fit" if many else "the only option that fits"
+    if not rejected:
+        return only
+    first = rejected[0]
+    return f"{only}: {first.technique} on {first.count} × {first.kind} {first.reason}"
+
+
+def _moved(task: str, old: Placement | None, new: Placement | None, holders: _Holders) -> Moved | None:
+    if old is None or new is None:
+        because = "it is new in the plan" if old is None else "it is no longer in the plan"
+    elif old.option != new.option:
+        because = (
+            f"{_option(new.option)} takes {show_seconds(new.duration_seconds)}, "
+            f"{_option(old.option)} took {show_seconds(old.duration_seconds)}"
+        )
+    elif set(old.devices) != set(new.devices):
+        because = _why_other_devices(old, new, holders)
+    else:
+        return None
+    return Moved(task=task, before=_place(old), after=_place(new), because=because)
+
+
+def _why_other_devices(old: Placement, new: Placement, holders: _Holders) -> str:
+    """Who holds a device that the task had before, while the task runs now."""
+    for device in sorted(set(old.devices) - set(new.devices)):
+        for other in holders[device]:
+            if other.start_seconds < new.end_seconds and new.start_seconds < other.end_seconds:
+                return f"{device} holds {', '.join(map(repr, other.tasks))} until {show_seconds(other.end_seconds)}"
+    return f"it starts at {show_seconds(new.start_seconds)}, before at {show_seconds(old.start_seconds)}"
+
+
+def _holders(schedule: Schedule) -> _Holders:
+    holders: _Holders = defaultdict(list)
+    for placement in schedule.placements:
+        for device in placement.devices:
+            holders[device].append(placement)
+    return holders
+
+
+def _first_places(schedule: Schedule) -> dict[str, Placement]:
+    """Where each task begins; a task in several placements goes on from there."""
+    latest_first = sorted(schedule.placements, key=lambda placement: -placement.start_seconds)
+    return {task: placement for placement in latest_first for task in placement.tasks}
+
+
+def _place(placement: Placement | None) -> str:
+    return f"{placement.option.technique} on {', '.join(placement.devices)}" if placement is not None else ""
+
+
+def _by_families(records: Iterable[_Record]) -> dict[tuple[str, ...], list[_Record]]:
+    grouped: dict[tuple[str, ...], list[_Record]] = defaultdict(list)
+    for record in records:
+        grouped[record.families].append(record)
+    return grouped
+
+
+def _by_family_name(placements: Iterable[Placement]) -> list[tuple[str, list[Placement]]]:
+    grouped: dict[tuple[str, ...], list[Placement]] = defaultdict(list)
+    for placement in placements:
+        grouped[placement.option.families].append(placement)
+    names = {families: f"{', '.join(families)} ({len(group)} tasks)" for families, group in grouped.items()}
+    return [(names[families], grouped[families]) for families in sorted(grouped)]
+
+
+def _by_option(placements: Iterable[Placement]) -> dict[Option, list[Placement]]:
+    grouped: dict[Option, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        grouped[placement.option].append(placement)
+    return grouped
+
+
+def _area(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
+    return sum(option.seconds(each) for each in steps) * option.count
+
+
+def _longest(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
+    return max(option.seconds(each) for each in steps)
+
+
+def _option(option: Option) -> str:
+    return f"{option.technique} on {option.count} × {option.kind}"
+
+
+def _origin(option: Option) -> str:
+    return "measured" if option.measured else "predicted"

@@ -1,0 +1,127 @@
+"""How many devices of a kind are worth offering; whether an empty node could hold an option, and why not."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+
+from dovetail.vocabulary import RANKED, Cluster, Kind, Node, Option, Rejection
+from dovetail.vocabulary.units import show_bytes
+
+
+def counts(cluster: Cluster, kind: Kind, *, technique: str = "resident") -> tuple[int, ...]:
+    """The device counts worth offering to a task on a kind.
+
+    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; a
+    resident or spilled model on an accelerator uses exactly one, and one that is split over ranks uses several.
+
+    >>> cpu = Kind(name="cpu", processor="cpu")
+    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu)
+    (1, 2, 4, 6)
+    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, technique="replicate")
+    (2, 4, 6)
+    """
+    most = max(devices_per_node(cluster, kind.name).values(), default=0)
+    if kind.processor != "cpu" and technique not in RANKED:
+        return (1,) if most else ()
+    powers = [1 << exponent for exponent in range(most.bit_length())]
+    least = 2 if technique in RANKED else 1
+    return tuple(count for count in sorted({*powers, most}) if count >= least)
+
+
+def devices_per_node(cluster: Cluster, kind: str) -> Counter[str]:
+    """How many devices of a kind each node has that has any."""
+    return Counter(device.node for device in cluster.of_kind(kind))
+
+
+def misfit(option: Option, cluster: Cluster) -> Rejection | None:
+    """Why not even an empty node of the cluster could hold this option, or None where one could.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="h100", processor="cuda", memory_bytes=40 << 30))
+    >>> large = Option(families=("f",), technique="resident", kind="h100", count=1, step_seconds=(1.0,),
+    ...                device_bytes=61 << 30)
+    >>> misfit(large, cluster).reason.partition(". ")[0]
+    'needs 61.0 GiB on one device; the largest h100 has 40.0 GiB'
+    """
+    per_node = devices_per_node(cluster, option.kind)
+    if not per_node:
+        return _reject(option, f"needs a device of kind {option.kind!r}; the cluster has none.")
+    memory_bytes = cluster.kind(option.kind).memory_bytes
+    if 0 < memory_bytes < option.device_bytes:
+        reason = (
+            f"needs {show_bytes(option.device_bytes)} on one device; the largest {option.kind} has "
+            f"{show_bytes(memory_bytes)}. Use a smaller batch with accumulate, or a device with more memory."
+        )
+        return _reject(option, reason, needed_bytes=option.device_bytes, free_bytes=memory_bytes)
+    if option.count > max(per_node.values()):
+        return _reject(
+            option, f"needs {option.count} × {option.kind} on one node; the most is {max(per_node.values())}."
+        )
+    nodes = [cluster.node(name) for name, devices in per_node.items() if devices >= option.count]
+    return _host_misfit(option, nodes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """Something that the placements of a node share, and what to do where it runs short."""
+
+    what: str
+    need: Callable[[Option], int]
+    have: Callable[[Node], float]
+    show: Callable[[float], str]
+    advice: str
+    in_bytes: bool = True
+
+
+_SHARED = (
+    _Shared(
+        what="host memory",
+        need=lambda option: option.host_bytes,
+        have=lambda node: node.memory_bytes,
+        show=show_bytes,
+        advice="Make the model or its batch smaller, or add a node with more memory.",
+    ),
+    _Shared(
+        what="disk",
+        need=lambda option: option.disk_bytes,
+        # A node whose disk nobody measured is not held to zero bytes of it.
+        have=lambda node: node.disk_bytes or float("inf"),
+        show=show_bytes,
+        advice="Free some of it, or add a node with more.",
+    ),
+    _Shared(
+        what="cores",
+        need=lambda option: option.cores,
+        have=lambda node: node.cores,
+        show=lambda count: f"{count:.0f}",
+        advice="Use fewer devices, or add a node with more cores.",
+        in_bytes=False,
+    ),
+)
+
+
+def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
+    """The first shared thing that no node still in question has enough of."""
+    for shared in _SHARED:
+        needed, most = shared.need(option), max(shared.have(node) for node in nodes)
+        if needed > most:
+            amount = f"{shared.show(needed)} {'of ' if shared.in_bytes else ''}{shared.what}"
+            reason = (
+                f"needs {amount} on one node; the largest that could hold it has {shared.show(most)}. {shared.advice}"
+            )
+            bytes_of = {"needed_bytes": needed, "free_bytes": int(most)} if shared.in_bytes else {}
+            return _reject(option, reason, **bytes_of)
+        nodes = [node for node in nodes if shared.have(node) >= needed]
+    return None
+
+
+def _reject(option: Option, reason: str, *, needed_bytes: int = 0, free_bytes: int = 0) -> Rejection:
+    return Rejection(
+        families=option.families,
+        technique=option.technique,
+        kind=option.kind,
+        count=option.count,
+        reason=reason,
+        needed_bytes=needed_bytes,
+        free_bytes=free_bytes,
+    )

@@ -1,0 +1,54 @@
+"""Pipelines' timetables: who computes which microbatch when, as data.
+
+(A *schedule* is placements of tasks on devices, in the whole project; what literature calls a pipeline schedule is a
+timetable here.) Each maker takes the replicas of every stage and the microbatches of a step.
+"""
+
+from collections.abc import Callable
+
+from dovetail.planning.pipeline.timetables.actions import Action, Timetable
+from dovetail.planning.pipeline.timetables.alternating import (
+    double_buffered,
+    gpipe,
+    one_forward_one_backward,
+    stashing,
+    vertical_sync,
+)
+from dovetail.planning.pipeline.timetables.check import check, versions_kept
+from dovetail.planning.pipeline.timetables.interleaved import interleaved
+from dovetail.planning.pipeline.timetables.simulate import Durations, Simulated, Timed, simulate, steady_seconds
+from dovetail.planning.pipeline.timetables.window import one_step, recorded
+from dovetail.planning.pipeline.timetables.zero_bubble import zero_bubble
+
+TIMETABLES: dict[str, Callable[..., Timetable]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zero_bubble": zero_bubble,
+    "stashing": stashing,
+    "vertical_sync": vertical_sync,
+    "2bw": double_buffered,
+}
+
+ASYNCHRONOUS = ("stashing", "vertical_sync", "2bw")
+"""Timetables whose weights change under way: another mathematics, asked for by name."""
+
+SPARING = ("1f1b", "stashing", "vertical_sync", "2bw")
+"""Timetables that can have microbatches to spare in flight, at the price of their memory."""
+
+__all__ = [
+    "ASYNCHRONOUS",
+    "SPARING",
+    "TIMETABLES",
+    "Action",
+    "Durations",
+    "Simulated",
+    "Timed",
+    "Timetable",
+    "check",
+    "one_step",
+    "recorded",
+    "simulate",
+    "steady_seconds",
+    "versions_kept",
+]

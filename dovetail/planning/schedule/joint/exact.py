@@ -1,0 +1,284 @@
+"""Shorter schedules and proofs that there are none, by packing at a target horizon.
+
+Asked to minimise, CP-SAT stalls from a hundred tasks on; asked whether everything can end by a target between what is
+proven and what is known to be possible, it answers. Resources are the devices of a kind on a node, because a
+gang may not span nodes, with the node's memory, disk and cores where they can run short; which devices is decided
+afterwards, and always possible: the devices of a node are alike.
+
+Time is in ticks, durations rounded down. Starting each activity as soon as those that ended before it have ended keeps
+every set that overlaps one that overlapped before; so a schedule in seconds has one in ticks that is no longer, and
+what cannot be packed in ticks cannot be done; and a packing in ticks has a schedule in seconds that is longer by
+less than a tick for each activity on a longest path.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from dovetail.planning.schedule.joint.modes import Table
+from dovetail.planning.schedule.joint.packing import Begun, InTurn
+from dovetail.planning.schedule.joint.search import copies, makespan
+from dovetail.planning.solver import Activity, Goal, Packed, pack
+from dovetail.vocabulary import Option
+
+# Ticks in a schedule. Propagation moves bounds by ticks, so a finer clock makes proofs longer (2^18: six tasks took
+# minutes); a coarse one rounds more away. The first settles most of it, the others what it rounded away.
+_CLOCKS = (1 << 9, 1 << 11, 1 << 13)
+# What reading one optional interval takes: about a fifth of a millisecond.
+READING_WORK = 2e-4
+# Closer than this to the bound nothing is worth looking for; a prediction is off by more.
+PRECISION = 5e-4
+# Above this many optional intervals a minute of searching found nothing that fitting had not (100 tasks on 8 nodes).
+ACTIVITIES = 1_000
+_FIRST_SLICE = 1 / 16
+# Amounts of memory are counted in at most so many parts of the largest node's.
+_PARTS = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """The best schedule known and the bound proven by then.
+
+    >>> Searched(begun=(), bound_seconds=1.0).bound_seconds
+    1.0
+    """
+
+    begun: tuple[Begun, ...]
+    bound_seconds: float
+
+
+def narrow(table: Table, begun: Sequence[Begun], *, bound_seconds: float, work: float) -> Searched:
+    """Close the gap between a schedule and its bound from both sides, until it is small or the work is used up.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
+    >>> narrow(nothing, (), bound_seconds=0.0, work=1.0).begun
+    ()
+    """
+    if not table.groups or work <= 0 or bound_seconds <= 0:
+        return Searched(begun=tuple(begun), bound_seconds=bound_seconds)
+    found = Searched(begun=tuple(begun), bound_seconds=bound_seconds)
+    for ticks in _CLOCKS:
+        question = Question(table, makespan(table, found.begun) / ticks)
+        if question.size > ACTIVITIES:
+            break
+        found, work = _bisect(question, found, work, precision=max(PRECISION, 1 / ticks))
+        if work <= 0:
+            break
+    return found
+
+
+def _bisect(question: "Question", known: Searched, work: float, *, precision: float) -> tuple[Searched, float]:
+    """Halve what is between; a target that stays open is passed over, and comes back with more work."""
+    begun, proven, share = known.begun, known.bound_seconds, work * _FIRST_SLICE
+    best = makespan(question.table, begun)
+    low = settled = proven
+    while work > 0 and best - settled > precision * settled:
+        if best - low <= precision * settled:
+            low, share = settled, 4 * share
+        target = (low + best) / 2
+        found = question.ask(target, begun, min(share, work))
+        # A question costs something to read, however soon it is answered.
+        work -= found.work + READING_WORK * (question.size + 25)
+        decoded = begun if found.starts is None else question.decode(found.starts)
+        if makespan(question.table, decoded) < best:
+            begun, best = decoded, makespan(question.table, decoded)
+            continue
+        low = target
+        # Settled for this clock: there is none, or only one that rounding makes too long. Proven only where there
+        # is none and the question leaves nothing out.
+        settled = settled if found.starts is None and not found.is_none else max(settled, target)
+        proven = max(proven, question.refuted(target)) if found.is_none else proven
+    return Searched(begun=begun, bound_seconds=min(proven, best)), work
+
+
+class Question:
+    """Whether everything can end by a target, or how to make a goal small, in the solver's words.
+
+    `round_up` gives packings whose ticks are seconds enough, and proves nothing.
+    """
+
+    def __init__(self, table: Table, tick_seconds: float, *, round_up: bool = False) -> None:
+        self.table, self._tick = table, tick_seconds
+        rounded = math.ceil if round_up else math.floor
+        self._ticks = [max(1, rounded(mode.seconds / tick_seconds)) for mode in table.modes]
+        brief = {group for mode in table.modes if mode.seconds < tick_seconds for group in mode.groups}
+        # What takes less than a tick is given one, so that it takes devices at all.
+        self._raised = 0 if round_up else sum(len(table.groups[group].tasks) for group in brief)
+        self._pools = _Pools(table)
+        owners, activities = copies(table, self._ticks)
+        self._owners: list[tuple[int, int]] = []
+        self._activities: list[Activity] = []
+        last: dict[tuple[int, int], int] = {}
+        for mode, activity in zip(owners, activities, strict=True):
+            for node in self._pools.nodes_for(table.modes[mode].option):
+                draws = self._pools.draws(table.modes[mode].option, node)
+                after = last.get((mode, node))
+                last[mode, node] = len(self._activities)
+                latest = self._latest(mode)
+                self._activities.append(dataclasses.replace(activity, draws=draws, after=after, latest=latest))
+                self._owners.append((mode, node))
+
+    def _latest(self, number: int) -> int | None:
+        """The tick by which a mode must start for its tasks to end by their deadlines."""
+        mode, groups = self.table.modes[number], self.table.groups
+        ends = zip(mode.groups, mode.ends(groups), strict=True)
+        seconds = min(groups[group].due_seconds - end for group, end in ends)
+        return None if seconds == math.inf else math.floor(seconds / self._tick + 1e-9) + self._raised
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it leaves nothing out, so that what it refutes cannot be."""
+        return self.table.is_complete and self._pools.is_exact
+
+    @property
+    def size(self) -> int:
+        """How many optional intervals it has."""
+        return len(self._activities)
+
+    @property
+    def modes(self) -> list[int]:
+        """The mode of each activity."""
+        return [mode for mode, _ in self._owners]
+
+    @property
+    def slack_seconds(self) -> float:
+        """By how much rounding may have made an end later."""
+        return self._raised * self._tick
+
+    def ask(self, target: float, begun: Sequence[Begun], work: float, goal: Goal | None = None) -> Packed:
+        """Look for a packing that ends by the target, near a schedule known already; with a goal, for the best."""
+        busy = [
+            (
+                math.floor(placement.end_seconds / self._tick),
+                self._pools.draws(placement.option, self._pools.node_of(placement.devices[0])),
+            )
+            for placement in self.table.running
+        ]
+        return pack(
+            self._hinted(begun),
+            needs=self.table.needs,
+            capacities=self._pools.capacities,
+            busy=busy,
+            horizon=math.floor(target / self._tick) + (self._raised if goal else 0),
+            work=work,
+            goal=goal,
+        )
+
+    def refuted(self, target: float) -> float:
+        """The seconds that a target without a packing proves to be too few."""
+        if not self.is_whole:
+            return 0.0
+        return (math.floor(target / self._tick) + 1 - self._raised) * self._tick * (1 - 1e-9)
+
+    def decode(self, starts: Mapping[int, int]) -> tuple[Begun, ...]:
+        """Devices and true seconds for a packing, each activity as early as those that end before it allow."""
+        ordered = sorted(starts, key=lambda number: (starts[number], number))
+        devices = self._devices(ordered, starts)
+        ends: dict[int, float] = {}
+        begun = []
+        for number in ordered:
+            before = [ends[other] for other in ends if starts[other] + self._activities[other].ticks <= starts[number]]
+            held = (
+                placement.end_seconds
+                for placement in self.table.running
+                if math.floor(placement.end_seconds / self._tick) <= starts[number]
+            )
+            start = max([0.0, *before, *held])
+            mode = self._owners[number][0]
+            ends[number] = start + self.table.modes[mode].seconds
+            begun.append(Begun(mode=mode, start_seconds=start, devices=devices[number]))
+        return tuple(begun)
+
+    def _devices(self, ordered: Sequence[int], starts: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """Devices in the order of starts: at each there are enough free ones, because the packing counted them."""
+        until = self._pools.busy_until(self._tick)
+        given = {}
+        for number in ordered:
+            mode, node = self._owners[number]
+            option = self.table.modes[mode].option
+            free = [each for each in self._pools.devices[option.kind, node] if until[each] <= starts[number]]
+            given[number] = tuple(free[: option.count])
+            for device in given[number]:
+                until[device] = starts[number] + self._activities[number].ticks
+        return given
+
+    def _hinted(self, begun: Sequence[Begun]) -> list[Activity]:
+        """The activities, those of the known schedule with their starts."""
+        waiting: dict[tuple[int, int], list[int]] = {}
+        for each in sorted(begun, key=lambda each: -each.start_seconds):
+            node = self._pools.node_of(self.table.cluster.devices[each.devices[0]].name)
+            waiting.setdefault((each.mode, node), []).append(round(each.start_seconds / self._tick))
+        return [
+            dataclasses.replace(activity, hint=waiting[owner].pop() if waiting.get(owner) else None)
+            for owner, activity in zip(self._owners, self._activities, strict=True)
+        ]
+
+
+class _Pools:
+    """The resources of each node by number: its devices of each kind, and what else can run short."""
+
+    def __init__(self, table: Table) -> None:
+        cluster = table.cluster
+        self._numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
+        self._cluster, self._table = cluster, table
+        self.devices: dict[tuple[str, int], list[int]] = {}
+        for number, device in enumerate(cluster.devices):
+            self.devices.setdefault((device.kind, self._numbers[device.node]), []).append(number)
+        self._names: dict[tuple[str, int], int] = {}
+        self.capacities: list[int] = []
+        for (kind, node), devices in self.devices.items():
+            self._add(f"kind {kind}", node, len(devices))
+        drawing = [*table.shapes, *(placement.option for placement in table.running)]
+        memory = [node.memory_bytes for node in cluster.nodes] + [option.host_bytes for option in drawing]
+        disk = [node.disk_bytes for node in cluster.nodes] + [option.disk_bytes for option in drawing]
+        self._memory_part, self._disk_part = _part(memory), _part(disk)
+        # Where amounts had to be rounded, no packing of theirs does not mean that there is none.
+        rounded = any(size % self._memory_part for size in memory) or any(size % self._disk_part for size in disk)
+        self.is_exact = not rounded or InTurn.applies(table)
+        for number, host in enumerate(cluster.nodes if not InTurn.applies(table) else ()):
+            self._add("host", number, host.memory_bytes // self._memory_part)
+            if host.disk_bytes:
+                self._add("disk", number, host.disk_bytes // self._disk_part)
+            self._add("cores", number, host.cores)
+
+    def _add(self, name: str, node: int, capacity: int) -> None:
+        self._names[name, node] = len(self.capacities)
+        self.capacities.append(capacity)
+
+    def draws(self, option: Option, node: int) -> dict[int, int]:
+        """What an option takes of each resource of a node that is counted."""
+        drawn = {
+            f"kind {option.kind}": option.count,
+            "host": -(-option.host_bytes // self._memory_part),
+            "disk": -(-option.disk_bytes // self._disk_part),
+            "cores": option.cores,
+        }
+        named = {(name, node): amount for name, amount in drawn.items() if amount}
+        return {self._names[key]: amount for key, amount in named.items() if key in self._names}
+
+    def nodes_for(self, option: Option) -> list[int]:
+        """The nodes that hold the option when they are empty."""
+        able = [node for kind, node in self.devices if kind == option.kind]
+        return [node for node in able if all(self.capacities[r] >= a for r, a in self.draws(option, node).items())]
+
+    def node_of(self, device: str) -> int:
+        """The number of a device's node."""
+        return self._numbers[self._cluster.device(device).node]
+
+    def busy_until(self, tick: float) -> dict[int, int]:
+        """The tick from which each device is free of what runs now."""
+        ends: dict[str, float] = {}
+        for placement in self._table.running:
+            for name in placement.devices:
+                ends[name] = max(ends.get(name, 0.0), placement.end_seconds)
+        return {
+            number: math.floor(max(0.0, ends.get(device.name, 0.0)) / tick)
+            for number, device in enumerate(self._cluster.devices)
+        }
+
+
+def _part(amounts: Sequence[int]) -> int:
+    """Bytes in one part: the greatest common divisor where that leaves few enough, so that nothing is rounded."""
+    most, common = max([1, *amounts]), math.gcd(*amounts) or 1
+    return common if most // common <= _PARTS else -(-most // _PARTS)

@@ -1,0 +1,171 @@
+"""List schedules of chosen modes: each activity in its turn at the earliest time that is left for it.
+
+Two rules, because neither is always better. *In turn*: an activity takes the devices that are free first, and what
+comes later in the list never starts in a hole before it; fast, and good to wide activities. *As room is*: whenever
+something ends, the first in the list that fits starts; it counts memory, disk and cores, and leaves no device
+idle that something could use. Knows devices by number; does not know why modes were chosen.
+"""
+
+import bisect
+import dataclasses
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from dovetail.planning.schedule.capacity import Capacity
+from dovetail.planning.schedule.joint.modes import Table
+from dovetail.vocabulary import Node, Option
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A mode that starts on devices.
+
+    >>> Begun(mode=0, start_seconds=1.0, devices=(3,)).devices
+    (3,)
+    """
+
+    mode: int
+    start_seconds: float
+    devices: tuple[int, ...]
+
+
+def free_devices(table: Table) -> dict[str, list[list[tuple[float, int]]]]:
+    """For each kind and each node that has some, when each device is free of what runs now, soonest first.
+
+    >>> from dovetail.vocabulary import Cluster, Kind
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> free_devices(Table(cluster=cluster, running=(), groups=(), modes=(), shapes=()))
+    {'cpu': [[(0.0, 0), (0.0, 1)]]}
+    """
+    ends: dict[str, float] = {}
+    for placement in table.running:
+        for name in placement.devices:
+            ends[name] = max(ends.get(name, 0.0), placement.end_seconds)
+    free: dict[str, dict[str, list[tuple[float, int]]]] = {kind.name: {} for kind in table.cluster.kinds}
+    for number, device in enumerate(table.cluster.devices):
+        until = max(0.0, ends.get(device.name, 0.0))
+        free[device.kind].setdefault(device.node, []).append((until, number))
+    return {kind: [sorted(devices) for devices in nodes.values()] for kind, nodes in free.items()}
+
+
+class InTurn:
+    """Schedules by the first rule, for tables in which memory, disk and cores never run short.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
+    >>> InTurn.applies(nothing), InTurn(nothing).makespan([])
+    (True, 0.0)
+    """
+
+    def __init__(self, table: Table, *, after: Sequence[Begun] = ()) -> None:
+        """With `after`, nothing takes a device before these have let it go."""
+        self._free = free_devices(table)
+        ends: dict[int, float] = {}
+        for each in sorted(after, key=lambda each: each.start_seconds):
+            ends |= dict.fromkeys(each.devices, each.start_seconds + table.modes[each.mode].seconds)
+        for node in (node for nodes in self._free.values() if ends for node in nodes):
+            node[:] = sorted((max(until, ends.get(device, 0.0)), device) for until, device in node)
+        self._modes = [(mode.option.kind, mode.option.count, mode.seconds) for mode in table.modes]
+
+    @staticmethod
+    def applies(table: Table) -> bool:
+        """Whether no node's memory, disk or cores can run short before its devices do."""
+        options = [*table.shapes, *(placement.option for placement in table.running)]
+        most: dict[str, tuple[float, float, float]] = {kind.name: (0.0, 0.0, 0.0) for kind in table.cluster.kinds}
+        for option in options:
+            each = (option.host_bytes, option.disk_bytes, option.cores)
+            pairs = zip(most[option.kind], each, strict=True)
+            most[option.kind] = tuple(max(high, drawn / option.count) for high, drawn in pairs)  # type: ignore[assignment]
+        drawn: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+        for device in table.cluster.devices:
+            drawn[device.node].append(most[device.kind])
+        return all(_is_enough(node, drawn[node.name]) for node in table.cluster.nodes)
+
+    def makespan(self, order: Sequence[int], *, stop_at: float = math.inf) -> float:
+        """When the modes in this order end, or infinity once that is beyond `stop_at`."""
+        free = {kind: [[until for until, _ in node] for node in nodes] for kind, nodes in self._free.items()}
+        last, insort, bisect_right = 0.0, bisect.insort, bisect.bisect_right
+        for number in order:
+            kind, count, seconds = self._modes[number]
+            start, best = math.inf, None
+            for node in free[kind]:
+                if len(node) >= count and node[count - 1] < start:
+                    start, best = node[count - 1], node
+            if best is None:
+                return math.inf
+            end = start + seconds
+            if end > stop_at:
+                return math.inf
+            last = max(last, end)
+            # Of the devices free by then those that became free last, so that the others can start something sooner.
+            until = bisect_right(best, start)
+            del best[until - count : until]
+            for _ in range(count):
+                insort(best, end)
+        return last
+
+    def schedule(self, order: Sequence[int]) -> list[Begun]:
+        """The same with devices."""
+        free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
+        begun = []
+        for number in order:
+            kind, count, seconds = self._modes[number]
+            able = [node for node in free[kind] if len(node) >= count]
+            best = min(able, key=lambda node: node[count - 1][0])
+            start = best[count - 1][0]
+            until = bisect.bisect_right(best, (start, math.inf))
+            devices = tuple(sorted(device for _, device in best[until - count : until]))
+            del best[until - count : until]
+            for device in devices:
+                bisect.insort(best, (start + seconds, device))
+            begun.append(Begun(mode=number, start_seconds=start, devices=devices))
+        return begun
+
+
+def _is_enough(node: Node, drawn: Sequence[tuple[float, float, float]]) -> bool:
+    # A disk of zero bytes is one that nobody measured. The share is for the rounding of quotients.
+    sizes = (node.memory_bytes, node.disk_bytes or math.inf, node.cores)
+    columns = zip(*drawn, strict=True) if drawn else ()
+    return all(sum(column) <= size * (1 + 1e-12) for column, size in zip(columns, sizes, strict=bool(drawn)))
+
+
+def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
+    """The schedule by the second rule.
+
+    >>> from dovetail.vocabulary import Cluster
+    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
+    >>> as_room_is(nothing, [])
+    []
+    """
+    capacity = Capacity(table.cluster, options=table.shapes)
+    ends: list[tuple[float, int, Option, tuple[int, ...]]] = []
+    for number, placement in enumerate(table.running):
+        ends.append((placement.end_seconds, number - len(table.running), placement.option, capacity.occupy(placement)))
+    heapq.heapify(ends)
+    queues: list[list[int]] = [[] for _ in table.shapes]
+    for turn in reversed(range(len(order))):
+        queues[table.modes[order[turn]].shape].append(turn)
+    awake = {shape for shape, queue in enumerate(queues) if queue}
+    begun: list[Begun] = []
+    now = 0.0
+    while True:
+        while ends and ends[0][0] <= now:
+            _, _, option, devices = heapq.heappop(ends)
+            awake.update(capacity.give(option, devices=devices))
+        while ready := [(queues[shape][-1], shape) for shape in awake if queues[shape]]:
+            turn, shape = min(ready)
+            node = capacity.find(shape)
+            if node is None:
+                awake.discard(shape)
+                continue
+            queues[shape].pop()
+            devices = capacity.take(shape, node=node)
+            begun.append(Begun(mode=order[turn], start_seconds=now, devices=devices))
+            mode = table.modes[order[turn]]
+            heapq.heappush(ends, (now + mode.seconds, len(begun), mode.option, devices))
+        if len(begun) == len(order):
+            return begun
+        assert ends, "what fits an empty node must fit once everything has ended"
+        now = max(now, ends[0][0])

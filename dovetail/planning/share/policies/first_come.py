@@ -1,0 +1,16 @@
+"""First come, first served."""
+
+from dovetail.planning.problem import Problem
+from dovetail.planning.share.policies.ordered import serve
+from dovetail.vocabulary import Allocation
+
+
+def allocate(problem: Problem) -> Allocation:
+    """share(m) = 1 on the fastest kind that is still free, for tasks in the order in which they were submitted.
+
+    >>> from dovetail.planning.share.policies import example
+    >>> served = allocate(example())
+    >>> [(share.option.kind, served.groups[share.groups[0]]) for share in served.shares]
+    [('slow', ('a',)), ('slow', ('b',)), ('fast', ('c',))]
+    """
+    return serve(problem, order=lambda member, rate: (-member.age_seconds,))

@@ -1,0 +1,295 @@
+"""What a pipelined task takes: stages from the partition of its profile, a step from simulating their timetable.
+
+A step's microbatches are the batches it accumulates, or a division of them; seconds and activations of layers are
+scaled with their size. What a measured step takes besides its layers (the optimizer, as a rule) is divided among stages
+by their parameters. The partition with the fastest slowest stage need not have the shortest step where the pipeline
+fills and drains, so every depth is simulated. Bytes are those of the timetable's microbatches in flight and weight
+versions. Does not know which options a cluster can hold, nor what else runs.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
+from dovetail.planning.pipeline.partition.terms import stage_bytes
+from dovetail.planning.pipeline.timetables import (
+    SPARING,
+    TIMETABLES,
+    Durations,
+    Simulated,
+    Timetable,
+    one_step,
+    simulate,
+    versions_kept,
+)
+from dovetail.planning.pipeline.timetables.simulate import most_held
+from dovetail.planning.techniques import resident
+from dovetail.vocabulary import InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
+
+#: What can be predicted. Interleaved chunks are not: a partition has one stage for each rank.
+PREDICTED = ("1f1b", "2bw", "gpipe", "stashing", "vertical_sync", "zero_bubble")
+_WEIGHTS = {"stashing": "stashing", "vertical_sync": "stashing", "2bw": "double_buffered"}
+_SINGLE = ("zero_bubble",)  # one rank for each stage
+# Timetables that never flush: so many steps are simulated, and the last ones counted.
+_STEPS = 4
+# So many microbatches are in flight beyond what a timetable needs, unless memory is short: the makers' own default.
+_SPARE = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """An option with what it came from: the stages, and when each rank does what in a step (in several, where there is
+    no flush).
+
+    >>> from dovetail.planning.techniques.pipeline import Prediction
+    >>> sorted(field.name for field in dataclasses.fields(Prediction))
+    ['option', 'partition', 'simulated']
+    """
+
+    option: Option
+    partition: Partition
+    simulated: Simulated
+
+
+def option(profile: Profile, *, kind: Kind) -> Option:
+    """The option that was measured as a pipelined one, with the knobs it was measured with.
+
+    >>> profile = Profile(family="f", kind="h200", count=4, step_seconds=1.5, peak_bytes=23 << 30,
+    ...                   technique="pipeline", knobs={"timetable": "1f1b"})
+    >>> made = option(profile, kind=Kind(name="h200", processor="cuda"))
+    >>> made.technique, made.count, made.step_seconds, dict(made.knobs)
+    ('pipeline', 4, (1.5,), {'timetable': '1f1b'})
+    """
+    made = dataclasses.replace(resident.option(profile, kind=kind), technique="pipeline", knobs=profile.knobs)
+    # One rank a device, each with a core and, on an accelerator, a context of its own.
+    extra = 0 if kind.processor == "cpu" else (profile.count - 1) * resident.CUDA_HOST_BYTES
+    return dataclasses.replace(made, cores=profile.count, host_bytes=profile.host_bytes or made.host_bytes + extra)
+
+
+def predict(
+    profile: Profile,
+    *,
+    kind: Kind,
+    fabric: Fabric,
+    timetable: str = "1f1b",
+    microbatches: int | None = None,
+    recompute: bool = False,
+    depth: int | None = None,
+    width: int | None = None,
+) -> Prediction | Rejection:
+    """The option of a family on all devices of a fabric of one kind, from a resident profile with layers; or why not.
+
+    `microbatches` of a step must be a multiple of the batches it accumulates; left out, they are just those. `depth` is
+    how many stages there must be; left out, the number with the shortest step. `width` is how many replicas each has;
+    left out, any number.
+
+    >>> from dovetail.vocabulary import LayerProfile
+    >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
+    ...                for n in "abcd")
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.96, peak_bytes=1 << 20, layers=layers,
+    ...                   edges=(("a", "b"), ("b", "c"), ("c", "d")), accumulate=8)
+    >>> fabric = Fabric.uniform(sizes=(2,), bytes_per_second=(1e9,), kind="cpu")
+    >>> found = predict(profile, kind=Kind(name="cpu", processor="cpu"), fabric=fabric, depth=2)
+    >>> round(found.option.step_seconds[0], 3), round(found.simulated.bubble_share, 3)
+    (0.54, 0.111)
+    """
+    if timetable not in PREDICTED:
+        raise InvalidRecord(f"timetable must be one of {PREDICTED}, got {timetable!r}.")
+    count = profile.accumulate if microbatches is None else microbatches
+    if count < 1 or count % profile.accumulate:
+        raise InvalidRecord(
+            f"a step's microbatches must be a multiple of the {profile.accumulate} batches it accumulates, got {count}."
+        )
+    if {place.kind for place in fabric.places} != {kind.name}:
+        raise InvalidRecord(f"an option is for one kind; the fabric must have devices of {kind.name!r} only.")
+    graph = Graph.of(profile).scaled(profile.accumulate / count)
+    terms = _terms(profile, timetable, count, recompute=recompute)
+    found: list[tuple[float, Partition, Simulated, int]] = []
+    reasons: list[str] = []
+    for stages in range(1, len(fabric.places) + 1) if depth is None else (depth,):
+        try:
+            made = partition(graph, fabric, terms=terms, depth=stages, width=1 if timetable in _SINGLE else width)
+            made, run, spare = _roomy(made, graph, fabric, profile, terms, timetable, count)
+        except (InvalidRecord, NoFeasiblePlan) as error:
+            reasons.append(str(error))
+            continue
+        found.append((_step_seconds(run, timetable), made, run, spare))
+    if not found:
+        return _rejection(profile, kind, fabric, reasons[0])
+    seconds, made, run, spare = min(found, key=lambda one: one[0])
+    knobs = {"timetable": timetable, "microbatches": count, "recompute": recompute} | _where(made)
+    if spare != _SPARE:
+        knobs["spare"] = spare
+    return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
+
+
+def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> Simulated | None:
+    """When each rank of a pipeline with these knobs should do what, in one step; None where they do not say which
+    layers are where, or have a timetable that is not predicted.
+
+    >>> from dovetail.vocabulary import LayerProfile
+    >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
+    ...                for n in "ab")
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.12, peak_bytes=1 << 20, layers=layers,
+    ...                   edges=(("a", "b"),), accumulate=2)
+    >>> fabric = Fabric.uniform(sizes=(2,), bytes_per_second=(1e9,), kind="cpu")
+    >>> round(foreseen(profile, {"stages": ["a", "b"]}, fabric=fabric).seconds, 3)
+    0.09
+    """
+    timetable, stages = knobs.get("timetable", "1f1b"), knobs.get("stages")
+    if timetable not in PREDICTED or not stages:
+        return None
+    count, copies = knobs.get("microbatches", profile.accumulate), knobs.get("copies", 1)
+    graph = Graph.of(profile).scaled(profile.accumulate / count)
+    terms = _terms(profile, timetable, count, recompute=knobs.get("recompute", False))
+    widths = knobs.get("replicas") or (1,) * len(stages)
+    made = appraise(graph, fabric, layers=stages, widths=widths, copies=copies, terms=terms)
+    table = _timetable(made, timetable, count, spare=knobs.get("spare", _SPARE))
+    run = simulate(table, _durations(made, graph, fabric, profile, count))
+    return one_step(run, microbatches=count, step=_STEPS // 2) if timetable in _WEIGHTS else run
+
+
+def _roomy(
+    made: Partition, graph: Graph, fabric: Fabric, profile: Profile, terms: Terms, timetable: str, microbatches: int
+) -> tuple[Partition, Simulated, int]:
+    """The partition with the bytes that its timetable takes, that timetable's times, and how many microbatches it has
+    to spare, where it can have any: none if memory is short."""
+    for spare in (_SPARE, 0) if timetable in SPARING else (_SPARE,):
+        table = _timetable(made, timetable, microbatches, spare=spare)
+        exact = _with_bytes(made, graph, terms, table)
+        if not _short(exact, fabric):
+            break
+    if short := _short(exact, fabric):
+        number, missing = max(short.items(), key=lambda item: item[1])
+        raise NoFeasiblePlan(
+            f"stage {number} of {len(exact.stages)} must fit its devices; with {exact.stages[number].in_flight} "
+            f"microbatches in flight, as {timetable!r} has them, it is {missing} bytes too few."
+        )
+    return exact, simulate(table, _durations(exact, graph, fabric, profile, microbatches)), spare
+
+
+def _timetable(made: Partition, timetable: str, microbatches: int, *, spare: int) -> Timetable:
+    knobs = {"spare": spare} if timetable in SPARING else {}
+    if timetable == "2bw":
+        knobs["steps"] = _STEPS
+    count = microbatches * _STEPS if timetable in ("stashing", "vertical_sync") else microbatches
+    return TIMETABLES[timetable]([stage.replicas for stage in made.stages], microbatches=count, **knobs)
+
+
+def _with_bytes(made: Partition, graph: Graph, terms: Terms, table: Timetable) -> Partition:
+    by_name, arriving = {layer.name: layer for layer in graph.layers}, 0
+    held, versions = most_held(table), versions_kept(table)
+    stages: list[Stage] = []
+    for number, stage in enumerate(made.stages):
+        ranks = table.holders[number]
+        layers = [by_name[name] for name in stage.layers]
+        most = max(held[rank] for rank in ranks)
+        needed = stage_bytes(
+            terms,
+            held=most,
+            versions=max(versions[rank] for rank in ranks),
+            parameters=sum(layer.parameter_bytes for layer in layers),
+            activations=sum(layer.activation_bytes for layer in layers),
+            arriving=arriving,
+        )
+        stages.append(dataclasses.replace(stage, device_bytes=round(needed), in_flight=most))
+        arriving = stage.crossing_bytes
+    return dataclasses.replace(made, stages=tuple(stages))
+
+
+def _short(made: Partition, fabric: Fabric) -> dict[int, int]:
+    """By how many bytes each stage that does not fit its devices is short."""
+    rooms = {place.name: place.memory_bytes for place in fabric.places}
+    found = {
+        number: stage.device_bytes - min((rooms[d] for d in stage.devices if rooms[d]), default=stage.device_bytes)
+        for number, stage in enumerate(made.stages)
+    }
+    return {number: missing for number, missing in found.items() if missing > 0}
+
+
+def _where(made: Partition) -> dict[str, object]:
+    """What a session needs to build the stages."""
+    return {
+        "stages": tuple(stage.layers for stage in made.stages),
+        "replicas": tuple(stage.replicas // made.copies for stage in made.stages),
+        "copies": made.copies,
+    }
+
+
+def _rejection(profile: Profile, kind: Kind, fabric: Fabric, reason: str) -> Rejection:
+    return Rejection(
+        families=(profile.family,), technique="pipeline", kind=kind.name, count=len(fabric.places), reason=reason
+    )
+
+
+def _terms(profile: Profile, timetable: str, microbatches: int, *, recompute: bool) -> Terms:
+    weights = _WEIGHTS.get(timetable, "flush")
+    return Terms(
+        weights=weights,
+        microbatches=None if weights == "stashing" else microbatches,
+        state_bytes_per_parameter_byte=profile.optimizer_bytes / max(profile.parameter_bytes, 1),
+        recompute=recompute,
+    )
+
+
+def _durations(made: Partition, graph: Graph, fabric: Fabric, profile: Profile, microbatches: int) -> Durations:
+    by_name = {layer.name: layer for layer in graph.layers}
+    forward = tuple(sum(by_name[name].forward_seconds for name in stage.layers) for stage in made.stages)
+    # With recomputation a stage computes more than its layers: its forward again.
+    backward = tuple(stage.compute_seconds - f for stage, f in zip(made.stages, forward, strict=True))
+    besides = max(profile.step_seconds - graph.seconds * microbatches, 0.0)
+    parameters = [sum(by_name[name].parameter_bytes for name in stage.layers) for stage in made.stages]
+    whole = sum(parameters)
+    update = tuple(besides * (each / whole if whole else 1 / len(parameters)) for each in parameters)
+    return Durations(forward=forward, backward=backward, transfer=_transfers(made, fabric), update=update)
+
+
+def _transfers(made: Partition, fabric: Fabric) -> tuple[float, ...]:
+    """A message over each cut, by the slowest level between its ends."""
+    addresses = {place.name: place.address for place in fabric.places}
+    return tuple(
+        stage.crossing_bytes / fabric.bytes_per_second[_level(stage, following, addresses)]
+        for stage, following in zip(made.stages, made.stages[1:], strict=False)
+    )
+
+
+def _level(stage: Stage, following: Stage, addresses: dict[str, tuple[str, ...]]) -> int:
+    found = {addresses[device] for device in (*stage.devices, *following.devices)}
+    depth = len(next(iter(found)))
+    return next((level for level in range(depth) if len({a[: depth - level] for a in found}) == 1), depth)
+
+
+def _step_seconds(simulated: Simulated, timetable: str) -> float:
+    if timetable not in _WEIGHTS:
+        return simulated.seconds
+    # Steady: from the end of the first step's share of the work to the last's.
+    return simulated.seconds / _STEPS if len(simulated.ranks) == 1 else _steady(simulated)
+
+
+def _steady(simulated: Simulated) -> float:
+    """Seconds of a step once the pipeline is full: between the first and last quarter of the first rank's backwards."""
+    ends: Sequence[float] = [t.end for t in simulated.ranks[0] if t.action.operation == "backward"]
+    quarter = len(ends) // _STEPS
+    return (ends[-1 - quarter] - ends[quarter - 1]) / (_STEPS - 2) if quarter else simulated.seconds
+
+
+def _option(profile: Profile, kind: Kind, made: Partition, seconds: float, knobs: dict[str, object]) -> Option:
+    alone = resident.option(dataclasses.replace(profile, count=1), kind=kind)
+    cpu, count = kind.processor == "cpu", len(made.devices)
+    most = max(stage.device_bytes for stage in made.stages)
+    together = sum(stage.device_bytes * stage.replicas for stage in made.stages)
+    evaluation = alone.step_seconds[0] - profile.step_seconds
+    return Option(
+        families=(profile.family,),
+        technique="pipeline",
+        kind=kind.name,
+        count=count,
+        step_seconds=(seconds + evaluation,),
+        knobs=knobs,
+        start_seconds=alone.start_seconds,
+        device_bytes=0 if cpu else most,
+        host_bytes=together if cpu else alone.host_bytes + (count - 1) * resident.CUDA_HOST_BYTES,
+        cores=count,
+        measured=False,
+    )

@@ -1,0 +1,79 @@
+"""What a replicated task takes: a whole copy on each device, each with its part of every batch's rows.
+
+A step computes 1/n of the rows, and then waits for the mean of the gradients: each rank sends and receives them
+2(n-1)/n times over (a ring). torch begins to send while backward still computes; that is left out, because so is what
+the slowest rank costs the others. Weights, gradients and optimizer state are whole on every device, activations 1/n.
+"""
+
+import dataclasses
+
+from dovetail.planning.techniques import resident
+from dovetail.vocabulary import Cluster, Kind, Option, Profile
+
+# What a step of several ranks takes besides, to agree and to average losses: rounds of small messages.
+ROUNDS_SECONDS = {"cpu": 4e-3, "cuda": 3e-4}
+# Bytes a second between two ranks where nobody measured them: a slow socket, and a device's bus.
+UNKNOWN_BYTES_PER_SECOND = {"cpu": 1e9, "cuda": 10e9}
+
+
+def option(profile: Profile, *, kind: Kind) -> Option:
+    """The replicated option that a profile stands for. Its peak is that of rank 0, and the others' is the same.
+
+    >>> profile = Profile(family="f", kind="cpu", count=2, step_seconds=0.5, peak_bytes=1 << 30, technique="replicate")
+    >>> replicated = option(profile, kind=Kind(name="cpu", processor="cpu"))
+    >>> replicated.technique, replicated.cores, replicated.host_bytes >> 30
+    ('replicate', 2, 2)
+    """
+    one = resident.option(profile, kind=kind)
+    return dataclasses.replace(
+        one, technique="replicate", cores=profile.count, host_bytes=profile.count * one.host_bytes, knobs=profile.knobs
+    )
+
+
+def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float) -> Option:
+    """The option of `count` copies, from the profile of one that was resident on one device of the kind.
+
+    >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=20 << 30,
+    ...                   parameter_bytes=2 << 30, optimizer_bytes=4 << 30)
+    >>> h200 = Kind(name="h200", processor="cuda")
+    >>> two = predict(profile, kind=h200, count=2, bytes_per_second=100e9)
+    >>> two.device_bytes >> 30, round(two.step_seconds[0], 3), two.measured
+    (14, 0.222, False)
+    """
+    seconds = step_seconds(profile, kind=kind, count=count, bytes_per_second=bytes_per_second)
+    whole_bytes = state_bytes(profile)
+    peak_bytes = whole_bytes + max(0, profile.peak_bytes - whole_bytes) // count
+    split = dataclasses.replace(profile, count=count, step_seconds=seconds, peak_bytes=peak_bytes)
+    return dataclasses.replace(option(split, kind=kind), measured=False)
+
+
+def step_seconds(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float) -> float:
+    """The seconds of a step of `count` copies, without its share of evaluations.
+
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=0, parameter_bytes=10**8)
+    >>> step_seconds(profile, kind=Kind(name="cpu", processor="cpu"), count=2, bytes_per_second=1e9)
+    0.604
+    """
+    assert profile.count == 1, "a prediction of several copies is made from the profile of one"
+    sent_bytes = 2 * (count - 1) / count * profile.parameter_bytes
+    return profile.step_seconds / count + sent_bytes / bytes_per_second + ROUNDS_SECONDS[kind.processor]
+
+
+def state_bytes(profile: Profile) -> int:
+    """Weights, their gradients and the optimizer's state.
+
+    >>> state_bytes(Profile(family="f", kind="cpu", count=1, step_seconds=1, peak_bytes=0, parameter_bytes=1))
+    2
+    """
+    return 2 * profile.parameter_bytes + profile.optimizer_bytes
+
+
+def rate_between(cluster: Cluster, kind: Kind) -> float:
+    """Bytes a second between two ranks on devices of a kind, on one node.
+
+    >>> rate_between(Cluster.uniform(Kind(name="cpu", processor="cpu")), Kind(name="cpu", processor="cpu"))
+    1000000000.0
+    """
+    ends = ("process", "process") if kind.processor == "cpu" else (kind.name, kind.name)
+    links = {(link.source, link.target): link.bytes_per_second for link in cluster.links if not link.between_nodes}
+    return links.get(ends) or UNKNOWN_BYTES_PER_SECOND[kind.processor]

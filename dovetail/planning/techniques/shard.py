@@ -1,0 +1,52 @@
+"""What a sharded task takes: 1/n of weights, gradients and optimizer state on each device, and of every batch's rows.
+
+Each microbatch gathers the weights twice, for forward and for backward, and gives its gradients away once: each time
+(n-1)/n of them, a block at a time. So a device holds its part, the block at hand with its gradient, and activations.
+"""
+
+import dataclasses
+
+from dovetail.planning.techniques import replicate, resident
+from dovetail.vocabulary import Kind, Option, Profile
+
+# A step of small blocks waits for messages and not for bytes; more of them than when gradients alone are averaged.
+_ROUNDS = 4
+
+
+def option(profile: Profile, *, kind: Kind) -> Option:
+    """The sharded option that a profile stands for. Its peak is that of rank 0, which is the others' too, but for the
+    checkpoint that rank 0 gathers on the host.
+
+    >>> profile = Profile(family="f", kind="h200", count=2, step_seconds=0.5, peak_bytes=9 << 30, technique="shard")
+    >>> sharded = option(profile, kind=Kind(name="h200", processor="cuda"))
+    >>> sharded.technique, sharded.cores, sharded.device_bytes >> 30, sharded.host_bytes >> 30
+    ('shard', 2, 9, 4)
+    """
+    one = resident.option(profile, kind=kind)
+    others = profile.peak_bytes if kind.processor == "cpu" else resident.CUDA_HOST_BYTES + profile.batch_bytes
+    host_bytes = one.host_bytes + (profile.count - 1) * others
+    return dataclasses.replace(one, technique="shard", cores=profile.count, host_bytes=host_bytes, knobs=profile.knobs)
+
+
+def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float) -> Option:
+    """The option of `count` parts, from the profile of a whole one, with layers, on one device of the kind.
+
+    >>> from dovetail.vocabulary import LayerProfile
+    >>> layers = tuple(LayerProfile(name=name, operation="Linear", forward_seconds=0.1, backward_seconds=0.2,
+    ...                             parameter_bytes=1 << 30) for name in "ab")
+    >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=20 << 30, layers=layers,
+    ...                   parameter_bytes=2 << 30, optimizer_bytes=4 << 30)
+    >>> two = predict(profile, kind=Kind(name="h200", processor="cuda"), count=2, bytes_per_second=100e9)
+    >>> two.device_bytes >> 30, round(two.step_seconds[0], 3)
+    (12, 0.233)
+    """
+    assert profile.count == 1, "a prediction of several parts is made from the profile of a whole one"
+    sent_bytes = 3 * profile.accumulate * (count - 1) / count * profile.parameter_bytes
+    rounds_seconds = _ROUNDS * replicate.ROUNDS_SECONDS[kind.processor]
+    step_seconds = profile.step_seconds / count + sent_bytes / bytes_per_second + rounds_seconds
+    whole_bytes = replicate.state_bytes(profile)
+    block_bytes = max((layer.parameter_bytes for layer in profile.layers), default=profile.parameter_bytes)
+    activation_bytes = max(0, profile.peak_bytes - whole_bytes)
+    peak_bytes = (whole_bytes + activation_bytes) // count + 2 * block_bytes
+    split = dataclasses.replace(profile, count=count, step_seconds=step_seconds, peak_bytes=peak_bytes)
+    return dataclasses.replace(option(split, kind=kind), measured=False)

@@ -1,0 +1,30 @@
+"""What a spilled model takes: which of its segments stay on the device, where the others live, what that takes in bytes
+and, with the simulation of `planning/streaming`, in seconds. A spilled model is a gang of one.
+
+`layouts` decides for any segments within budgets, `cutting` makes segments of a profile's layers, `room` says how fast
+things move on a device's node, `offers` makes options of all that.
+"""
+
+from dovetail.planning.streaming.records import Layout, Pace, Rates, Segment, Spilled
+from dovetail.planning.streaming.simulate import step_seconds
+from dovetail.planning.techniques.spill.cutting import cut, segments, working_bytes
+from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
+from dovetail.planning.techniques.spill.offers import option, predict
+from dovetail.planning.techniques.spill.room import Room
+
+__all__ = [
+    "DoesNotFit",
+    "Layout",
+    "Pace",
+    "Rates",
+    "Room",
+    "Segment",
+    "Spilled",
+    "cut",
+    "layout",
+    "option",
+    "predict",
+    "segments",
+    "step_seconds",
+    "working_bytes",
+]

@@ -1,0 +1,105 @@
+"""The options of spilling one model, or of interleaving several: predicted from profiles with layers, or measured.
+
+Knows a gang and its room; not which options are worth offering, which `planning/options` asks.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from dovetail.planning.streaming.records import Pace, Spilled
+from dovetail.planning.streaming.simulate import step_seconds
+from dovetail.planning.techniques import resident
+from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
+from dovetail.planning.techniques.spill.cutting import segments, working_bytes
+from dovetail.planning.techniques.spill.layouts import layout
+from dovetail.planning.techniques.spill.room import Room
+from dovetail.vocabulary import Kind, Node, Option, Profile
+
+# Predicted options ask for room for so many segments: one computes, one is there, one is on its way.
+_DEPTH = 3
+
+
+def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute: bool) -> Option:
+    """The option of spilling one family, or of interleaving several, within a device budget.
+
+    Each member has an equal share of the device, of the host and of half the disk, as if all were at work at once.
+    Raises `DoesNotFit` where a share is too small for its member.
+
+    >>> from dovetail.vocabulary import Cluster, LayerProfile
+    >>> layers = tuple(LayerProfile(name=name, operation="Linear", forward_seconds=0.01, backward_seconds=0.02,
+    ...                             parameter_bytes=1 << 30) for name in "abcdefghijkl")
+    >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=49 << 30, layers=layers,
+    ...                   parameter_bytes=12 << 30, optimizer_bytes=24 << 30)
+    >>> h200 = Kind(name="h200", processor="cuda")
+    >>> room = Room.of(Cluster.uniform(h200, cores=16, memory_bytes=64 << 30), kind=h200)
+    >>> found = predict([profile], room=room, device_bytes=24 << 30, recompute=True)
+    >>> found.technique, found.device_bytes >> 30, found.host_bytes >> 30, round(found.step_seconds[0], 1)
+    ('spill', 23, 26, 2.2)
+    """
+    members = tuple(_spilled(each, room, device_bytes // len(gang), recompute, members=len(gang)) for each in gang)
+    pace = step_seconds(members, rates=room.rates, clip=any(profile.clips for profile in gang))
+    alone = [resident.option(profile, kind=room.kind) for profile in gang]
+    layouts = [member.layout for member in members]
+    knobs = {"device_bytes": device_bytes, "recompute": recompute, "depth": _DEPTH}
+    if disk_bytes := sum(each.disk_bytes for each in layouts):
+        knobs["disk_bytes"] = _disk_bytes(room.node)
+    seconds = pace.seconds + sum(_evaluation_seconds(*each, pace) for each in zip(gang, alone, strict=True))
+    return Option(
+        families=tuple(profile.family for profile in gang),
+        technique="spill" if len(gang) == 1 else "interleave",
+        kind=room.kind.name,
+        count=1,
+        step_seconds=(seconds,) * len(gang),
+        knobs=knobs,
+        start_seconds=sum(each.start_seconds for each in alone),
+        device_bytes=sum(each.device_bytes for each in layouts),
+        # One process, whose own memory counts once, holds all members.
+        host_bytes=sum(each.host_bytes for each in layouts) - (len(gang) - 1) * CUDA_HOST_BYTES,
+        disk_bytes=disk_bytes,
+        cores=room.cores,
+        measured=False,
+    )
+
+
+def _spilled(profile: Profile, room: Room, device_bytes: int, recompute: bool, *, members: int) -> Spilled:
+    """One member in its share of the device, and of the node among so many members."""
+    found = segments(profile, device_bytes=device_bytes, recompute=recompute, rates=room.rates)
+    where = layout(
+        found,
+        device_bytes=device_bytes,
+        host_bytes=CUDA_HOST_BYTES + max(0, room.node.memory_bytes - CUDA_HOST_BYTES) // members,
+        working_bytes=working_bytes(profile, device_bytes=device_bytes, recompute=recompute),
+        depth=_DEPTH,
+        disk_bytes=_disk_bytes(room.node) // members,
+        holds_gradients=profile.clips or profile.accumulate > 1,
+    )
+    return Spilled(segments=found, layout=where, accumulate=profile.accumulate or 1)
+
+
+def _disk_bytes(node: Node) -> int:
+    return node.disk_bytes // 2  # the rest is for checkpoints and what is there already
+
+
+def _evaluation_seconds(profile: Profile, alone: Option, pace: Pace) -> float:
+    """The share of a step for evaluation, which streams as a step does."""
+    return (alone.step_seconds[0] - profile.step_seconds) * max(1.0, pace.seconds / profile.step_seconds)
+
+
+def option(profile: Profile, *, kind: Kind) -> Option:
+    """The option that was measured as a spilled one, with the knobs it was measured with.
+
+    >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=1.5, peak_bytes=23 << 30, technique="spill",
+    ...                   knobs={"device_bytes": 24 << 30}, host_bytes=90 << 30)
+    >>> made = option(profile, kind=Kind(name="h200", processor="cuda"))
+    >>> made.technique, made.step_seconds, made.host_bytes >> 30, made.measured
+    ('spill', (1.5,), 90, True)
+    """
+    made = dataclasses.replace(resident.option(profile, kind=kind), technique="spill", knobs=profile.knobs)
+    if kind.processor == "cpu":
+        return made
+    # Where the session did not say: as if everything streamed, gradients as large as weights.
+    return dataclasses.replace(
+        made,
+        host_bytes=profile.host_bytes or made.host_bytes + profile.parameter_bytes,
+        disk_bytes=profile.disk_bytes,
+    )

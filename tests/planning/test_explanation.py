@@ -1,0 +1,105 @@
+"""The sentences, with their numbers."""
+
+import dataclasses
+
+from dovetail.planning import Moved, Problem, differences, explain
+from dovetail.vocabulary import Cluster, Option, Placement, Rejection, Schedule
+
+from .problems import CPU, option, placement
+
+CLUSTER = Cluster.uniform(CPU, devices_per_node=4)
+
+
+def line(chosen: Option, *others: Option, rejections: tuple[Rejection, ...] = ()) -> str:
+    problem = Problem(cluster=CLUSTER, families=(), options=(chosen, *others), rejections=rejections)
+    placed = dataclasses.replace(placement("mlp-a", of=chosen, seconds=chosen.seconds((10,))), steps=(10,))
+    (only,) = explain(problem, Schedule(placements=(placed,)))
+    return only
+
+
+def test_a_faster_option_that_takes_more() -> None:
+    assert line(option(1, seconds=4.2), option(2, seconds=3.0), option(4, seconds=2.5)) == (
+        "mlp-a: resident on 1 × cpu, 42.0 s (measured); next best resident on 2 × cpu would take "
+        "30.0 s but 60.0 device-seconds instead of 42.0"
+    )
+
+
+def test_a_slower_option_that_takes_less() -> None:
+    assert line(option(2, seconds=3.0), option(1, seconds=4.2)) == (
+        "mlp-a: resident on 2 × cpu, 30.0 s (measured); next best resident on 1 × cpu would take "
+        "42.0 device-seconds instead of 60.0 but 42.0 s"
+    )
+
+
+def test_an_option_that_is_worse_in_both() -> None:
+    predicted = dataclasses.replace(option(1, seconds=3.0), measured=False)
+    assert line(predicted, option(1, kind="old", seconds=4.0)) == (
+        "mlp-a: resident on 1 × cpu, 30.0 s (predicted); next best resident on 1 × old would take "
+        "40.0 device-seconds instead of 30.0 and 40.0 s"
+    )
+
+
+def test_no_other_option_and_why() -> None:
+    rejected = Rejection(families=("f",), technique="resident", kind="h100", count=1, reason="needs 61 GiB.")
+    assert line(option(1)).endswith("; the only option that fits")
+    assert line(option(1), rejections=(rejected,)).endswith(
+        "; the only option that fits: resident on 1 × h100 needs 61 GiB."
+    )
+    assert line(option(1), option(2, family="other")).endswith("; the only option that fits")
+
+
+def test_lines_are_in_the_order_of_starts() -> None:
+    placed = (placement("late", start=9.0), placement("b", on=("n0:1",)), placement("a"))
+    lines = explain(Problem(cluster=CLUSTER, families=(), options=(option(),)), Schedule(placements=placed))
+    assert [each.split(":")[0] for each in lines] == ["a", "b", "late"]
+
+
+def test_many_tasks_have_a_line_for_each_family() -> None:
+    wide, narrow = option(2, seconds=0.5), option(1)
+    placed = [placement(f"t{i}", of=narrow, start=5.0 * i, seconds=5.0) for i in range(200)]
+    placed.append(placement("wide", of=wide, on=("n0:2", "n0:3"), seconds=2.5))
+    problem = Problem(cluster=CLUSTER, families=(), options=(narrow, wide, option(4, seconds=0.5)))
+    assert explain(problem, Schedule(placements=tuple(placed))) == (
+        "f (201 tasks): 200 on resident on 1 × cpu, 5.0 s each (measured); 1 on resident on 2 × cpu, 2.5 s each "
+        "(measured); next best resident on 4 × cpu would take 2.5 s but 2010.0 device-seconds instead of 1005.0",
+    )
+
+
+def moved(before: Placement | None, *after: Placement) -> tuple[Moved, ...]:
+    return differences(Schedule(placements=(before,) if before else ()), Schedule(placements=after))
+
+
+def test_what_stays_or_only_starts_later_has_not_moved() -> None:
+    assert moved(placement("a"), placement("a", start=3.0)) == ()
+
+
+def test_new_and_gone() -> None:
+    assert moved(None, placement("a")) == (
+        Moved(task="a", before="", after="resident on n0:0", because="it is new in the plan"),
+    )
+    assert moved(placement("a")) == (
+        Moved(task="a", before="resident on n0:0", after="", because="it is no longer in the plan"),
+    )
+
+
+def test_another_option() -> None:
+    wide = placement("a", of=option(2), on=("n0:0", "n0:1"), seconds=3.0)
+    assert moved(placement("a"), wide) == (
+        Moved(
+            task="a",
+            before="resident on n0:0",
+            after="resident on n0:0, n0:1",
+            because="resident on 2 × cpu takes 3.0 s, resident on 1 × cpu took 5.0 s",
+        ),
+    )
+
+
+def test_another_device_because_the_old_one_is_held() -> None:
+    (first, second) = moved(placement("a"), placement("a", on=("n0:1",)), placement("b", seconds=7.0))
+    assert (first.task, first.because) == ("a", "n0:0 holds 'b' until 7.0 s")
+    assert second.task == "b"
+
+
+def test_another_device_for_another_start() -> None:
+    (only,) = moved(placement("a", start=8.0), placement("a", on=("n0:1",), start=2.0))
+    assert only.because == "it starts at 2.0 s, before at 8.0 s"
