@@ -157,44 +157,6 @@ def read_philly(path: Path, *, rates: Rates, kind: str, tasks: int, seed: int = 
     return tuple(found)
 
 
-def generate_rates(
-    speeds: Mapping[str, float], *, models: int = 12, counts: Sequence[int] = (1, 2, 4, 8), seed: int = 0
-) -> Rates:
-    """A table of models that exist nowhere, on kinds with these speeds against the slowest.
-
-    A model has a weight h between 0 and 1. Light ones keep a fast device waiting: on one of a kind with speed v the
-    rate is 10^U(−0.5, 1.5) · v^(0.4 + 0.6h), so where the heaviest are 10 times faster the lightest are 2.5 times. On n
-    devices it is n^(0.75 + 0.2h) times that. Each asks for d = (0.3 + 0.7h) ÷ v^0.2 of a device; two on one keep
-    min(1, 0.95 ÷ (d + d′)) of their rates.
-
-    >>> rates = generate_rates({"new": 8.0, "old": 1.0}, models=3)
-    >>> sorted(rates.alone), len(rates.alone["new"]), len(rates.pairs["old"])
-    (['new', 'old'], 12, 6)
-    """
-    bad = [kind for kind, speed in speeds.items() if not 0 < speed < math.inf]
-    if bad:
-        raise InvalidWorkload(f"a kind's speed must be above 0, that of {bad[0]!r} is {speeds[bad[0]]}.")
-    dice = random.Random(seed)
-    drawn = {f"model {n}": (dice.random(), 10 ** dice.uniform(-0.5, 1.5)) for n in range(models)}
-    slowest = min(speeds.values())
-    alone, pairs = {}, {}
-    for kind, speed in speeds.items():
-        v = speed / slowest
-        alone[kind] = {
-            (name, count): base * v ** (0.4 + 0.6 * h) * count ** (0.75 + 0.2 * h)
-            for name, (h, base) in drawn.items()
-            for count in counts
-        }
-        asked = {name: (0.3 + 0.7 * h) / v**0.2 for name, (h, _) in drawn.items()}
-        pairs[kind] = {
-            ((one, 1), (other, 1)): (kept * alone[kind][one, 1], kept * alone[kind][other, 1])
-            for one in drawn
-            for other in drawn
-            if 1 in counts and one <= other and (kept := min(1.0, 0.95 / (asked[one] + asked[other])))
-        }
-    return Rates(alone=alone, pairs=pairs)
-
-
 def generate(
     rates: Rates,
     *,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.describe.traces import Rates, generate, generate_rates, read_philly, read_rates, read_trace
+from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
 from dovetail.vocabulary import InvalidWorkload
 
 TABLE = {
@@ -131,19 +131,3 @@ def test_arrivals_are_drawn_alike_from_one_seed(rates: Rates) -> None:
     hours = drawn[-1].at_seconds / 3600
     assert 70 < hours < 140
     assert {arrival.family for arrival in drawn} == {"LM x1", "GAN x1", "LM x2"}
-
-
-def test_rates_are_drawn_alike_from_one_seed_and_differ_in_what_suits_them() -> None:
-    drawn = generate_rates({"new": 10.0, "old": 1.0}, models=40, seed=3)
-    assert drawn == generate_rates({"new": 10.0, "old": 1.0}, models=40, seed=3)
-    gains = [drawn.alone["new"][key] / rate for key, rate in drawn.alone["old"].items()]
-    assert 2.5 < min(gains) < 4 < 8 < max(gains) < 10.1
-    kept = [
-        sum(both[place] / drawn.alone[kind][pair[place]] for place in (0, 1))
-        for kind in drawn.pairs
-        for pair, both in drawn.pairs[kind].items()
-    ]
-    assert min(kept) < 1 < max(kept) <= 2
-    assert len(generate(drawn, kind="new", tasks=5, per_hour=1.0, counts={1: 0.5, 8: 0.5})) == 5
-    with pytest.raises(InvalidWorkload, match="speed must be above 0, that of 'old' is 0"):
-        generate_rates({"new": 1.0, "old": 0.0})
