@@ -44,7 +44,8 @@ def test_it_opens_and_says_where_every_task_stood(earlier):
 def test_all_that_it_holds_can_be_read(earlier):
     with Store(earlier / HOME) as store:
         assert len(list(store.events())) > 90
-        assert store.profiles() and store.plans()
+        assert store.profiles()
+        assert store.plans()
 
 
 @pytest.mark.process
