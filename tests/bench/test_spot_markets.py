@@ -5,9 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from dovetail.planning.share.policies import POLICIES, example
-from dovetail.planning.share.spot import (
+from spot_markets import (
     CHOOSERS,
     Market,
     Quote,
@@ -18,6 +16,8 @@ from dovetail.planning.share.spot import (
     priced,
     stay,
 )
+
+from dovetail.planning.share.policies import POLICIES, example
 from dovetail.vocabulary import InvalidWorkload
 
 

@@ -7,8 +7,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from spot_prices import generate_availability, generate_prices, read_availability, read_prices
 
-from dovetail.describe.markets import generate_availability, generate_prices, read_availability, read_prices
 from dovetail.vocabulary import InvalidWorkload
 
 HEAD = "date_utc,unix_time,instance_type,region_zone,ondemand_usd_h,spot_usd_h,catalog\n"

@@ -1,4 +1,4 @@
-"""What the bubble of a timetable should be, in closed form, where all stages take the same time and messages none.
+"""What the bubble of a timetable must be, in closed form, where all stages take the same time and messages none.
 
 Backward takes `ratio` times as long as forward. Shares are of the makespan of one step; a timetable that never flushes
 has no bubble once it runs.
