@@ -11,7 +11,7 @@ from dovetail.planning.fitting import misfit
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
 
-from .problems import CPU, family, option
+from ..problems import CPU, family, option
 
 H100 = Kind(name="h100", processor="cuda", memory_bytes=40 << 30)
 MIXED = Cluster(
