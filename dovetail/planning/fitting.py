@@ -5,27 +5,27 @@ from collections import Counter
 from collections.abc import Callable
 
 from dovetail.planning.room import shared_needs, shared_sizes
-from dovetail.vocabulary import RANKED, Cluster, Kind, Node, Option, Rejection
+from dovetail.vocabulary import Cluster, Kind, Node, Option, Rejection
 from dovetail.vocabulary.units import show_bytes
 
 
-def counts(cluster: Cluster, kind: Kind, *, technique: str = "resident") -> tuple[int, ...]:
+def counts(cluster: Cluster, kind: Kind, *, ranked: bool = False) -> tuple[int, ...]:
     """The device counts worth offering to a task on a kind.
 
-    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; a
-    resident or spilled model on an accelerator uses exactly one, and one that is split over ranks uses several.
+    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; on an accelerator
+    one process uses exactly one. A task that is `ranked`, split over processes with a device each, uses several.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu)
     (1, 2, 4, 6)
-    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, technique="replicate")
+    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, ranked=True)
     (2, 4, 6)
     """
     most = max(devices_per_node(cluster, kind.name).values(), default=0)
-    if kind.processor != "cpu" and technique not in RANKED:
+    if kind.processor != "cpu" and not ranked:
         return (1,) if most else ()
     powers = [1 << exponent for exponent in range(most.bit_length())]
-    least = 2 if technique in RANKED else 1
+    least = 2 if ranked else 1
     return tuple(count for count in sorted({*powers, most}) if count >= least)
 
 

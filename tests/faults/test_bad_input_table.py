@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from dovetail.describe.markets import read_prices
 from torch import nn
 from typer.testing import CliRunner
 
@@ -18,6 +17,7 @@ import dovetail as dt
 from dovetail.cli.app import app
 from dovetail.control import Settings, open_result
 from dovetail.describe import carried, load_workload
+from dovetail.describe.markets import read_prices
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence
 from dovetail.testing import programs
