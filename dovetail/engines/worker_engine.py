@@ -17,7 +17,8 @@ from typing import Any
 
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.worker_handle import RunningOrder, WorkerHandle, threads_of
-from dovetail.vocabulary import RANKED, Cluster, DovetailError, Event, from_json, to_json
+from dovetail.planning.techniques import spec_of
+from dovetail.vocabulary import Cluster, DovetailError, Event, from_json, to_json
 
 WAIT_SECONDS = 0.5
 # Once one rank is through with an order, however that ended, the others have so long to be through as well.
@@ -80,7 +81,7 @@ class WorkerEngine(Engine):
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
-        ranked = order.technique in RANKED
+        ranked = spec_of(order.technique).ranked
         shares = [(device,) for device in order.devices] if ranked else [order.devices]
         running = self._running[order.name] = RunningOrder(order=order, workers=[])
         workers = running.workers

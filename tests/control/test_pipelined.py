@@ -15,9 +15,9 @@ from dovetail.describe import load_workload
 from dovetail.engines import LocalEngine
 from dovetail.engines.detection import available_cores
 from dovetail.planning import PLANNERS
-from dovetail.planning.options.layers import with_layers
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.techniques import pipeline
+from dovetail.planning.techniques.base import with_layers
 from dovetail.store import Store
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
