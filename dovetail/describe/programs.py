@@ -16,6 +16,7 @@ from typing import Any
 
 from dovetail.describe import carried, source_digest, traits
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
+from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
 PRIVATE = "_dovetail_"
@@ -76,7 +77,8 @@ def check_source(program: Program) -> None:
 
 
 def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, name: str) -> dict[str, Any]:
-    """The arguments to call `function` with. A `seed` that it does not take seeds the generators all the same.
+    """The arguments to call `function` with, lists and dicts its own to change. A `seed` that it does not take
+    seeds the generators all the same.
 
     >>> check_parameters(lambda width: width, {"width": 1, "seed": 2}, name="f")
     {'width': 1}
@@ -84,8 +86,8 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     signature = inspect.signature(function)
     accepted = signature.parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
-        return dict(parameters)
-    arguments = {key: value for key, value in parameters.items() if key in accepted or key != "seed"}
+        return {key: thaw(value) for key, value in parameters.items()}
+    arguments = {key: thaw(value) for key, value in parameters.items() if key in accepted or key != "seed"}
     for key in arguments:
         if key not in accepted:
             near = difflib.get_close_matches(key, accepted, 1)
