@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe import carried, source, traits
+from dovetail.describe import carried, source_digest, traits
 from dovetail.describe.installed import StandardLibraryFirst, is_installed
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
 from dovetail.vocabulary.records import thaw
@@ -110,7 +110,7 @@ def arguments_of(program: Program) -> tuple[str, ...] | None:
     place, _, name = program.reference.rpartition(":")
     if not place.endswith(".py") or not Path(place).is_file():
         return None
-    return source.arguments(Path(place), name)
+    return source_digest.arguments(Path(place), name)
 
 
 def load_file(path: Path) -> types.ModuleType:
@@ -205,7 +205,7 @@ def _from_reference(reference: str) -> Program:
 
 def _digest(file: Path, name: str, root: Path) -> str:
     try:
-        return source.digest(file, name, root=root)
+        return source_digest.digest(file, name, root=root)
     except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or zero bytes
         raise ProgramError(f"{file} and what it imports must be valid Python; found: {error}.") from None
 
