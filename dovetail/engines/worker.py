@@ -1,6 +1,6 @@
 """A worker: a process that carries out orders one after another and reports what happens.
 
-Started as `python -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
+Started as `python -P -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
 sides write lines of JSON. It binds itself to its cores before torch is imported: some of the libraries below torch
 decide then, once and for all, how many threads they use, and two threads on one core run four times slower than one.
 It ends when the engine does: at the end of the socket, or by the kernel when its parent dies. Orders run on the main
@@ -252,7 +252,7 @@ def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     os.close(opened)
     os.environ.update(variables)
     importlib.invalidate_caches()  # a folder that was not there may be now
-    sys.path[1:] = [*paths, *(path for path in sys.path[1:] if path not in paths)]
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
 
 def _die_with_parent() -> None:
