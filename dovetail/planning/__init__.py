@@ -14,7 +14,7 @@ from dovetail.planning.schedule import effort, joint, listing
 from dovetail.planning.schedule.bound import lower_bound
 from dovetail.planning.schedule.moves import Move, best_move
 from dovetail.planning.schedule.worth import worthwhile
-from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
+from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, trial_of
 from dovetail.vocabulary import Plan
 
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {
@@ -40,7 +40,6 @@ __all__ = [
     "explain",
     "lower_bound",
     "spec_of",
-    "techniques",
     "trial_of",
     "trials",
     "violations",

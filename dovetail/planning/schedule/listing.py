@@ -30,7 +30,7 @@ _FEW_TASKS = 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _ListProblem:
     """The problem in the order and the numbers of list schedules."""
 
     cluster: Cluster
@@ -78,7 +78,7 @@ def plan(problem: Problem) -> Plan:
     return Plan(schedule=schedule, bound_seconds=bound_seconds, rejections=rejections, explanation=explanation)
 
 
-def _search(table: _Table, *, bound_seconds: float) -> _Found:
+def _search(table: _ListProblem, *, bound_seconds: float) -> _Found:
     """The best schedule over the orders of tasks; the first order wins ties."""
     few = sum(len(queue.members) for queue in table.queues) <= _FEW_TASKS
     orders = (_by_time, _by_area) if few else (_by_time,)
@@ -87,7 +87,7 @@ def _search(table: _Table, *, bound_seconds: float) -> _Found:
     return min(found, key=lambda each: each.makespan_seconds)
 
 
-def _bisect(table: _Table, *, bound_seconds: float, precision: float) -> _Found:
+def _bisect(table: _ListProblem, *, bound_seconds: float, precision: float) -> _Found:
     """The best of the plain schedules and of those for targets between the bound and them."""
     best = _plain(table)
     # The bound itself comes first: where it can be met, nothing is better and the search is over.
@@ -102,7 +102,7 @@ def _bisect(table: _Table, *, bound_seconds: float, precision: float) -> _Found:
     return best
 
 
-def _plain(table: _Table) -> _Found:
+def _plain(table: _ListProblem) -> _Found:
     """The better of two: every task with its smallest area, and every task as fast as it goes."""
     frugal = dataclasses.replace(table, lanes=_only_least(table.lanes, _areas))
     # A list schedule never idles entirely, so one task after another is the latest that it can end.
@@ -118,7 +118,7 @@ def _plain(table: _Table) -> _Found:
     return second if second is not None and second.makespan_seconds < first.makespan_seconds else first
 
 
-def _attempt(table: _Table, *, target_seconds: float) -> _Found | None:
+def _attempt(table: _ListProblem, *, target_seconds: float) -> _Found | None:
     """The list schedule for a target, or None where it cannot be met."""
     started = dispatch(
         table.queues,
@@ -164,23 +164,23 @@ def _areas(lane: Lane) -> tuple[float, ...]:
     return tuple(seconds * lane.option.count for seconds in lane.seconds)
 
 
-def _by_time(table: _Table) -> _Table:
+def _by_time(table: _ListProblem) -> _ListProblem:
     """The task first that takes longest even with its fastest option: it has the least time to wait."""
     return _ranked(table, _seconds)
 
 
-def _by_area(table: _Table) -> _Table:
+def _by_area(table: _ListProblem) -> _ListProblem:
     """The task first that needs the most device-seconds even when frugal: wide gangs before what fills gaps."""
     return _ranked(table, _areas)
 
 
-def _ranked(table: _Table, measure: Callable[[Lane], tuple[float, ...]]) -> _Table:
+def _ranked(table: _ListProblem, measure: Callable[[Lane], tuple[float, ...]]) -> _ListProblem:
     ranks = _least(table.lanes, measure)
     queues = tuple(dataclasses.replace(queue, ranks=ranks[number]) for number, queue in enumerate(table.queues))
     return dataclasses.replace(table, queues=queues)
 
 
-def _table(problem: Problem) -> _Table:
+def _table(problem: Problem) -> _ListProblem:
     """Families by name, members by steps left and name, options by what they are: the same for any order given."""
     families = [_with_steps_left(family) for family in sorted(problem.families, key=lambda family: family.name)]
     families = [family for family in families if family.members]
@@ -196,7 +196,7 @@ def _table(problem: Problem) -> _Table:
         Queue(members=family.members, fastest=fastest[number], ranks=fastest[number])
         for number, family in enumerate(families)
     )
-    return _Table(cluster=problem.cluster, running=problem.running, queues=queues, lanes=lanes)
+    return _ListProblem(cluster=problem.cluster, running=problem.running, queues=queues, lanes=lanes)
 
 
 def _with_steps_left(family: Family) -> Family:
@@ -242,11 +242,11 @@ def _refusal(family: Family, problem: Problem) -> str:
     return f"- {names}: {' '.join(reasons)}"
 
 
-def _schedule(table: _Table, found: _Found) -> Schedule:
+def _schedule(table: _ListProblem, found: _Found) -> Schedule:
     return Schedule(placements=tuple(_placement(table, started) for started in found.started))
 
 
-def _placement(table: _Table, started: Started) -> Placement:
+def _placement(table: _ListProblem, started: Started) -> Placement:
     lane = table.lanes[started.lane]
     member = table.queues[lane.queue].members[started.position]
     return Placement(

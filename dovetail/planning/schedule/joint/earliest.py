@@ -28,10 +28,10 @@ def earliest(table: Table, results: int) -> float:
     """
     if results <= 0:
         return 0.0
-    return _Ranks(table).bound(results)
+    return _StartRanks(table).bound(results)
 
 
-class _Ranks:
+class _StartRanks:
     def __init__(self, table: Table) -> None:
         self._devices = {kind.name: count for kind, count in table.cluster.counts() if count}
         self._needs = table.needs

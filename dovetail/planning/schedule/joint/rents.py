@@ -55,10 +55,10 @@ def rent(judge: Judge, *, horizon_seconds: float, known: float, turns: int) -> R
     >>> 38 < found.bound <= 40
     True
     """
-    return _Market(judge, horizon_seconds).settle(known, turns)
+    return _RentMarket(judge, horizon_seconds).settle(known, turns)
 
 
-class _Market:
+class _RentMarket:
     def __init__(self, judge: Judge, horizon_seconds: float) -> None:
         table = judge.table
         self._needs = np.array(table.needs, float)

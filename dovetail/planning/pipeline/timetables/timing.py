@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from dovetail.planning.pipeline.timetables.actions import Action, Done, Timetable, done, needs
-from dovetail.planning.pipeline.timetables.check import check, waiting
+from dovetail.planning.pipeline.timetables.consistency import check, waiting
 from dovetail.vocabulary import InvalidRecord
 
 
