@@ -145,6 +145,7 @@ class State:
             self.workload,
             tasks=tuple(self.tasks.values()),
             deadlines={name: due for name, due in self.workload.deadlines.items() if name in present},
+            weights={name: weight for name, weight in self.workload.weights.items() if name in present},
         )
         self._seen = -1
 
@@ -177,7 +178,7 @@ class State:
         if not self._given and self._measured != self.ledger.measured:
             self._measured = self.ledger.measured
             offered, rejections = derive_options(self._profiles(), self.cluster, gangs=True)
-            self._offers = Offers([*offered, *self._divided()], rejections)
+            self._offers = Offers([*self._allowed(offered), *self._divided()], rejections)
         assert self._offers is not None
         return self._offers
 
@@ -205,11 +206,15 @@ class State:
             waiting,
             profiles=self._profiles(),
             cluster=self.cluster,
+            may=self.may,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self.ledger.rejections().values(),
             more=self._divided(),
             objective=self._objective(),
         )
+
+    def _allowed(self, options: Iterable[Option]) -> list[Option]:
+        return [option for option in options if self.may(option.technique, option.knobs)]
 
     def _divided(self) -> list[Option]:
         """The options on lower rungs that came of running out of memory, where the settings allow them."""
@@ -225,9 +230,10 @@ class State:
         return [each for each in self.ledger.profiles() if self.may(each.technique, each.knobs)]
 
     def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
-        """Whether the settings allow a technique with these knobs."""
+        """Whether the workload and the settings allow a technique with these knobs."""
         in_parts = technique == "resident" and knobs.get("microbatches", 1) > 1
-        return not (self.settings.exact and (technique in ROUNDED or in_parts))
+        is_exact = not (self.settings.exact and (technique in ROUNDED or in_parts))
+        return is_exact and self.workload.allows(technique)
 
     def target(self, task: str) -> tuple[int, bool]:
         """To which step a task goes next, and whether that is its end."""
@@ -274,7 +280,7 @@ class State:
             family=one.fingerprint["family"],
             steps=steps,
             count=self.kept(one),
-            weight=one.priority,
+            weight=self.workload.weights.get(self.tasks[task].name, one.priority),
             alone=self.recovery.alone(task),
             deadline_seconds=self._due(task) - self.now(),
         )
