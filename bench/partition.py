@@ -115,7 +115,7 @@ def compare(case: Case, rows: list[dict[str, object]], bars: list[Bar], *, runs:
             "its_answer": published,
             "exactly": theirs_exactly,
             "its_plan,_our_times": again(alike, graph, fabric).seconds,
-            "over_replication": made.over_replication,
+            "over_replication": made.replication_seconds / made.seconds,
             "cpu_seconds": cpu,
             "its_cpu_seconds": their_cpu,
         }

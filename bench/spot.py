@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reporting import Bar, finish
-
-from dovetail.describe.markets import Availability, Day, read_availability, read_prices
-from dovetail.describe.traces import read_rates
-from dovetail.planning.share.spot import (
+from spot_markets import (
     Chooser,
     Market,
     Quote,
@@ -26,6 +23,9 @@ from dovetail.planning.share.spot import (
     cheapest_with_moves,
     stay,
 )
+from spot_prices import Availability, Day, read_availability, read_prices
+
+from dovetail.describe.traces import read_rates
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 DAY = 86400.0

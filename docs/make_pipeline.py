@@ -6,7 +6,7 @@ from pathlib import Path
 from dovetail.planning.pipeline.timetables import TIMETABLES, Durations, Simulated, simulate, steady_seconds
 from dovetail.planning.pipeline.timetables.alternating import in_strict_turn, warm_ups
 from dovetail.planning.pipeline.timetables.picture import svg, text
-from dovetail.planning.pipeline.timetables.shares import bubble_share
+from dovetail.testing.timetables import bubble_share
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "pipeline.md"

@@ -251,7 +251,14 @@ def _stream(
         raise DovetailError("simulate must be given a trace to read, or --generate and how many tasks; one of the two.")
     kinds = [kind.name for kind, count in cluster.counts() if count]
     if trace is not None:
-        return read_any(trace, kinds=kinds, rates=rates, packed=packed, tasks=tasks, seed=seed)
+        found = read_any(trace, kinds=kinds, rates=rates, packed=packed, tasks=tasks, seed=seed)
+        if rounded := sum(arrival.rounded for arrival in found.arrivals):
+            typer.echo(
+                f"{rounded:,} of {len(found.arrivals):,} tasks ask for more devices than their model was measured on "
+                "and take the greatest count below that was measured",
+                err=True,
+            )
+        return found
     assert generate is not None
     return draw(generate, per_hour=rate, kinds=kinds, rates=rates, packed=packed, several=several, seed=seed)
 

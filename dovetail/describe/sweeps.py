@@ -9,7 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 from dovetail.describe import programs
-from dovetail.vocabulary import Halving, InvalidWorkload, Program, Stop, Task, Workload, parse_device_memory
+from dovetail.vocabulary import (
+    Halving,
+    InvalidRecord,
+    InvalidWorkload,
+    Program,
+    Stop,
+    Task,
+    Workload,
+    parse_device_memory,
+)
+from dovetail.vocabulary.records import dumps, freeze
 
 Named = str | Callable[..., Any]
 
@@ -67,7 +77,8 @@ def grid(
     device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
-    """A task for every combination of the parameters given as lists; the others are fixed.
+    """A task for every combination of the parameters given as lists, ranges or NumPy arrays; the others are fixed.
+    A program gets a tuple as a list, because tasks are kept as JSON.
 
     Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much. What is wanted of
     the whole, `objective` to `device_memory`, is as in `dt.workload`.
@@ -77,7 +88,7 @@ def grid(
     (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
     stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
-    swept = {key: value for key, value in parameters.items() if isinstance(value, list)}
+    swept = {key: axis for key, value in parameters.items() if (axis := _axis(value)) is not None}
     for key, values in swept.items():
         if not values:
             raise InvalidWorkload(f"a grid must have at least one value for each parameter; {key!r} has none.")
@@ -113,7 +124,8 @@ def sample(
     device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
-    """Random search: `count` tasks, each parameter drawn from its list or distribution; the others are fixed.
+    """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution; the others
+    are fixed.
 
     `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own. The rest is as in `dt.grid`.
 
@@ -129,11 +141,11 @@ def sample(
         {
             key: _draw(key, value, generator)
             for key, value in parameters.items()
-            if isinstance(value, list | Distribution)
+            if isinstance(value, Distribution) or _axis(value) is not None
         }
         for _ in range(count)
     ]
-    fixed = {key: value for key, value in parameters.items() if not isinstance(value, list | Distribution)}
+    fixed = {key: value for key, value in parameters.items() if key not in drawn[0]}
     tasks = _tasks(program, [({"": n, **chosen}, fixed | chosen) for n, chosen in enumerate(drawn)], stop)
     return workload(
         tasks,
@@ -236,10 +248,41 @@ def _tasks(program: Named, combinations: list[tuple[dict[str, Any], dict[str, An
     return tasks
 
 
+def _axis(value: Any) -> list[Any] | None:
+    """The values to choose from, where a parameter has several. NumPy need not be imported to know an array of it."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, range):
+        return list(value)
+    return list(value.tolist()) if getattr(value, "ndim", 0) else None
+
+
 def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> None:
+    for key, value in parameters.items():
+        _check_value(key, value)
     # A program given by name may be costly to import; workers check it when they build it.
     if callable(program):
         programs.check_parameters(program, parameters, name=found.function)
+
+
+def _check_value(key: str, value: Any) -> None:
+    if isinstance(value, Distribution):
+        raise InvalidWorkload(
+            f"a parameter must have a value; {key!r} has a distribution, from which only dt.sample draws. "
+            f"Use dt.sample(..., count=...), or give a list of values."
+        )
+    try:
+        dumps(freeze(value))
+    except InvalidRecord:
+        raise InvalidWorkload(
+            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}: "
+            f"{value!r}. Pass a name, and look it up in the program."
+        ) from None
+    if dataclasses.is_dataclass(value):
+        raise InvalidWorkload(
+            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}. "
+            f"Pass dataclasses.asdict(...), and make it again in the program."
+        )
 
 
 def _name(program: Program, chosen: Mapping[str, Any]) -> str:
@@ -258,6 +301,6 @@ def _short(value: Any, *, exact: bool) -> str:
 def _draw(key: str, value: Any, generator: random.Random) -> Any:
     if isinstance(value, Distribution):
         return value.draw(generator)
-    if not value:
+    if not (values := _axis(value)):
         raise InvalidWorkload(f"a sample must have at least one value for each parameter; {key!r} has none.")
-    return generator.choice(value)
+    return generator.choice(values)

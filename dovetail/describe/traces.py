@@ -22,7 +22,7 @@ Key = tuple[str, int]
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A task that comes at a time: its family, its steps, its weight, when it must have ended, and on whose behalf it
-    runs.
+    runs. `rounded` says that it asked for more devices than it was measured on, and takes the most that it was.
 
     >>> Arrival(task="t0", family="LM x1", steps=100, at_seconds=0.0).weight
     1.0
@@ -35,6 +35,7 @@ class Arrival:
     weight: float = 1.0
     deadline_seconds: float = math.inf
     entity: str = ""
+    rounded: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +98,34 @@ def read_rates(path: Path) -> Rates:
 
 
 def read_trace(path: Path, *, rates: Rates, free_counts: bool = False) -> tuple[Arrival, ...]:
-    """A trace of Gavel's, a task a line: type, command, directory, steps argument, needs data, steps, count, weight,
-    deadline in seconds from the arrival (−1: none), arrival in seconds. Models must be in the table of rates."""
+    """A trace of Gavel's, a task a line, in either of its two formats. Models must be in the table of rates.
+
+    Ten fields: type, command, directory, steps argument, needs data, steps, count, weight, deadline in seconds from the
+    arrival (−1: none), arrival in seconds. Seven fields: type, command, steps argument, needs data, steps, arrival in
+    seconds, count. The latter give jobs of Philly's virtual clusters types at random, so they ask for counts on which
+    a type was never measured; such a task takes the greatest measured count below, as `Arrival.rounded` says.
+    """
     found = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
+        where = f"line {number} of {path}"
         fields = line.split("\t")
-        if len(fields) != 10:
-            raise InvalidWorkload(f"line {number} of {path} must have 10 fields between tabs, found {len(fields)}.")
-        key = (fields[0], int(fields[6]))
-        _refuse_unknown(key, rates, f"line {number} of {path}")
-        deadline = float(fields[8])
+        if len(fields) not in (7, 10):
+            raise InvalidWorkload(f"{where} must have 7 or 10 fields between tabs, found {len(fields)}.")
+        old = len(fields) == 7
+        steps, at_seconds, count = fields[4:] if old else (fields[5], fields[9], fields[6])
+        asked = (fields[0], int(count))
+        key = _measured_below(asked, rates) if old else asked
+        _refuse_unknown(key, rates, where)
+        deadline = -1.0 if old else float(fields[8])
         found.append(
             Arrival(
                 task=f"t{number - 1}",
                 family=family_name(key, free_counts=free_counts),
-                steps=int(fields[5]),
-                at_seconds=float(fields[9]),
-                weight=float(fields[7]),
+                steps=int(steps),
+                at_seconds=float(at_seconds),
+                weight=1.0 if old else float(fields[7]),
                 deadline_seconds=deadline if deadline > 0 else math.inf,
+                rounded=key != asked,
             )
         )
     return tuple(found)
@@ -134,47 +145,16 @@ def read_philly(path: Path, *, rates: Rates, kind: str, tasks: int, seed: int = 
         count = max(count for count in by_count if count <= max(1, devices))
         key = dice.choice(by_count[count])
         steps = max(1, round(seconds * measured[key]))
-        at_seconds = at - rows[0][0]
-        found.append(Arrival(task=f"t{number}", family=family_name(key), steps=steps, at_seconds=at_seconds))
+        found.append(
+            Arrival(
+                task=f"t{number}",
+                family=family_name(key),
+                steps=steps,
+                at_seconds=at - rows[0][0],
+                rounded=count < devices,
+            )
+        )
     return tuple(found)
-
-
-def generate_rates(
-    speeds: Mapping[str, float], *, models: int = 12, counts: Sequence[int] = (1, 2, 4, 8), seed: int = 0
-) -> Rates:
-    """A table of models that exist nowhere, on kinds with these speeds against the slowest.
-
-    A model has a weight h between 0 and 1. Light ones keep a fast device waiting: on one of a kind with speed v the
-    rate is 10^U(−0.5, 1.5) · v^(0.4 + 0.6h), so where the heaviest are 10 times faster the lightest are 2.5 times. On n
-    devices it is n^(0.75 + 0.2h) times that. Each asks for d = (0.3 + 0.7h) ÷ v^0.2 of a device; two on one keep
-    min(1, 0.95 ÷ (d + d′)) of their rates.
-
-    >>> rates = generate_rates({"new": 8.0, "old": 1.0}, models=3)
-    >>> sorted(rates.alone), len(rates.alone["new"]), len(rates.pairs["old"])
-    (['new', 'old'], 12, 6)
-    """
-    bad = [kind for kind, speed in speeds.items() if not 0 < speed < math.inf]
-    if bad:
-        raise InvalidWorkload(f"a kind's speed must be above 0, that of {bad[0]!r} is {speeds[bad[0]]}.")
-    dice = random.Random(seed)
-    drawn = {f"model {n}": (dice.random(), 10 ** dice.uniform(-0.5, 1.5)) for n in range(models)}
-    slowest = min(speeds.values())
-    alone, pairs = {}, {}
-    for kind, speed in speeds.items():
-        v = speed / slowest
-        alone[kind] = {
-            (name, count): base * v ** (0.4 + 0.6 * h) * count ** (0.75 + 0.2 * h)
-            for name, (h, base) in drawn.items()
-            for count in counts
-        }
-        asked = {name: (0.3 + 0.7 * h) / v**0.2 for name, (h, _) in drawn.items()}
-        pairs[kind] = {
-            ((one, 1), (other, 1)): (kept * alone[kind][one, 1], kept * alone[kind][other, 1])
-            for one in drawn
-            for other in drawn
-            if 1 in counts and one <= other and (kept := min(1.0, 0.95 / (asked[one] + asked[other])))
-        }
-    return Rates(alone=alone, pairs=pairs)
 
 
 def generate(
@@ -223,6 +203,12 @@ def _key(name: str, path: Path) -> Key:
         return str(model), int(count)
     except (ValueError, SyntaxError, TypeError):
         raise InvalidWorkload(f"{path} must name its rows \"('MODEL', count)\", found {name!r}.") from None
+
+
+def _measured_below(key: Key, rates: Rates) -> Key:
+    """The model on the greatest count that was measured and is not above the one asked for; itself if there is none."""
+    counts = {count for alone in rates.alone.values() for model, count in alone if model == key[0]}
+    return key[0], max((count for count in counts if count <= key[1]), default=key[1])
 
 
 def _refuse_unknown(key: Key, rates: Rates, where: str) -> None:

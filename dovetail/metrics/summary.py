@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dovetail.metrics.curves import Curve, best, goal_of
@@ -81,35 +81,6 @@ class Summary:
         """The metrics' names: losses first, then those most tasks have."""
         found = Counter(name for row in self.rows for name in row.metrics)
         return tuple(sorted(found, key=lambda name: ("loss" not in name.lower(), -found[name], name)))
-
-
-def summarize(
-    tasks: Iterable[Task],
-    *,
-    progress: Mapping[str, Progress],
-    curves: Mapping[str, Mapping[str, Curve]] | None = None,
-    as_of_seconds: float,
-) -> Summary:
-    """The table for these tasks; `progress` and `curves` are by task identity.
-
-    >>> from dovetail.vocabulary import Program, Stop
-    >>> task = Task(name="small", program=Program(reference="a.py:f"), stop=Stop(steps=9))
-    >>> summarize([task], progress={}, as_of_seconds=0.0).rows[0].status
-    'pending'
-    """
-    known = curves or {}
-    identities = [(task.identity, task) for task in tasks]
-    return Summary(
-        rows=tuple(
-            row(
-                task,
-                progress=progress.get(identity) or Progress(task=identity),
-                curves=known.get(identity, {}),
-                as_of_seconds=as_of_seconds,
-            )
-            for identity, task in identities
-        )
-    )
 
 
 def row(task: Task, *, progress: Progress | None, curves: Mapping[str, Curve], as_of_seconds: float) -> Row:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from dovetail.planning.techniques import PREDICTORS
+from dovetail.planning.techniques import techniques
 from dovetail.vocabulary import DovetailError, Workload
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -45,5 +45,5 @@ def check_techniques(workload: Workload) -> Workload:
     ('resident',)
     """
     for name in workload.techniques:
-        check_name("a technique (--techniques, techniques=)", name.removeprefix("-"), PREDICTORS)
+        check_name("a technique (--techniques, techniques=)", name.removeprefix("-"), techniques())
     return workload

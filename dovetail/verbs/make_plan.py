@@ -140,14 +140,18 @@ def imagine_problem(
     known, kinds = tuple(profiles), tuple(at_hand)
     present = [kind for kind, count in cluster.counts() if count]
     guessed = predict_profiles(known, at_hand=kinds, kinds=present)
-    offered, rejections = derive_options(
-        (*known, *guessed), cluster, gangs=True, imagined={kind.name for kind in present}
-    )
     unsure = {(each.family, each.kind) for each in guessed}
     members: dict[str, list[Member]] = {}
     for family in problem.families:
         # Tasks that must keep their thread count here are free elsewhere.
         members.setdefault(family.name.partition("@")[0], []).extend(family.members)
+    offered, rejections = derive_options(
+        (*known, *guessed),
+        cluster,
+        members={name: len(each) for name, each in members.items()},
+        imagined={kind.name for kind in present},
+        may=lambda technique, knobs: workload.allows(technique),
+    )
     wanted = {*members}
     return Problem(
         cluster=cluster,
@@ -155,7 +159,7 @@ def imagine_problem(
         options=tuple(
             dataclasses.replace(o, measured=o.measured and not any((f, o.kind) in unsure for f in o.families))
             for o in offered
-            if wanted.issuperset(o.families) and workload.allows(o.technique)
+            if wanted.issuperset(o.families)
         ),
         rejections=tuple(each for each in rejections if wanted.intersection(each.families)),
     )

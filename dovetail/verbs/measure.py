@@ -78,7 +78,7 @@ def _measure_rates(found: Cluster) -> Cluster:
 
     from dovetail.profile.devices import measure_kind
     from dovetail.profile.links import measure_links
-    from dovetail.profile.updates import measure_updates
+    from dovetail.profile.update_rate import measure_updates
 
     kinds: list[Kind] = []
     links: list[Link] = []

@@ -114,6 +114,15 @@ def test_traces_of_gavels_and_philly_s(rates: Path, tmp_path: Path) -> None:
         assert json.loads(found.stdout)[0]["seconds"].keys() == names
 
 
+def test_a_trace_of_gavels_with_seven_fields_says_what_was_rounded(rates: Path, tmp_path: Path) -> None:
+    path = tmp_path / "msr.trace"
+    path.write_text("LM\tcommand\t-n\t1\t1000\t0.0\t1\nCNN\tcommand\t-n\t1\t1000\t60.0\t8\n")
+    found = simulate(path, "--rates", rates, "--cluster", "1xv100+1xk80", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)[0]["seconds"].keys() == {"t0", "t1"}
+    assert "1 of 2 tasks ask for more devices than their model was measured on" in found.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -4,8 +4,19 @@ import math
 
 from dovetail.metrics.curves import Curve
 from dovetail.metrics.progress import Progress, Span
-from dovetail.metrics.summary import Summary, summarize
+from dovetail.metrics.summary import Summary, row
 from dovetail.vocabulary import Program, Stop, Task
+
+
+def summarize(tasks, *, progress, curves=None, as_of_seconds) -> Summary:
+    known = curves or {}
+    rows = [
+        row(
+            task, progress=progress.get(task.identity), curves=known.get(task.identity, {}), as_of_seconds=as_of_seconds
+        )
+        for i, task in ((task.identity, task) for task in tasks)
+    ]
+    return Summary(rows=tuple(rows))
 
 
 def make(name: str, stop: Stop | None = None) -> Task:

@@ -45,8 +45,8 @@ class Partition:
     ...               crossing_bytes=0)
     >>> one = Partition(stages=(stage,), copies=1, seconds=0.5, bubble_share=0.0, replication_seconds=0.5,
     ...                 complete=True, explanation=("There is one device.",))
-    >>> one.devices, one.over_replication
-    (('n0:0',), 1.0)
+    >>> one.devices
+    ('n0:0',)
     """
 
     stages: tuple[Stage, ...]
@@ -61,11 +61,6 @@ class Partition:
     def devices(self) -> tuple[str, ...]:
         """Every device that has a stage, by stage."""
         return tuple(device for stage in self.stages for device in stage.devices)
-
-    @property
-    def over_replication(self) -> float:
-        """How many times as long plain replication takes."""
-        return self.replication_seconds / self.seconds
 
     def __str__(self) -> str:
         rows = [

@@ -15,7 +15,7 @@ def allocate(problem: Problem) -> Allocation:
     """max min over tasks m of rate(m) ÷ (weight(m) · reference(m)), then min Σ share(o) · spend(o) over the options o.
 
     Max-min fairness gives what the worst off leave to whoever does the most with it; here it stays idle, and among the
-    shares that are as fair the cheapest are chosen. With prices of now (`spot.priced`) tasks move to where they are low
+    shares that are as fair the cheapest are chosen. With prices of now tasks move to where they are low
     as far as fairness leaves a choice.
 
     >>> from dovetail.planning.share.policies import POLICIES, example

@@ -114,7 +114,7 @@ def test_parameters_alone_make_replication_bad_and_their_absence_makes_it_best()
     assert "summing gradients of 9.3 GiB" in found.explanation[1]
     light = partition(chain(layer("a", 3.0), layer("b", 1.0)), fabric)
     assert [stage.replicas for stage in light.stages] == [4]
-    assert light.over_replication == 1.0
+    assert light.replication_seconds == light.seconds
     assert "Replication is best" in light.explanation[1]
 
 

@@ -14,7 +14,7 @@ from dovetail.planning.pipeline.timetables import (
     versions_kept,
 )
 from dovetail.planning.pipeline.timetables.alternating import warm_ups
-from dovetail.planning.pipeline.timetables.shares import bubble_share
+from dovetail.testing.timetables import bubble_share
 from dovetail.vocabulary import InvalidRecord, dumps, loads
 
 DEPTHS = range(2, 17)

@@ -1,0 +1,80 @@
+"""What users can reach: every module of the package is imported, at load or later, by a verb, a command or a worker.
+
+What only tests and benches need lives with them; `dovetail/testing` alone is there for those who write plug-ins. Unused
+functions and classes are found by name: one that no other code of the package mentions has no way in.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOORS = ("dovetail", "dovetail.__main__", "dovetail.cli", "dovetail.verbs", "dovetail.engines.worker")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {
+    module_name(path): ast.parse(path.read_text())
+    for path in sorted((ROOT / "dovetail").rglob("*.py"))
+    if "testing" not in path.parts
+}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The package's modules that are imported anywhere in a module or named there in a string, and their parents."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("dovetail."):
+            names = [node.value.partition(":")[0]]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def test_every_module_is_reached_by_a_verb_a_command_or_a_worker() -> None:
+    reached = {name for name in MODULES if name.startswith(DOORS[2:]) or name in DOORS}
+    ahead = list(reached)
+    while ahead:
+        new = {name for name in imported(MODULES[ahead.pop()]) if name in MODULES} - reached
+        reached |= new
+        ahead += new
+    assert sorted(MODULES.keys() - reached) == []
+
+
+def mentions(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.isidentifier():
+            yield each.value  # exported by name, or looked up
+
+
+def is_handed_on(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether a decorator gives it to somebody, as a command's does."""
+    return any(word in ast.unparse(each) for each in node.decorator_list for word in ("command", "callback"))
+
+
+def test_every_function_and_class_is_mentioned_by_other_code_of_the_package() -> None:
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    places: dict[str, set[tuple[str, int]]] = {}
+    for module, tree in MODULES.items():
+        for number, node in enumerate(tree.body):
+            for name in mentions(node):
+                places.setdefault(name, set()).add((module, number))
+    unused = [
+        f"{module}.{node.name}"
+        for module, tree in MODULES.items()
+        for number, node in enumerate(tree.body)
+        if isinstance(node, definitions) and not node.name.startswith("__") and not is_handed_on(node)
+        if not places.get(node.name, set()) - {(module, number)}
+    ]
+    assert unused == []
