@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dovetail.engines.workers import Worker, cores_of, threads_of
+from dovetail.engines.worker_handle import WorkerHandle, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
@@ -20,7 +20,7 @@ LOG_TAIL_BYTES = 3000
 _HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
-class WorkerProcess(Worker):
+class WorkerProcess(WorkerHandle):
     """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch.
 
     One without a `log` imports it at once; before its first order it must `settle`.

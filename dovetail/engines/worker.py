@@ -112,7 +112,7 @@ class Worker:
 
         from dovetail.engines import runner
         from dovetail.engines.base import Order
-        from dovetail.engines.surroundings import Surroundings
+        from dovetail.engines.worker_context import WorkerContext
         from dovetail.train.ranks import Ranks
 
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
@@ -126,7 +126,7 @@ class Worker:
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
         runner.run(
             order,
-            Surroundings(
+            WorkerContext(
                 report=self._report,
                 stop_reason=lambda: self._stop_reason,
                 acknowledged_step=lambda task: self._acknowledged.get(task, 0),

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 
+from dovetail.planning.room import shared_needs, shared_sizes
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Rejection
 from dovetail.vocabulary.units import show_bytes
 
@@ -63,11 +64,9 @@ def misfit(option: Option, cluster: Cluster) -> Rejection | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """Something that the placements of a node share, and what to do where it runs short."""
+    """What the placements of a node share, in the order of `shared_sizes`, and what to do where it is short."""
 
     what: str
-    need: Callable[[Option], int]
-    have: Callable[[Node], float]
     show: Callable[[float], str]
     advice: str
     in_bytes: bool = True
@@ -76,23 +75,16 @@ class _Shared:
 _SHARED = (
     _Shared(
         what="host memory",
-        need=lambda option: option.host_bytes,
-        have=lambda node: node.memory_bytes,
         show=show_bytes,
         advice="Make the model or its batch smaller, or add a node with more memory.",
     ),
     _Shared(
         what="disk",
-        need=lambda option: option.disk_bytes,
-        # A node whose disk nobody measured is not held to zero bytes of it.
-        have=lambda node: node.disk_bytes or float("inf"),
         show=show_bytes,
         advice="Free some of it, or add a node with more.",
     ),
     _Shared(
         what="cores",
-        need=lambda option: option.cores,
-        have=lambda node: node.cores,
         show=lambda count: f"{count:.0f}",
         advice="Use fewer devices, or add a node with more cores.",
         in_bytes=False,
@@ -102,8 +94,8 @@ _SHARED = (
 
 def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
     """The first shared thing that no node still in question has enough of."""
-    for shared in _SHARED:
-        needed, most = shared.need(option), max(shared.have(node) for node in nodes)
+    for number, (shared, needed) in enumerate(zip(_SHARED, shared_needs(option), strict=True)):
+        most = max(shared_sizes(node)[number] for node in nodes)
         if needed > most:
             amount = f"{shared.show(needed)} {'of ' if shared.in_bytes else ''}{shared.what}"
             reason = (
@@ -111,7 +103,7 @@ def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
             )
             bytes_of = {"needed_bytes": needed, "free_bytes": int(most)} if shared.in_bytes else {}
             return _reject(option, reason, **bytes_of)
-        nodes = [node for node in nodes if shared.have(node) >= needed]
+        nodes = [node for node in nodes if shared_sizes(node)[number] >= needed]
     return None
 
 

@@ -1,0 +1,62 @@
+import functools
+import re
+
+import torch
+
+from dovetail.profile.source_text import Sources
+
+
+def text_of(thing):
+    sources = Sources()
+    sources.add(thing)
+    return repr(sources.texts())
+
+
+def executed(code, **names):
+    """A function without source, as one typed into a prompt."""
+    space = {"__name__": "typed", **names}
+    exec(code, space)
+    return space["f"]
+
+
+def closing_over(value):
+    rate = value
+
+    def f(model, batch):
+        return rate
+
+    return f
+
+
+def test_without_source_the_bytecode_tells():
+    assert text_of(executed("def f(x): return x + 1")) == text_of(executed("def f(x):\n    return x + 1"))
+    assert text_of(executed("def f(x): return x + 1")) != text_of(executed("def f(x): return x - 1"))
+    assert text_of(executed("def f(x): return x + 1")) != text_of(executed("def f(x): return x + 2"))
+
+
+def test_functions_are_followed_into_what_they_call():
+    inner = [executed("def f(x): return x"), executed("def f(x): return -x")]
+    outer = [executed("def f(x): return (lambda: g(x))()", g=each) for each in inner]
+    assert text_of(outer[0]) != text_of(outer[1])
+
+
+def test_classes_by_their_attributes_too():
+    bodies = ["class f:\n    width = 4", "class f:\n    width = 8"]
+    one, other = (executed(body, __file__="typed.py") for body in bodies)
+    assert text_of(one()) != text_of(other())
+
+
+def test_rates_do_not_count_and_amounts_do():
+    assert text_of(closing_over(0.1)) == text_of(closing_over(0.2))
+    assert text_of(closing_over(3)) != text_of(closing_over(4))
+    assert text_of(closing_over(torch.zeros(2))) == text_of(closing_over(torch.ones(2)))
+    assert text_of(closing_over(torch.zeros(2))) != text_of(closing_over(torch.zeros(3)))
+    assert text_of(functools.partial(closing_over, value=1)) != text_of(functools.partial(closing_over, value=2))
+
+
+def test_no_addresses_and_functions_that_call_themselves():
+    def f(x):
+        return f(x - 1) + id(print)
+
+    assert not re.search("0x[0-9a-f]{4}", text_of(f))
+    assert text_of(torch.no_grad()(f)) == text_of(f)
