@@ -379,6 +379,8 @@ def _variants(profile: Profile, kind: Kind, fabric: Fabric) -> tuple[Option, ...
     Which is best is seen where options are compared; where that is refused when it is tried, the next is there."""
     found: list[Prediction] = []
     for timetable, chunks in ((profile.timetable, 1),) if profile.timetable else _SYNCHRONOUS:
+        if chunks > 2 and not (found and _is_better(found[-1], found[0])):
+            continue  # if two chunks a rank win nothing, more do not either
         for recompute in (False, True):
             made = _quickest(profile, kind, fabric, timetable=timetable, chunks=chunks, recompute=recompute)
             if made is not None:
@@ -387,6 +389,10 @@ def _variants(profile: Profile, kind: Kind, fabric: Fabric) -> tuple[Option, ...
         if found and found[0].simulated.bubble_share < _BUBBLE and not found[0].option.knobs["recompute"]:
             break  # all that another could win is what the first one idles
     return tuple(each.option for each in found)
+
+
+def _is_better(made: Prediction, first: Prediction) -> bool:
+    return "chunks" in made.option.knobs and made.option.step_seconds < first.option.step_seconds
 
 
 def _quickest(profile: Profile, kind: Kind, fabric: Fabric, *, timetable: str, **how: Any) -> Prediction | None:
