@@ -8,13 +8,13 @@ import importlib.util
 import inspect
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.describe import carried, source_digest, traits
+from dovetail.describe.installed import StandardLibraryFirst, is_installed
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
 from dovetail.vocabulary.records import thaw
 
@@ -138,6 +138,8 @@ def _enter(folder: Path) -> None:
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
+    if not any(isinstance(finder, StandardLibraryFirst) for finder in sys.meta_path):
+        sys.meta_path.insert(0, StandardLibraryFirst())
 
 
 def _home(module: types.ModuleType) -> Path | None:
@@ -216,13 +218,9 @@ def _importable_place(function: Callable[..., Any]) -> str | None:
     file = getattr(module, "__file__", None)
     if module is None or file is None or not str(file).endswith(".py"):
         return None
-    if module.__name__ != "__main__" and ("." in module.__name__ or _is_installed(Path(file))):
+    if module.__name__ != "__main__" and ("." in module.__name__ or is_installed(str(file))):
         return module.__name__
     return str(Path(file).resolve())
-
-
-def _is_installed(file: Path) -> bool:
-    return any(file.is_relative_to(sysconfig.get_path(key)) for key in ("purelib", "platlib", "stdlib"))
 
 
 def _from_pickle(function: Callable[..., Any]) -> Program:

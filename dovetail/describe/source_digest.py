@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dovetail.describe.installed import is_installed
+
 Definitions = dict[str, list[ast.stmt]]
 
 EVERYTHING = "*"  # all of a file, for those who import it whole
@@ -165,11 +167,9 @@ def _beside(file: Path, module: str, level: int, root: Path) -> Iterator[Path]:
         return  # the tool is not part of the program, wherever it is installed
     folders = [file.parents[level - 1]] if level else [file.parent, _above_package(file), root]
     for folder in folders:
-        if folder.name in ("site-packages", "dist-packages") and not level:
-            continue
         path = folder.joinpath(*module.split(".")) if module else folder
         for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-            if candidate.is_file():
+            if candidate.is_file() and (level or not is_installed(str(candidate))):
                 yield candidate.resolve()
                 return
 

@@ -9,7 +9,6 @@ import functools
 import inspect
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +17,9 @@ import numpy
 import torch
 from torch import nn
 
+from dovetail.describe import installed
+
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class Sources:
@@ -121,7 +121,7 @@ class Sources:
 
     def _global(self, name: str, value: Any, names: list[str]) -> Iterator[list[Any]]:
         if isinstance(value, types.ModuleType):
-            if _file(value) and not _is_under(_file(value)):
+            if _file(value) and not installed.is_installed(_file(value)):
                 inside = [(each, vars(value)[each]) for each in names if each in vars(value)]
                 for each, found in inside:
                     if not isinstance(found, types.ModuleType):
@@ -148,10 +148,12 @@ def is_installed(thing: Any) -> bool:
     True
     """
     if not isinstance(thing, type):
-        return _is_under(thing.__code__.co_filename)
+        return installed.is_installed(thing.__code__.co_filename)
     for function in _functions(thing):
         return is_installed(function)
-    return thing.__module__ in sys.builtin_module_names or _is_under(_file(sys.modules.get(thing.__module__)))
+    return thing.__module__ in sys.builtin_module_names or installed.is_installed(
+        _file(sys.modules.get(thing.__module__))
+    )
 
 
 def package_of(thing: Any) -> str:
@@ -165,10 +167,6 @@ def package_of(thing: Any) -> str:
 
 def _file(module: types.ModuleType | None) -> str:
     return getattr(module, "__file__", None) or ""
-
-
-def _is_under(file: str) -> bool:
-    return file.startswith((*_INSTALLED, "<frozen"))
 
 
 def _is_torch(thing: Any) -> bool:

@@ -1,9 +1,12 @@
 import functools
+import importlib
 import re
+import sys
 
 import torch
 
 from dovetail.profile.source_text import Sources
+from tests.describe.test_installed import install
 
 
 def text_of(thing):
@@ -60,3 +63,17 @@ def test_no_addresses_and_functions_that_call_themselves():
 
     assert not re.search("0x[0-9a-f]{4}", text_of(f))
     assert text_of(torch.no_grad()(f)) == text_of(f)
+
+
+def test_of_a_package_installed_elsewhere_nothing_counts_that_a_process_makes_anew(tmp_path, monkeypatch):
+    file = install(tmp_path, "hub_elsewhere")
+    file.write_text(
+        "import uuid\nSESSION = uuid.uuid4().hex\ndef f(x):\n    return SESSION and helper(x)\ndef helper(x): ...\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    hub = importlib.import_module("hub_elsewhere")
+    before = text_of(hub.f)
+    assert "helper" not in [name for name, *_ in eval(before)], "it counts by its version, and is not followed"
+    hub.SESSION = "that of another process"
+    assert text_of(executed("def f(x): return hub.f(x)", hub=hub)).count("process") == 0
+    assert text_of(hub.f) == before
