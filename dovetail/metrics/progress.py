@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dovetail.vocabulary import RANKED, Event
+from dovetail.vocabulary import Event
 
 STATUSES = {
     "pending": "not running, to be placed",
@@ -102,11 +102,16 @@ def _fingerprinted(one: Progress, event: Event) -> None:
     one.fingerprint = dict(event.data)
 
 
+def _threads_before(data: Mapping[str, Any]) -> int:
+    """The threads of a start that was recorded before events said it: each of several ranks had a device to itself."""
+    is_ranked = data.get("option", {}).get("technique") in ("pipeline", "replicate", "shard")
+    return 1 if is_ranked else len(data["devices"])
+
+
 def _started(one: Progress, event: Event) -> None:
     data = event.data
     one.status, one.attempt, one.step, one.reason = "running", event.attempt, data["step"], ""
-    # Each of several ranks has a device to itself.
-    one.count = 1 if data.get("option", {}).get("technique") in RANKED else len(data["devices"])
+    one.count = data.get("threads") or _threads_before(data)
     one.spans.append(
         Span(
             placement=data["placement"],

@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from dovetail.engines import LocalEngine
+from dovetail.planning import TECHNIQUES
 from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
-from dovetail.train import TECHNIQUES, checkpoint
-from dovetail.vocabulary import RANKED, Cluster, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
+from dovetail.train import checkpoint
+from dovetail.vocabulary import Cluster, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
 
 pytestmark = pytest.mark.process
 
@@ -38,6 +39,9 @@ def together(ground, task, *, technique="replicate", purpose="train", **options)
     return dataclasses.replace(order, technique=technique, devices=("n0:0", "n0:1"))
 
 
+RANKED = sorted(name for name, spec in TECHNIQUES.items() if spec.ranked)
+
+
 def run(ground, task, **options):
     """Carry out an order on two ranks; gives its events."""
     order = together(ground, task, **options)
@@ -53,11 +57,7 @@ def start_and_see_progress(ground, task, **options):
     return order
 
 
-def test_the_vocabulary_knows_which_techniques_have_ranks():
-    assert {name for name, technique in TECHNIQUES.items() if technique.ranked} == RANKED
-
-
-@pytest.mark.parametrize("technique", sorted(RANKED))
+@pytest.mark.parametrize("technique", RANKED)
 def test_ranks_train_and_their_workers_are_used_again(ground, technique):
     before = ground.engine.processes()
     task = task_of(ground, "tower")
@@ -96,7 +96,7 @@ def test_what_goes_wrong_on_one_rank_is_told_and_not_that_others_missed_it(groun
     assert "a word was missing" in end.data["reason"]
 
 
-@pytest.mark.parametrize("technique", sorted(RANKED))
+@pytest.mark.parametrize("technique", RANKED)
 def test_a_trial_runs_on_all_ranks_and_gives_one_profile(ground, technique):
     events = run(ground, task_of(ground, "tower"), technique=technique, purpose="measure")
     (measured,) = [event for event in events if event.kind == "measured"]

@@ -10,7 +10,7 @@ import torch
 
 from dovetail.control.daemon import cloning
 from dovetail.engines import MemberOrder
-from dovetail.train import TECHNIQUES, SessionMember, checkpoint
+from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
 from tests.engines.test_runner import TIGHT, Ground, same
 
@@ -33,7 +33,7 @@ def as_if_built_so(member: MemberOrder, weights: dict[str, torch.Tensor], steps:
     """What the task learns where its program itself had built its model with these weights."""
     training = build(member.task)
     training.model.load_state_dict({name.removeprefix("model/"): t for name, t in weights.items() if "model/" in name})
-    session = TECHNIQUES["resident"].open(
+    session = RESIDENT.open(
         [SessionMember(training=training, seed=member.task.seed)], device=torch.device("cpu"), threads=1
     )
     for _ in range(steps):

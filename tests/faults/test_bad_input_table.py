@@ -17,7 +17,6 @@ import dovetail as dt
 from dovetail.cli.app import app
 from dovetail.control import Settings, open_result
 from dovetail.describe import carried, load_workload
-from dovetail.describe.markets import read_prices
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence
 from dovetail.testing import programs
@@ -170,14 +169,6 @@ def best_of_nothing() -> None:
     open_result(Path("s")).best("accuracy")
 
 
-def prices_of(text: str) -> Callable[[], object]:
-    def call() -> object:
-        Path("prices.csv").write_text(text)
-        return read_prices(Path("prices.csv"), instances=["p2"])
-
-    return call
-
-
 ROWS: list[tuple[str, Callable[[], object], str]] = [
     # Workloads
     ("an empty grid", workload(f'workload = dt.grid("{PROGRAM}", width=[], steps=5)'), "'width' has none"),
@@ -306,11 +297,6 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("a key that is empty", short_key, "must hold 32 bytes, it holds 0."),
     ("a pickle that is not there", lambda: carried.fetch(Path(), "none"), "the pickled program 'none' must be in "),
     ("a metric that nobody reported", best_of_nothing, "some task must have reported 'accuracy'"),
-    (
-        "a price that is no number",
-        prices_of("date_utc,instance_type,region_zone,spot_usd_h,ondemand_usd_h\nd,p2,a,cheap,1\n"),
-        "a price must be a number of at least 0",
-    ),
     ("no workload in a file", lambda: load_workload("programs.py"), "must define a workload named 'workload'"),
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.metrics.progress import ENDED, Progress, fold
-from dovetail.planning import Trial
+from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, from_json, to_json
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
@@ -15,7 +15,7 @@ from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environmen
 _TEXTS = ("reason", "log", "message")
 
 RUN_BEGAN = "the run began"
-"""Why the first plan of a run was made."""
+"""How the reason for the first plan of a run begins."""
 
 
 class Ledger:
@@ -31,10 +31,10 @@ class Ledger:
         self.store = store
         self._now = now
         self._progress = fold(event for _, event in store.events())
-        self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._profiles = {trial_of(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
-        self._unfit: set[_Key] = set()
-        self._divided: dict[_Key, dict[str, Any]] = {}
+        self._unfit: set[Trial] = set()
+        self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self._touched: dict[str, None] = {}
         self._secrets = secrets_of_environment(os.environ)
@@ -113,7 +113,7 @@ class Ledger:
         self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
-        self._profiles |= {_key(profile): profile for profile in profiles}
+        self._profiles |= {trial_of(profile): profile for profile in profiles}
         self.measured += len(profiles)
         if "rejected" in kinds:
             self.measured += 1  # what a trial found not to fit is another set of options, too
@@ -128,17 +128,16 @@ class Ledger:
         for event in events:
             if event.kind == "rejected":
                 found = from_json(Rejection, to_json(event.data))
-                (family,) = found.families
-                trial = Trial(family=family, technique=found.technique, kind=found.kind, count=found.count)
+                trial = trial_of(found)
                 self._rejections[trial] = found
-                key = family, found.technique, found.kind, found.count
-                self._unfit.add(key)
-                self._divided.pop(key, None)  # what was offered of it last; more parts come with their own event
+                self._unfit.add(trial)
+                self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
             elif event.kind == "divided":
                 data = event.data
                 knobs = {"microbatches": data["microbatches"]} if data["microbatches"] > 1 else {}
                 knobs |= {"recompute": True} if data.get("recompute") else {}
-                self._divided[data["family"], "resident", data["kind"], data["count"]] = knobs
+                place = {name: data[name] for name in ("family", "kind", "count")}
+                self._divided[Trial(technique=data.get("technique", "resident"), **place)] = knobs
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
         """Keep a plan and why it was made."""
@@ -152,10 +151,3 @@ class Ledger:
             "because": because,
         }
         self.record([Event(kind="planned", at_seconds=now, data=data)])
-
-
-_Key = tuple[str, str, str, int]
-
-
-def _key(profile: Profile) -> _Key:
-    return profile.family, profile.technique, profile.kind, profile.count

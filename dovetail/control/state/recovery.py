@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.engines import Order
-from dovetail.planning.options.ladder import in_words, next_rung
+from dovetail.planning.techniques import spec_of
+from dovetail.planning.techniques.resident import in_words
 from dovetail.vocabulary import Event, Rejection, to_json
 
 # The pause before the second retry; each further one is twice as long, up to the most.
@@ -141,14 +142,16 @@ class Recovery:
 
     def _next_rung(self, event: Event, order: Order) -> list[Event]:
         """That the same batches are offered in another way, with less held at once, where that may help."""
-        if order.technique != "resident":
+        ladder = spec_of(order.technique).ladder
+        if ladder is None:
             return []
         refused, smallest = event.data["cause"] == "refused", bool(event.data.get("smallest"))
-        knobs = next_rung(order.knobs, exact=self._exact, refused=refused, smallest=smallest)
+        knobs = ladder.next_rung(order.knobs, exact=self._exact, refused=refused, smallest=smallest)
         if knobs is None:
             return []
         data = {
             "family": order.family or _family(self._ledger[event.task].fingerprint),
+            "technique": order.technique,
             "kind": self._kind_of(order.devices[0]),
             "count": len(order.devices),
             "microbatches": knobs.get("microbatches", 1),
@@ -165,9 +168,15 @@ class Recovery:
         family = order.family or _family(self._ledger[event.task].fingerprint)
         if not family:
             return []
+        if len(order.members) > 1:
+            found = [_family(self._ledger[member.task.identity].fingerprint) for member in order.members]
+            families, knobs = tuple(found), {**order.knobs, "members": len(found)}
+        else:
+            families, knobs = (family,) * int(order.knobs.get("members", 1)), dict(order.knobs)
         rejection = Rejection(
-            families=(family,),
+            families=families,
             technique=order.technique,
+            knobs=knobs,
             kind=self._kind_of(order.devices[0]),
             count=len(order.devices),
             reason=reason,
@@ -179,8 +188,8 @@ class Recovery:
 
 def _how(order: Order) -> str:
     """On which rung an order was, in words; empty for the first."""
-    resident = order.technique == "resident"
-    lower = resident and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
+    has_rungs = spec_of(order.technique).ladder is not None
+    lower = has_rungs and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
     return f", {in_words(order.knobs)}" if lower else ""
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,9 +10,20 @@ import pytest
 from dovetail.planning import PLANNERS, Problem, Trial, check, counts, derive_options, lower_bound, trials
 from dovetail.planning.fitting import misfit
 from dovetail.planning.options.kinds import parse_cluster
-from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
-
-from .problems import CPU, family, option
+from dovetail.vocabulary import (
+    Cluster,
+    Device,
+    Kind,
+    LayerProfile,
+    Link,
+    Node,
+    Option,
+    Profile,
+    Rejection,
+    from_json,
+    to_json,
+)
+from tests.planning.problems import CPU, family, option
 
 H100 = Kind(name="h100", processor="cuda", memory_bytes=40 << 30)
 MIXED = Cluster(
@@ -26,6 +38,10 @@ MIXED = Cluster(
         Device(name="n1:1", kind="h100", node="n1", index=1),
     ),
 )
+
+
+#: So many tasks of each family that is spoken of here.
+MANY = {"f": 8, "g": 8, "h": 8}
 
 
 def profile(
@@ -273,7 +289,7 @@ def test_what_cannot_be_spilled_either_says_why_once() -> None:
 def test_gangs_are_offered_where_asked_for_and_where_they_beat_one_after_another() -> None:
     profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
     alone, _ = derive_options(profiles, machine(48, memory_gib=999))
-    offered, _ = derive_options(profiles, machine(48, memory_gib=999), gangs=True)
+    offered, _ = derive_options(profiles, machine(48, memory_gib=999), members=MANY)
     assert offered[: len(alone)] == alone
     assert all(len(each.families) == 1 for each in alone)
     gangs = offered[len(alone) :]
@@ -289,13 +305,15 @@ def test_gangs_are_offered_where_asked_for_and_where_they_beat_one_after_another
 
 
 def test_gangs_whose_members_all_fit_resident_are_not_interleaved() -> None:
-    assert techniques(derive_options([layered(gib=4, blocks=1)], machine(48), gangs=True)[0]) == [("resident", ("f",))]
+    assert techniques(derive_options([layered(gib=4, blocks=1)], machine(48), members=MANY)[0]) == [
+        ("resident", ("f",))
+    ]
 
 
 def test_a_measured_gang_is_offered_where_asked_for() -> None:
     measured = dataclasses.replace(layered(gib=20), technique="interleave", layers=(), host_bytes=200 << 30)
     assert derive_options([measured], machine(24)) == ((), ())
-    assert techniques(derive_options([measured], machine(24), gangs=True)[0]) == [("interleave", ("f", "f"))]
+    assert techniques(derive_options([measured], machine(24), members=MANY)[0]) == [("interleave", ("f", "f"))]
 
 
 def reading(name: str, *, seconds: float = 0.03, batch_seconds: float = 0.02, **fields: Any) -> Profile:
@@ -308,7 +326,7 @@ def test_those_that_read_the_same_are_offered_together_where_that_saves_somethin
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2, memory_bytes=8 << 30)
     same = [reading("f"), reading("g", seconds=0.04), reading("h", seconds=0.05)]
     alone, _ = derive_options(same, cluster)
-    offered, _ = derive_options(same, cluster, gangs=True)
+    offered, _ = derive_options(same, cluster, members=MANY)
     gangs = {each.families: each for each in offered[len(alone) :]}
     assert {("f", "f"), ("f", "g"), ("f", "g", "h")} <= gangs.keys()
     assert {each.technique for each in gangs.values()} == {"together"}
@@ -317,12 +335,12 @@ def test_those_that_read_the_same_are_offered_together_where_that_saves_somethin
     others = [reading("f"), reading("g", shares="text")], [reading("f"), reading("g", accumulate=2)]
     quick = [reading("f", batch_seconds=1e-4), reading("g", batch_seconds=1e-4)]
     for profiles in (*others, quick):
-        assert ("f", "g") not in {each.families for each in derive_options(profiles, cluster, gangs=True)[0]}
+        assert ("f", "g") not in {each.families for each in derive_options(profiles, cluster, members=MANY)[0]}
 
 
 def test_planners_and_bounds_live_with_gangs() -> None:
     profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
-    offered, rejections = derive_options(profiles, machine(48, memory_gib=999), gangs=True)
+    offered, rejections = derive_options(profiles, machine(48, memory_gib=999), members=MANY)
     tasks = (family("f", a=100, b=50), family("g", c=30))
     problem = Problem(cluster=machine(48, memory_gib=999), families=tasks, options=offered, rejections=rejections)
     made = PLANNERS["list"](problem)
@@ -344,8 +362,9 @@ def in_a_row(**fields: Any) -> Profile:
     return Profile(family="f", kind="cpu", count=1, peak_bytes=1 << 20, layers=layers, edges=edges, **fields)
 
 
-def pipelines(known: list[Profile]) -> list[Option]:
-    offered, _ = derive_options(known, Cluster.uniform(CPU, devices_per_node=2, memory_bytes=8 << 30))
+def pipelines(known: list[Profile], *, rejected: Sequence[Rejection] = ()) -> list[Option]:
+    cluster = Cluster.uniform(CPU, devices_per_node=2, memory_bytes=8 << 30)
+    offered, _ = derive_options(known, cluster, rejected=rejected)
     return [each for each in offered if each.technique == "pipeline"]
 
 
@@ -353,7 +372,10 @@ def test_pipelines_are_offered_with_their_stages_where_they_should_be_clearly_fa
     (found,) = pipelines([in_a_row(), profile(2, seconds=0.9)])
     assert (found.count, found.measured, found.cores) == (2, False, 2)
     assert found.knobs["stages"] == (("a", "b"), ("c", "d"))
-    assert (found.knobs["timetable"], found.knobs["microbatches"]) == ("1f1b", 8)
+    assert (found.knobs["timetable"], found.knobs["microbatches"]) == ("zero_bubble", 8)
+    refused = Rejection(families=("f",), technique="pipeline", kind="cpu", count=2, reason="", knobs=found.knobs)
+    (other,) = pipelines([in_a_row(), profile(2, seconds=0.9)], rejected=[from_json(Rejection, to_json(refused))])
+    assert found.step_seconds < other.step_seconds  # the next best, where the best was tried and refused
     assert pipelines([in_a_row(), profile(2, seconds=0.5)]) == []
     assert pipelines([in_a_row()]) == []  # threads come first
     assert pipelines([in_a_row(accumulate=1, step_seconds=0.12), profile(2, seconds=0.12)]) == []  # nothing to overlap
@@ -397,3 +419,26 @@ def test_what_no_number_of_imagined_devices_holds_is_refused_once_with_the_most(
     offered, rejected = derive_options([known], parse_cluster("8xv100"), imagined=["v100"])
     assert offered == ()
     assert [(each.technique, each.count) for each in rejected] == [("resident", 1), ("shard", 8)]
+
+
+def only(*names: str) -> Callable[..., bool]:
+    return lambda technique, knobs: technique in names
+
+
+def test_what_users_forbid_is_neither_offered_nor_tried() -> None:
+    small = layered(gib=5)
+    assert techniques(derive_options([small], machine(24), may=only("resident"))[0]) == [("resident", ("f",))]
+    assert derive_options([small], machine(24), may=only("fuse")) == ((), ())
+    large = layered()
+    assert all(name == "spill" for name, _ in techniques(derive_options([large], machine(24), may=only("spill"))[0]))
+    wanted = trials(["f"], [large], machine(24), may=only("resident", "spill"))
+    assert {trial.technique for trial in wanted} == {"spill"}
+
+
+def test_where_nobody_may_be_resident_others_need_not_be_faster_or_smaller() -> None:
+    small = layered(gib=5)
+    offered, _ = derive_options([small], machine(24), may=only("spill"))
+    assert {name for name, _ in techniques(offered)} == {"spill"}
+    assert {trial.technique for trial in trials(["f"], [small], machine(24), may=only("spill"))} == {"spill"}
+    # Being resident is measured all the same: others are predicted from that.
+    assert {trial.technique for trial in trials(["f"], [], machine(24), may=only("spill"))} == {"resident", "spill"}
