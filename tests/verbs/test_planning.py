@@ -12,7 +12,7 @@ from dovetail.cli.gantt import ROWS, gantt
 from dovetail.planning import Problem
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.verbs.planning import Wish, imagined, is_elsewhere, solved
-from dovetail.vocabulary import Cluster, DovetailError, LayerProfile, Plan, Profile, Schedule
+from dovetail.vocabulary import Cluster, DovetailError, FamilyKey, LayerProfile, Plan, Profile, Schedule
 from tests.cli.processes import dovetail
 from tests.planning.problems import CPU, family, option, placement
 
@@ -44,7 +44,14 @@ workload = dt.grid(line, width=[8, 64], seed=[0, 1], steps=200)
 
 
 def test_what_was_not_measured_is_predicted_and_marked() -> None:
-    problem = Problem(cluster=HERE, families=(family("f@2", a=10), family("f", b=10)), options=(option(),))
+    problem = Problem(
+        cluster=HERE,
+        families=(
+            dataclasses.replace(family("f (2 threads)", a=10), key=FamilyKey(family="f", threads=2)),
+            family("f", b=10),
+        ),
+        options=(option(),),
+    )
     cluster = parse_cluster("2xa100+2xcpu", at_hand=[RATED])
     other = imagined(problem, cluster, profiles=[KNOWN], at_hand=[RATED])
     assert {(each.kind, each.measured) for each in other.options if each.technique == "resident"} == {
