@@ -51,7 +51,8 @@ class Spares:
 
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Hand over the workers that can serve an engine of this cluster as things are now; the others are stopped."""
-        same = cluster.devices == self.cluster.devices and not _shadowing(self._paths)
+        names = [[device.name for device in each.devices] for each in (cluster, self.cluster)]
+        same = names[0] == names[1] and not _shadowing(self._paths)
         taken = [worker for worker in self.workers if same and worker.is_current]
         self.workers = [worker for worker in self.workers if worker not in taken]
         self.close()

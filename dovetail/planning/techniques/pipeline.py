@@ -359,7 +359,8 @@ def offers(evidence: Evidence) -> Iterator[Option]:
             for count in counts(cluster, kind, ranked=True):
                 rivals = [each for each in mine if each.family == profile.family and each.count <= count]
                 is_threaded = kind.processor != "cpu" or any(each.count == count for each in rivals)
-                least_seconds = min((each.step_seconds for each in rivals if _fits(each, kind)), default=math.inf)
+                able = [each for each in rivals if _fits(each, kind) and evidence.may(each.technique, each.knobs)]
+                least_seconds = min((each.step_seconds for each in able), default=math.inf)
                 # Not even without a bubble: then nothing is simulated.
                 if is_threaded and profile.step_seconds / count < CLEARLY * least_seconds:
                     found = _variants(profile, kind, _neighbours(cluster, kind, count))

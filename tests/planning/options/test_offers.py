@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -419,3 +419,26 @@ def test_what_no_number_of_imagined_devices_holds_is_refused_once_with_the_most(
     offered, rejected = derive_options([known], parse_cluster("8xv100"), imagined=["v100"])
     assert offered == ()
     assert [(each.technique, each.count) for each in rejected] == [("resident", 1), ("shard", 8)]
+
+
+def only(*names: str) -> Callable[..., bool]:
+    return lambda technique, knobs: technique in names
+
+
+def test_what_users_forbid_is_neither_offered_nor_tried() -> None:
+    small = layered(gib=5)
+    assert techniques(derive_options([small], machine(24), may=only("resident"))[0]) == [("resident", ("f",))]
+    assert derive_options([small], machine(24), may=only("fuse")) == ((), ())
+    large = layered()
+    assert all(name == "spill" for name, _ in techniques(derive_options([large], machine(24), may=only("spill"))[0]))
+    wanted = trials(["f"], [large], machine(24), may=only("resident", "spill"))
+    assert {trial.technique for trial in wanted} == {"spill"}
+
+
+def test_where_nobody_may_be_resident_others_need_not_be_faster_or_smaller() -> None:
+    small = layered(gib=5)
+    offered, _ = derive_options([small], machine(24), may=only("spill"))
+    assert {name for name, _ in techniques(offered)} == {"spill"}
+    assert {trial.technique for trial in trials(["f"], [small], machine(24), may=only("spill"))} == {"spill"}
+    # Being resident is measured all the same: others are predicted from that.
+    assert {trial.technique for trial in trials(["f"], [], machine(24), may=only("spill"))} == {"resident", "spill"}
