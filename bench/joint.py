@@ -19,7 +19,7 @@ from joint_peers import anything, equal_split, frugal, listed, marginal_gain, wi
 from reporting import Bar, finish
 
 from dovetail.planning import Problem, check
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.vocabulary import Plan, Schedule
 
 # Tasks, devices of each kind, the gap at most, and the seconds within which.

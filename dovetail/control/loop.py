@@ -59,7 +59,7 @@ class Controller:
         store: Store,
         engine: Engine,
         settings: Settings | None = None,
-        planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+        planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
         decider: Decider | None = None,
         offers: Offers | None = None,
         observe: Callable[["Controller"], None] = lambda controller: None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dovetail.planning import PLANNERS, Problem, check, derive_options
 from dovetail.planning.options.kinds import SHEETS, with_prices
 from dovetail.planning.options.roofline import predict_profiles
-from dovetail.planning.schedule.joint import plan as joint_plan
+from dovetail.planning.schedule.plan import plan as search_plan
 from dovetail.planning.schedule.shadow import one_more
 from dovetail.vocabulary import Cluster, DovetailError, Family, Kind, Member, Objective, Plan, Profile
 
@@ -56,12 +56,12 @@ def solved(problem: Problem, *, wish: Wish, names: Mapping[str, str]) -> Plan:
         for family in problem.families
     )
     problem = dataclasses.replace(problem, families=wished, objective=wish.objective)
-    # Deterministic work, about a second of one core for each unit; a quiet core takes about two.
-    found = joint_plan(problem, work=wish.solve_seconds / 2)
+    # Deterministic work, about a second of one core for each unit.
+    found = search_plan(problem, work=wish.solve_seconds)
     assert found.schedule is not None
     check(found.schedule, problem.cluster, running=problem.running, deadlines=problem.deadlines)
     if wish.explain:
-        more = one_more(problem, found, work=wish.solve_seconds / 8)
+        more = one_more(problem, found, work=wish.solve_seconds / 4)
         found = dataclasses.replace(found, explanation=(*found.explanation, *more))
     return found
 

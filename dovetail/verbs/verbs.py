@@ -53,7 +53,7 @@ def controlling(
     settings: Settings,
     observe: Observer = lambda controller: None,
     silence_seconds: float = 30.0,
-    planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+    planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
     decider: Decider | None = None,
     make: Make = LocalEngine,
     port: int | None = None,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import Problem, check
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.vocabulary import Cluster, Family, Member, NoFeasiblePlan, Option, Plan
 
 from ..brute_force import shortest_makespan

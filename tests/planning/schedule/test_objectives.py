@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import Problem, check
-from dovetail.planning.schedule.joint import plan, plans
+from dovetail.planning.schedule.plan import plan, plans
 from dovetail.vocabulary import Cluster, Device, InvalidRecord, InvalidWorkload, Kind, NoFeasiblePlan, Plan
 
 from ..brute_force import least_value, shortest_makespan

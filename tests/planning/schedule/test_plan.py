@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, check
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.planning.schedule.shadow import with_one_more
 from dovetail.vocabulary import (
     Cluster,
