@@ -25,7 +25,7 @@ from dovetail.planning.problem import Problem
 from dovetail.planning.schedule.bounds import lower_bound
 from dovetail.planning.schedule.deadlines import keep_deadlines, least_late
 from dovetail.planning.schedule.exact import close_gap
-from dovetail.planning.schedule.improve import IMPROVE_SECONDS, IMPROVE_SHARE, improve
+from dovetail.planning.schedule.improve import EXACT_SHARE, IMPROVE_SECONDS, IMPROVE_SHARE, improve
 from dovetail.planning.schedule.judges import Incumbent, Judge
 from dovetail.planning.schedule.objectives import bound, list_candidates, shortest
 from dovetail.planning.schedule.table import Start, Table, tabulate, task_names, without_deadlines
@@ -134,7 +134,7 @@ def _solve(problem: Problem, judge: Judge, work: float) -> Incumbent:
         # The best two: small changes lead to other places from each.
         seconds = IMPROVE_SECONDS + IMPROVE_SHARE * work
         best = judge.best([improve(judge, each, seconds=seconds) for each in candidates[:2]])
-    return close_gap(judge, judge.incumbent(best, bound=relaxed.bound), work=work)
+    return close_gap(judge, judge.incumbent(best, bound=relaxed.bound), work=EXACT_SHARE * work)
 
 
 def _tabulate(problem: Problem) -> tuple[Problem, Table]:

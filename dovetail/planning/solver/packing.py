@@ -10,9 +10,9 @@ from typing import Any
 
 from dovetail.planning.solver.door import load
 
-# CPU seconds that a unit of CP-SAT's deterministic time takes with these models, on a busy core (OR-tools 9.15: 4.6 to
-# 6.5 for forty tasks on 16 devices of three kinds).
-_UNIT_SECONDS = 5.0
+# CPU seconds that a unit of CP-SAT's deterministic time takes with these models (OR-tools 9.15: 4.6 to 6.5 for forty
+# tasks on 16 devices of three kinds, on a busy core).
+_UNIT_SECONDS = 6.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Deadlines of tasks are kept by the joint planner, whatever the objective, or refused where no schedule keeps them."""
+"""Deadlines of tasks are kept by the planner, whatever the objective, or refused where no schedule keeps them."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The laws of the joint planner, on every small problem and on hand-written ones, and its words where there is none."""
+"""The laws of the planner, on every small problem and on hand-written ones, and its words where there is none."""
 
 import dataclasses
 import math
