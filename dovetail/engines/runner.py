@@ -14,13 +14,13 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, failing, is_out_of_memory, local_knobs
 from dovetail.engines.trainer import Trainer
-from dovetail.engines.trial import measured
+from dovetail.engines.trial import measure_option
+from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs, reporting_failure
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
-from dovetail.train.led import LedSession
+from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
 from dovetail.vocabulary import (
     Rejection,
@@ -29,7 +29,7 @@ from dovetail.vocabulary import (
 )
 
 
-def run(order: Order, around: Surroundings) -> None:
+def run(order: Order, around: WorkerContext) -> None:
     """Carry out an order. Whatever goes wrong with a task is reported as its `failed`; nothing is raised for it.
 
     Of several ranks, rank 0 does what a single process would, and the others follow and report only what goes wrong
@@ -49,25 +49,25 @@ def run(order: Order, around: Surroundings) -> None:
             torch.cuda.empty_cache()
 
 
-def _fingerprint(order: Order, around: Surroundings) -> None:
-    from dovetail.profile.fingerprint import fingerprint
+def _fingerprint(order: Order, around: WorkerContext) -> None:
+    from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
-        with failing(member, around):
+        with reporting_failure(member, around):
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of("fingerprinted", member, to_json(found)))
 
 
-def _measure(order: Order, around: Surroundings) -> None:
+def _measure(order: Order, around: WorkerContext) -> None:
     (member,) = order.members
-    with failing(member, around), _rejecting(order, around):
-        around.report(event_of("measured", member, to_json(measured(order, around, _technique(order, around)))))
+    with reporting_failure(member, around), _reporting_rejection(order, around):
+        around.report(event_of("measured", member, to_json(measure_option(order, around, _technique(order, around)))))
 
 
 @contextlib.contextmanager
-def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
-    """That one option does not fit says nothing of the others."""
+def _reporting_rejection(order: Order, around: WorkerContext) -> Iterator[None]:
+    """Report an option that does not fit or is refused as `rejected`, not as the task's failure: others may fit."""
     try:
         yield
     except Exception as error:
@@ -78,8 +78,8 @@ def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
         around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
 
 
-def _technique(order: Order, around: Surroundings) -> Technique:
-    """The order's technique; if it takes several ranks, with these, once all have met."""
+def _technique(order: Order, around: WorkerContext) -> Technique:
+    """The order's technique; one that takes several ranks is given them, after all have joined."""
     technique = load_technique(order.technique)
     if around.ranks is None:
         return technique
@@ -90,23 +90,23 @@ def _technique(order: Order, around: Surroundings) -> Technique:
     return technique.among(around.ranks)
 
 
-def _session(order: Order, around: Surroundings, members: list[SessionMember]) -> Session:
+def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> Session:
     knobs = local_knobs(order.technique, order.knobs, around)
     return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
 
 
-def _follow(order: Order, around: Surroundings) -> None:
-    """What ranks other than 0 do: build the same, and do what rank 0 says."""
-    rejecting = _rejecting(order, around) if order.purpose == "measure" else contextlib.nullcontext()
-    with failing(order.members[0], around, gang=order.members), rejecting:
+def _follow(order: Order, around: WorkerContext) -> None:
+    """What ranks other than 0 do: build the same tasks and follow rank 0's calls."""
+    rejecting = _reporting_rejection(order, around) if order.purpose == "measure" else contextlib.nullcontext()
+    with reporting_failure(order.members[0], around, gang=order.members), rejecting:
         around.doing("building")
         members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
         with contextlib.closing(_session(order, around, members)) as session:
-            assert isinstance(session, LedSession)
+            assert isinstance(session, RankedSession)
             session.follow(doing=around.doing)
 
 
-def _rejection(order: Order, around: Surroundings, error: BaseException) -> Rejection:
+def _rejection(order: Order, around: WorkerContext, error: BaseException) -> Rejection:
     return Rejection(
         families=(order.family,) * int(order.knobs.get("members", 1)),
         technique=order.technique,
@@ -127,9 +127,9 @@ def _why_rejected(error: BaseException) -> str:
     return f"its trial raised {type(error).__name__}: {error}"
 
 
-def _train(order: Order, around: Surroundings) -> None:
+def _train(order: Order, around: WorkerContext) -> None:
     with contextlib.ExitStack() as stack:
-        trainers = _opened(order, around, stack)
+        trainers = _open_trainers(order, around, stack)
         live = [trainer for trainer in trainers if trainer.begin()]
         while live:
             if reason := around.stop_reason():
@@ -139,33 +139,33 @@ def _train(order: Order, around: Surroundings) -> None:
             live = _advance(live, around)
 
 
-def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> "list[Trainer]":
-    """A trainer for each member over one session; none where one could not be made, which all have been told."""
+def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitStack) -> "list[Trainer]":
+    """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
     for member in order.members:
         around.doing("building")
-        with failing(member, around, gang=order.members):
+        with reporting_failure(member, around, gang=order.members):
             members.append(SessionMember(training=build(member.task, home=around.home), seed=member.task.seed))
         if len(members) <= order.members.index(member):
             return []
-    with failing(order.members[0], around, gang=order.members):
+    with reporting_failure(order.members[0], around, gang=order.members):
         if reason := load_technique(order.technique).refuse(members):
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
         session = _session(order, around, members)
         stack.enter_context(contextlib.closing(session))
-        if isinstance(session, LedSession):
+        if isinstance(session, RankedSession):
             session.doing = around.doing
         return [Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
     return []
 
 
-def _advance(live: "list[Trainer]", around: Surroundings) -> "list[Trainer]":
-    """One step of all; gives those that have more to do."""
+def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
+    """Take one step of all members; gives the trainers that have more to do."""
     session, gang = live[0].session, [trainer.member for trainer in live]
     reports = None
     around.doing(f"step {live[0].step + 1}")
     # A session that raised is of no more use to anybody in it.
-    with failing(gang[0], around, gang=gang):
+    with reporting_failure(gang[0], around, gang=gang):
         reports = session.advance([trainer.number for trainer in live])
     if reports is None:
         return []

@@ -1,5 +1,6 @@
 import math
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,16 @@ def test_a_grid_is_a_product(widths, rates):
     assert len({task.identity for task in found.tasks}) == len(found.tasks)
 
 
+def test_ranges_and_arrays_are_axes_and_their_numbers_plain():
+    found = grid(program, width=range(1, 3), rate=numpy.array([0.1, 0.123456]), seed=numpy.int64(4), steps=1)
+    assert [task.name for task in found.tasks][:2] == ["program width=1 rate=0.1", "program width=1 rate=0.123456"]
+    assert {type(value) for task in found.tasks for value in task.parameters.values()} == {int, float}
+    same = grid(program, width=[1, 2], rate=[0.1, 0.123456], seed=4, steps=1)
+    assert [task.identity for task in found.tasks] == [task.identity for task in same.tasks]
+    drawn = sample(program, count=9, width=range(3), rate=numpy.geomspace(1e-3, 1, 4), steps=1)
+    assert {type(value) for task in drawn.tasks for value in task.parameters.values()} == {int, float}
+
+
 def test_without_lists_a_grid_is_one_task():
     (one,) = grid(program, width=3, steps=1).tasks
     assert one.name == "program"
@@ -63,6 +74,14 @@ def test_without_lists_a_grid_is_one_task():
             "'program' is there more than once",
         ),
         (lambda: task(program, name="a/b", steps=1), "without '/'"),
+        (lambda: grid(program, rate=uniform(0, 1), steps=1), "'rate' has a distribution, from which only dt.sample"),
+        (lambda: grid(program, rate=[uniform(0, 1)], steps=1), "'rate' has a distribution"),
+        (lambda: task(program, name="a", rate=uniform(0, 1), steps=1), "'rate' has a distribution"),
+        (
+            lambda: grid(program, rate=object(), steps=1),
+            "numbers, text, or lists and dicts of these; 'rate' is a object",
+        ),
+        (lambda: grid(program, rate=Halving(metric="m", first_steps=1), steps=1), "'rate' is a Halving.*asdict"),
         (lambda: task(program, name="a", steps=1, wdth=3), "Did you mean 'width'"),
     ],
 )
@@ -102,8 +121,33 @@ def test_workloads_are_joined():
     ]
     halving = Halving(metric="m", first_steps=1)
     assert join(grid(program, steps=1, halving=halving), name="one").halving == halving
-    with pytest.raises(InvalidWorkload, match="must all be halved alike, or none; these differ"):
+    with pytest.raises(InvalidWorkload, match="must all have the same halving; these differ"):
         join(one, grid(needy, width=[1], steps=1, halving=halving), name="both")
+
+
+@pytest.mark.parametrize("make", [grid, lambda *given, **named: sample(*given, count=2, **named)])
+def test_what_is_wanted_of_the_whole_is_said_with_the_sweep(make):
+    found = make(program, width=[1, 2], steps=1, objective="mean", techniques="-fuse", device_memory="24 GiB")
+    assert (found.objective, found.techniques, found.device_memory_bytes) == ("mean", ("-fuse",), 24 << 30)
+    weighted = make(program, steps=1, rate=[0.1], objective="weighted", name="w")
+    assert weighted.objective == "weighted"
+    with pytest.raises(InvalidWorkload, match=r"objective must be one of .*got 'mena'; did you mean 'mean'"):
+        make(program, steps=1, objective="mena")
+
+
+def test_weights_and_deadlines_of_a_list_of_tasks():
+    one, two = (task(program, name=name, steps=1) for name in ("a", "b"))
+    found = workload([one, two], objective="weighted", weights={"a": 2.0}, deadlines={"b": 60.0})
+    assert (found.weights, found.deadlines) == ({"a": 2.0}, {"b": 60.0})
+
+
+def test_joined_workloads_keep_what_was_wanted_of_them():
+    one = workload([task(program, name="a", steps=1)], objective="weighted", weights={"a": 2.0}, techniques="resident")
+    two = workload([task(program, name="b", steps=1)], objective="weighted", weights={"b": 3.0}, techniques="resident")
+    both = join(one, two, name="both")
+    assert (both.objective, both.weights, both.techniques) == ("weighted", {"a": 2.0, "b": 3.0}, ("resident",))
+    with pytest.raises(InvalidWorkload, match="must all have the same objective; these differ: 'makespan', 'weighted'"):
+        join(one, workload([task(program, name="b", steps=1)]), name="both")
 
 
 def test_a_list_of_tasks_by_hand():

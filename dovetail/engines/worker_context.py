@@ -1,0 +1,102 @@
+"""What an order needs of the worker it runs in, and how failures are turned into events. Knows no sockets."""
+
+import contextlib
+import dataclasses
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.engines.base import MemberOrder
+from dovetail.planning.techniques import spec_of
+from dovetail.train.ranks import Ranks, is_of_others
+from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
+
+
+@dataclasses.dataclass(kw_only=True)
+class WorkerContext:
+    """What a runner is given by its worker: where to report, whether to stop, and the device it runs on."""
+
+    report: Callable[[Event], None]
+    stop_reason: Callable[[], str | None]
+    acknowledged_step: Callable[[str], int]
+    device: torch.device
+    kind: Kind
+    threads: int
+    home: Path
+    ranks: Ranks | None = None
+    """This process among those that carry out the order together, one a device; None where there is only this one."""
+    doing: Callable[..., None] = lambda action, **how: None
+    """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
+
+
+def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext) -> dict[str, Any]:
+    """An option's knobs with what only the worker knows: where on its disk a session may put what it moves there."""
+    found = dict(knobs)
+    if "disk_directory" in spec_of(technique).knobs:
+        found.setdefault("disk_directory", str(around.home / "scratch"))
+    return found
+
+
+def event_of(kind: str, member: MemberOrder, data: Any) -> Event:
+    """An event of an order's member that happens now."""
+    return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), data=data)
+
+
+@contextlib.contextmanager
+def reporting_failure(
+    member: MemberOrder, around: WorkerContext, *, gang: Sequence[MemberOrder] = ()
+) -> Iterator[None]:
+    """Report whatever is raised within as this member's `failed` event. The rest of `gang`, which cannot go on without
+    it, is reported lost. Where a session raises `error.member`, that member failed instead."""
+    try:
+        yield
+    except Exception as error:
+        if around.ranks is not None and is_of_others(error):
+            data = {"reason": f"another rank is gone: {_innermost(error)}", "log": "", "of_others": True}
+            for each in gang or (member,):
+                around.report(event_of("lost", each, data))
+            return
+        if gang:
+            member = gang[getattr(error, "member", gang.index(member))]
+        around.report(event_of("failed", member, _failure(member, error)))
+        reason = f"task {member.task.name!r}, with which it ran together, failed"
+        for other in gang:
+            if other is not member:
+                around.report(event_of("lost", other, {"reason": reason, "log": ""}))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _failure(member: MemberOrder, error: Exception) -> dict[str, Any]:
+    reason, cause = str(error), "program"
+    if is_out_of_memory(error):
+        cause = "memory"
+        reason = (
+            f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
+            f"Use a smaller batch with accumulate, or a device with more memory."
+        )
+    elif isinstance(error, TechniqueRefused):
+        cause = "refused"
+    elif not isinstance(error, DovetailError):
+        reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
+    log = "".join(traceback.format_exception(error))[-4000:]
+    return {"reason": reason, "cause": cause, "smallest": getattr(error, "is_smallest", False), "log": log}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or this machine ran out of memory.
+
+    >>> is_out_of_memory(torch.OutOfMemoryError("no room")), is_out_of_memory(RuntimeError("no batch"))
+    (True, False)
+    """
+    # On a CPU torch says so in words only.
+    words = "DefaultCPUAllocator: can't allocate memory"
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or words in str(_innermost(error))

@@ -1,0 +1,108 @@
+"""The live table: per-task bars, rates, time left. In a terminal it redraws; elsewhere it writes lines."""
+
+import contextlib
+import time
+from types import TracebackType
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.control import Controller
+from dovetail.metrics.progress import Progress
+from dovetail.verbs.console import Console
+from dovetail.vocabulary.units import show_seconds
+
+REDRAW_SECONDS = 0.25
+ROWS = 24
+_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "cancelled": "yellow"}
+# What people look for first comes first when there are more tasks than rows.
+_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
+
+
+class LiveTable:
+    """An observer of a controller; use it as a context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+        self._drawn_at = 0.0
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> "LiveTable":
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
+
+    def __call__(self, controller: Controller) -> None:
+        """Show where `controller` stands, a few times a second at most. Training goes on whoever watches: a terminal
+        that is gone is no reason to end it."""
+        with contextlib.suppress(OSError):
+            self._show(controller)
+
+    def _show(self, controller: Controller) -> None:
+        if self._live is None:
+            self._write_lines(controller)
+        elif time.monotonic() - self._drawn_at > REDRAW_SECONDS or controller.phase in ("done", "stopped"):
+            self._drawn_at = time.monotonic()
+            self._live.update(_picture(controller), refresh=True)
+
+    def _write_lines(self, controller: Controller) -> None:
+        for identity, one in controller.progress.items():
+            if one.status != self._said.get(identity, "pending"):
+                self._said[identity] = one.status
+                reason = f": {one.reason}" if one.reason else ""
+                name = controller.tasks[identity].name
+                # A Text, since a user's message may hold brackets that rich would read as markup.
+                self._console.print(Text(f"{name} {one.status} at step {one.step}{reason}"), soft_wrap=True)
+
+
+def _picture(controller: Controller) -> Group:
+    progress = sorted(controller.progress.items(), key=lambda pair: _ORDER.index(pair[1].status))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("task", "", "step", "steps/s", "left", "metrics"):
+        table.add_column(name, no_wrap=True)
+    for identity, one in progress[:ROWS]:
+        table.add_row(*_row(controller, identity, one))
+    if len(progress) > ROWS:
+        table.add_row(Text(f"and {len(progress) - ROWS} more", style="dim"))
+    return Group(table, Text(_footer(controller), style="dim"))
+
+
+def _row(controller: Controller, identity: str, one: Progress) -> tuple[RenderableType, ...]:
+    until = one.spans[-1].until_step if one.spans else 0
+    running = one.status == "running"
+    left = (until - one.step) / one.steps_per_second if running and one.steps_per_second > 0 else None
+    bar = ProgressBar(total=max(until, 1), completed=one.step, width=24) if until else Text("")
+    values = [f"{name} {value:.4g}" for name, value in one.metrics.items() if name != "train/loss"][:3]
+    return (
+        Text(controller.tasks[identity].name, style=_COLOURS.get(one.status, "")),
+        bar if running else Text(one.status, style=_COLOURS.get(one.status, "dim")),
+        f"{one.step}/{until}" if until else str(one.step),
+        f"{one.steps_per_second:.0f}" if running else "",
+        show_seconds(left) if left is not None else "",
+        Text((one.reason or "  ".join(values))[:60]),
+    )
+
+
+def _footer(controller: Controller) -> str:
+    counts: dict[str, int] = {}
+    for one in controller.progress.values():
+        counts[one.status] = counts.get(one.status, 0) + 1
+    words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
+    if controller.trials_left:
+        words.append(f"{controller.trials_left} trials to go")
+    if controller.plans:
+        made_at, plan = controller.plans[-1]
+        assert plan.schedule is not None
+        left = made_at + plan.schedule.makespan_seconds - controller.now()
+        words.append(f"about {show_seconds(max(left, 0.0))} left")
+    return " · ".join(words)
