@@ -55,7 +55,7 @@ def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
         if training.evaluate is not None and (step == steps or (every and step % every == 0)):
             model.eval()
             with torch.no_grad():
-                metrics = dict(training.evaluate(model))
+                metrics = {name: float(value) for name, value in training.evaluate(model).items()}
             model.train()
     if folder is not None:
         save_file(
