@@ -86,15 +86,15 @@ RUNNING = """
 ## Running one
 
 A program says what a step is: `accumulate` batches, its microbatches. Planners offer a pipeline over a node's devices
-where the profile says that it is clearly faster than what was measured, with `1f1b`, which changes no bit. An
+where the profile says that it is clearly faster than what was measured, with the quickest synchronous timetable, none of which changes a bit. An
 asynchronous mode is other mathematics, so the program asks for it by name:
 
 ```python
-dt.Training(..., accumulate=4)                      # may become a pipeline; 1f1b
+dt.Training(..., accumulate=4)                      # may become a pipeline, with whichever synchronous timetable is quickest
 dt.Training(..., accumulate=4, timetable="2bw")     # may become a pipeline without a flush
 ```
 
-An option's knobs say everything, for orders and tests that choose by hand (`PIPELINE.open(..., knobs=...)`):
+An option's knobs say everything, for tests that choose by hand (`PIPELINE.open(..., knobs=...)`):
 
 | knob | what it says |
 |---|---|
@@ -168,7 +168,7 @@ rank 1  ......F0----B0----F1-----B1---.F2----B2---..F3-----B3----F4---B4----.F5-
 
 - NCCL with several ranks is untried: one CUDA device is all there was. CPUs use gloo.
 - Batch statistics are those of microbatches, and a stage that keeps them has one replica.
-- A rank has one device; there is no tensor parallelism inside a stage. `interleaved` is not planned, only run.
+- A rank has one device; there is no tensor parallelism inside a stage.
 - Rank 0 holds the whole model while it evaluates, and while a model is cut every rank does.
 """
 
