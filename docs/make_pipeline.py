@@ -86,11 +86,12 @@ RUNNING = """
 ## Running one
 
 A program says what a step is: `accumulate` batches, its microbatches. Planners offer a pipeline over a node's devices
-where the profile says that it is clearly faster than what was measured, with the quickest synchronous timetable, none of which changes a bit. An
+where the profile says that it is clearly faster than what was measured, in the quickest of the synchronous timetables,
+depths and widths, none of which changes a bit, and with activations computed again only where memory is short. An
 asynchronous mode is other mathematics, so the program asks for it by name:
 
 ```python
-dt.Training(..., accumulate=4)                      # may become a pipeline, with whichever synchronous timetable is quickest
+dt.Training(..., accumulate=4)                      # may become a pipeline
 dt.Training(..., accumulate=4, timetable="2bw")     # may become a pipeline without a flush
 ```
 
