@@ -140,7 +140,7 @@ def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: s
     """What the first plan of the last run predicted, and how long that run took so far."""
     planned, since = 0.0, math.inf
     for event in events:
-        began = event.kind == "planned" and event.data["because"] == RUN_BEGAN
+        began = event.kind == "planned" and event.data["because"].startswith(RUN_BEGAN)
         if began and workload in (None, event.data["workload"]):
             planned, since = event.data["makespan_seconds"], event.at_seconds
     ends = [span.end_seconds for one in progress for span in one.spans if span.end_seconds and span.end_seconds > since]

@@ -32,6 +32,7 @@ SPECIAL = {
     ("Kind", "processor"): st.sampled_from(["cpu", "cuda"]),
     ("Event", "kind"): st.sampled_from(sorted(EVENTS)),
     ("Workload", "objective"): st.sampled_from(list(OBJECTIVES.values())),
+    ("Workload", "techniques"): st.sampled_from([(), ("resident", "spill"), ("-fuse",)]),
     ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),
     ("Halving", "goal"): st.sampled_from(["min", "max"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
@@ -80,8 +81,9 @@ def _made(cls: type, chosen: dict[str, Any]) -> Any:
     if cls is vocabulary.Option:  # one figure for each family
         chosen["families"] = chosen["families"] or ("f",)
         chosen["step_seconds"] = tuple(0.5 + n for n, _ in enumerate(chosen["families"]))
-    if cls is vocabulary.Workload:  # names of their own
+    if cls is vocabulary.Workload:  # names of their own, and figures of theirs
         chosen["tasks"] = tuple({task.name: task for task in chosen["tasks"]}.values())
+        chosen["weights"] = {task.name: 2.0 for task in chosen["tasks"] if chosen["objective"] == "weighted"}
     try:
         return cls(**chosen)
     except DovetailError:
