@@ -5,6 +5,7 @@ Knows torch, and nothing of processes, stores or schedules.
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -96,6 +97,7 @@ class Training:
                 "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
                 "would miss the fp32 weights. Use precision 'bf16'."
             )
+        self._check_parts()
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         for name in ("schedules", "state"):
@@ -104,6 +106,34 @@ class Training:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ProgramError(f"Training.{name} must be a whole number of at least 1, got {value!r}.")
+
+    def _check_parts(self) -> None:
+        """Refuse by name what would fail inside a step, where only the batch could be blamed."""
+        optimizers = self.optimizers().values()
+        for thing in (self.batches, self.schedule, *optimizers):
+            if type(thing).__module__.partition(".")[0] == "accelerate":
+                raise ProgramError(
+                    f"a Training must be given plain PyTorch; its {type(thing).__name__} comes from accelerate, which "
+                    f"places and splits batches by itself, as Dovetail does. Leave accelerator.prepare(...) out."
+                )
+        if isinstance(self.schedule, Mapping):
+            raise ProgramError(
+                "Training.schedule must be one scheduler, stepped after each step; several by name go into "
+                "Training(schedules={...}, step=...), whose step function steps them."
+            )
+        if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ProgramError(
+                "Training.schedule must step without a metric; ReduceLROnPlateau needs one. Give it as "
+                "Training(schedules={'plateau': ...}, step=...), and step it in your step function with the metric."
+            )
+        for optimizer in optimizers if self.step is None else ():
+            needs = inspect.signature(type(optimizer).step).parameters.get("closure")
+            if needs is not None and needs.default is inspect.Parameter.empty:
+                raise ProgramError(
+                    f"an optimizer must step without a closure where Dovetail takes the step; "
+                    f"{type(optimizer).__name__} needs one. Give Training(step=...) a step function that calls "
+                    f"optimizer.step(closure)."
+                )
 
     def _check_stateful(self, name: str, given: Any) -> None:
         if not isinstance(given, Mapping):
