@@ -144,7 +144,7 @@ def imagine_problem(
     members: dict[str, list[Member]] = {}
     for family in problem.families:
         # Tasks that must keep their thread count here are free elsewhere.
-        members.setdefault(family.name.partition("@")[0], []).extend(family.members)
+        members.setdefault(family.measured_as, []).extend(family.members)
     offered, rejections = derive_options(
         (*known, *guessed),
         cluster,
