@@ -32,7 +32,7 @@ HERE = Cluster.uniform(RATED, devices_per_node=2)
 KNOWN = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=1 << 30)
 PAIR = tuple(dt.task("dovetail.testing.programs:dropout", name=name, steps=9) for name in ("first", "second"))
 FIRST, SECOND = (task.identity for task in PAIR)
-SEARCH = functools.partial(PLANNERS["joint"], work=0.5)
+SEARCH = functools.partial(PLANNERS["search"], work=0.5)
 
 
 def pair(**wishes) -> Workload:
