@@ -56,8 +56,7 @@ devices so that the slowest stage is as fast as can be. `graph` comes from a `Pr
   rest. Unlike kinds are tried in every order.
 - **Ties.** Fewer devices, then fewer stages, then the first in order: the same question has the same answer.
 
-`best_shape` chooses depth × width × microbatch × recomputation for models of equal blocks, as PipeDream-2BW's planner
-does, with uneven stages. `appraise` says what a division made by hand takes.
+`appraise` says what a division made by hand takes.
 
 ## Who computes what when
 
