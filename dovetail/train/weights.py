@@ -60,7 +60,7 @@ class WeightWrites:
         self._seen = [(name, parameter, parameter._version) for name, parameter in model.named_parameters()]
 
     def changed(self) -> list[str]:
-        """Their names."""
+        """The names of the weights written since this was made."""
         return [name for name, parameter, version in self._seen if parameter._version != version]
 
 

@@ -67,7 +67,7 @@ class Arriving(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Its gradient."""
+        """The gradient of the value that arrives."""
         return gradients[0], None
 
 
@@ -86,6 +86,6 @@ class Leaving(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Its gradient."""
+        """The gradient of the value that leaves."""
         (gradient,) = gradients
         return (gradient.contiguous() if ctx.gradient is None else ctx.gradient.lay(gradient)), None

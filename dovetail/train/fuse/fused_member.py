@@ -40,7 +40,7 @@ class FusedMember(LoopSession):
 
     @property
     def random(self) -> KeyedRandomness:
-        """Its random numbers."""
+        """The member's random numbers, keyed as when it trains alone."""
         return self._random
 
     def take(self) -> list[Any]:
@@ -63,7 +63,7 @@ class FusedMember(LoopSession):
         return StepReport(step=self._step, loss=loss, metrics=metrics)
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
-        """Its metrics."""
+        """Evaluate the member as when it is alone, and give its metrics."""
         with self._as_computed():
             return super().evaluate()
 

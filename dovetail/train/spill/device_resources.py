@@ -26,7 +26,7 @@ class ArenaSize:
 
     @staticmethod
     def of(streamed: Iterable[LiveSegment], *, depth: int) -> "ArenaSize":
-        """For these segments."""
+        """The arenas that these segments need."""
         streamed = list(streamed)
         travel = max((aligned(segment.travel_bytes) for segment in streamed), default=0)
         gradient = max((aligned(segment.gradient_bytes) for segment in streamed), default=0)
@@ -34,7 +34,7 @@ class ArenaSize:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """The device bytes of these arenas."""
         return self.depth * self.travel_bytes + GRADIENT_ROOMS * self.gradient_bytes
 
 

@@ -69,7 +69,7 @@ class HostLanes:
         return _Past()
 
     def mark(self) -> Mark:
-        """Past."""
+        """A mark that has passed already: on a CPU every copy is made at once."""
         return _Past()
 
     def follow(self, mark: Mark) -> None:

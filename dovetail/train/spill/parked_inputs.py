@@ -46,7 +46,7 @@ class _ParkedInput:
             self._arrival = lanes.up(self._tensor, self._there, after=[lanes.mark()])
 
     def tensor(self, lanes: Lanes) -> torch.Tensor:
-        """It, for computing."""
+        """The input on the device, ready to compute with."""
         self.come_up(lanes)
         assert self._tensor is not None
         if self._landed is None:

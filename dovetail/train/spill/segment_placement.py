@@ -33,7 +33,7 @@ class SegmentPlacement:
         segment.kept = False
 
     def to_device(self, segment: LiveSegment, part: torch.optim.Optimizer | None) -> None:
-        """All of it on the device."""
+        """Move a segment and its optimizer state to the device."""
         self.release(segment)
         segment.travel = torch.zeros(segment.travel_bytes, dtype=torch.uint8, device=self._device)
         self._put(segment, part, self._device)
@@ -52,7 +52,7 @@ class SegmentPlacement:
                 slots[name] = self._disk.move(slots[name])
 
     def expect(self, segment: LiveSegment, part: torch.optim.Optimizer) -> None:
-        """Its update comes soon."""
+        """Prepare for a segment's update, which comes soon."""
         if segment in self._on_disk:
             self._disk.expect(_tensors(segment, part))
 
@@ -61,7 +61,7 @@ class SegmentPlacement:
         return self._disk.zeros_like if segment in self._on_disk else torch.zeros_like
 
     def updated(self, segment: LiveSegment, part: torch.optim.Optimizer) -> None:
-        """Its update is over."""
+        """Put a segment that lives on disk back there after its update."""
         if segment in self._on_disk:
             self.to_disk(segment, part)
             self._disk.forget(_tensors(segment, part))

@@ -45,7 +45,7 @@ class Entry:
     master: nn.Parameter
     leaf: nn.Parameter
     dtype: torch.dtype
-    """As which it travels."""
+    """The type in which the weights travel to the device."""
     offset: int = 0
     """Where it lies in its segment's travelling bytes."""
     gradient: torch.Tensor | None = None

@@ -464,6 +464,6 @@ class _Before:
         self._buffers = Buffers(model.modules() if buffers else ())
 
     def put_back(self) -> None:
-        """As it was."""
+        """Put everything back as it was before the step."""
         self._buffers.put_back()
         self._random.restore(self._drawn)
