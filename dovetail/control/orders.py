@@ -1,12 +1,13 @@
 """From placements to orders: what an engine is told to do, and where its checkpoints go."""
 
 import itertools
-from typing import Any, cast
+from typing import Any
 
 from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, FrozenDict, Option, Placement, to_json
+from dovetail.vocabulary import Event, Placement
+from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
 class Orders:
@@ -15,7 +16,6 @@ class Orders:
     def __init__(self, state: State, *, store: Store) -> None:
         self._state, self._home = state, store.home
         self._numbers = itertools.count(1)
-        self._written: dict[int, tuple[Option, FrozenDict]] = {}
 
     def new(self, **fields: Any) -> Order:
         """An order with these fields and a name of its own."""
@@ -43,7 +43,7 @@ class Orders:
         ledger = self._state.ledger
         return [
             ledger.event(
-                "started",
+                AttemptStarted,
                 member.task.identity,
                 attempt=member.attempt,
                 placement=order.name,
@@ -51,19 +51,10 @@ class Orders:
                 step=ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,
-                option=self._as_json(placement.option),
+                option=placement.option,
             )
             for member in order.members
         ]
-
-    def _as_json(self, option: Option) -> FrozenDict:
-        """An option as an event holds it. The same few start again and again, in the rounds of a long simulation tens
-        of thousands of times, so it is written out once."""
-        known = self._written.get(id(option))
-        if known is None:
-            # Held along with it, an option cannot lend its address to another.
-            known = self._written[id(option)] = option, FrozenDict(cast(dict[str, Any], to_json(option)))
-        return known[1]
 
     def _member(self, task: str) -> MemberOrder:
         until, final = self._state.target(task)
@@ -85,5 +76,5 @@ class Orders:
         except OSError as error:
             # The worker meets the same trouble when it saves, and fails this one task with it.
             ledger = self._state.ledger
-            ledger.record([ledger.event("warned", task, message=f"{directory} must be writable: {error}")])
+            ledger.record([ledger.event(Warned, task, message=f"{directory} must be writable: {error}")])
         return str(directory)

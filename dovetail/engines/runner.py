@@ -22,11 +22,8 @@ from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
 from dovetail.train.led import LedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
-from dovetail.vocabulary import (
-    Rejection,
-    TechniqueRefused,
-    to_json,
-)
+from dovetail.vocabulary import Rejection, TechniqueRefused
+from dovetail.vocabulary.events import OptionRejected, TaskFingerprinted, TrialMeasured
 
 
 def run(order: Order, around: Surroundings) -> None:
@@ -56,13 +53,14 @@ def _fingerprint(order: Order, around: Surroundings) -> None:
         with failing(member, around):
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
-            around.report(event_of("fingerprinted", member, to_json(found)))
+            around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
 
 def _measure(order: Order, around: Surroundings) -> None:
     (member,) = order.members
     with failing(member, around), _rejecting(order, around):
-        around.report(event_of("measured", member, to_json(measured(order, around, _technique(order, around)))))
+        profile = measured(order, around, _technique(order, around))
+        around.report(event_of(TrialMeasured, member, profile=profile))
 
 
 @contextlib.contextmanager
@@ -75,7 +73,8 @@ def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
         of_option = isinstance(error, TechniqueRefused) or is_out_of_memory(error)
         if not of_option and (around.ranks is None or is_of_others(error)):
             raise
-        around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
+        rejection = _rejection(order, around, error)
+        around.report(event_of(OptionRejected, order.members[0], rejection=rejection))
 
 
 def _technique(order: Order, around: Surroundings) -> Technique:

@@ -188,7 +188,7 @@ def profile(
         names: dict[str, list[str]] = {}
         for identity, one in controller.progress.items():
             if one.fingerprint:
-                names.setdefault(one.fingerprint["family"], []).append(controller.tasks[identity].name)
+                names.setdefault(one.fingerprint.family, []).append(controller.tasks[identity].name)
         failures = _failures(controller)
         if failures and not names:
             raise DovetailError("no task could be measured:\n" + "\n".join(failures))

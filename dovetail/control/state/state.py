@@ -34,6 +34,7 @@ from dovetail.vocabulary import (
     Task,
     Workload,
 )
+from dovetail.vocabulary.events import TaskFailed
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -183,7 +184,7 @@ class State:
 
     def fail(self, reasons: Mapping[str, str]) -> None:
         """These tasks cannot go on, for these reasons."""
-        self.ledger.record(self.ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
+        self.ledger.record(self.ledger.event(TaskFailed, task, reason=reason) for task, reason in reasons.items())
 
     def problem(self, *, moving: bool = False) -> Problem:
         """What is to be placed now; with `moving`, what runs could be placed anew as well."""
@@ -233,7 +234,7 @@ class State:
         """To which step a task goes next, and whether that is its end."""
         one = self.ledger[task]
         assert one.fingerprint is not None
-        last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+        last = self.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)
         if self.workload.halving is None:
             return last, True
         return halving.target(
@@ -271,7 +272,7 @@ class State:
         assert one.fingerprint is not None
         return Waiting(
             task=task,
-            family=one.fingerprint["family"],
+            family=one.fingerprint.family,
             steps=steps,
             count=self.kept(one),
             weight=one.priority,

@@ -17,7 +17,8 @@ from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.link import Link, RemoteWorker, answered
 from dovetail.engines.ray.watch import Watch
 from dovetail.engines.workers import Worker, WorkerEngine, cores_of
-from dovetail.vocabulary import Cluster, DovetailError, Event, dumps, to_json
+from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
+from dovetail.vocabulary.events import DevicesLeft
 
 RESERVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
@@ -139,9 +140,9 @@ class RayEngine(WorkerEngine):
             reason = self._watch.lost(number)
             if reason and node not in self._departed:
                 self._departed.add(node)
-                devices = [device.name for device in self._cluster.devices if device.node == node]
-                data = {"devices": devices, "reason": f"node {node} is lost: {reason}"}
-                self._pending.append(Event(kind="departed", at_seconds=time.time(), data=data))
+                devices = tuple(device.name for device in self._cluster.devices if device.node == node)
+                left = DevicesLeft(at_seconds=time.time(), devices=devices, reason=f"node {node} is lost: {reason}")
+                self._pending.append(left)
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
                 link.lose(reason)

@@ -18,7 +18,19 @@ from typing import Any
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.workers.base import Worker, threads_of
 from dovetail.engines.workers.under_way import UnderWay
-from dovetail.vocabulary import RANKED, Cluster, DovetailError, Event, from_json, to_json
+from dovetail.vocabulary import RANKED, Cluster, DovetailError, Event, read_event, to_json
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStopped,
+    CheckpointSaved,
+    DevicesReleased,
+    OptionRejected,
+    RungReached,
+    TaskFailed,
+    TaskFingerprinted,
+    TaskFinished,
+    TrialMeasured,
+)
 
 WAIT_SECONDS = 0.5
 # Once one rank is through with an order, however that ended, the others have so long to be through as well.
@@ -30,7 +42,16 @@ STALL_SECONDS = 15.0
 SKEW_SECONDS = 60.0
 
 # After one of these a task has nothing more to report of its order.
-_ENDS = ("finished", "waiting", "stopped", "failed", "lost", "fingerprinted", "measured", "rejected")
+_ENDS = (
+    TaskFinished,
+    RungReached,
+    AttemptStopped,
+    TaskFailed,
+    AttemptLost,
+    TaskFingerprinted,
+    TrialMeasured,
+    OptionRejected,
+)
 
 
 class WorkerEngine(Engine):
@@ -170,7 +191,7 @@ class WorkerEngine(Engine):
             worker.ended(10)
 
     def _acknowledge(self) -> None:
-        saved = {event.task: event.data["step"] for event in self._given if event.kind == "saved"}
+        saved = {event.task: event.step for event in self._given if isinstance(event, CheckpointSaved)}
         for running in self._running.values() if saved else ():
             for member in running.order.members:
                 if member.task.identity in saved:
@@ -203,18 +224,18 @@ class WorkerEngine(Engine):
             if (running := self._running.get(worker.order)) is None:
                 continue
             if "event" in message:
-                self._note(running, worker, from_json(Event, message["event"]))
+                self._note(running, worker, read_event(**message["event"]))
             elif "released" in message:
                 self._let_go(running, worker)
 
     def _note(self, running: UnderWay, worker: Worker, event: Event) -> None:
         """An event of an order. Several ranks may tell how it ended: the first counts."""
-        if event.kind in ("failed", "rejected", "lost") and len(running.workers) > 1:
+        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and len(running.workers) > 1:
             running.due = min(running.due, time.monotonic() + PARTING_SECONDS)
-        if event.data.get("of_others"):
-            running.hearsay = running.hearsay or f"{running.name(worker)}: {event.data['reason']}"
+        if isinstance(event, AttemptLost) and event.of_others:
+            running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
             return
-        if event.kind in _ENDS:
+        if isinstance(event, _ENDS):
             if event.task in running.ended:
                 return
             running.ended.add(event.task)
@@ -272,12 +293,11 @@ class WorkerEngine(Engine):
         left = [member for member in running.order.members if member.task.identity not in running.ended]
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
-        data: dict[str, Any] = {"reason": reason, "log": log}
         now = self.now()
         self._pending += [
-            Event(kind="lost", task=m.task.identity, attempt=m.attempt, at_seconds=now, data=data) for m in left
+            AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, log=log) for m in left
         ]
-        self._pending.append(Event(kind="released", at_seconds=now, data={"placement": running.order.name}))
+        self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name))
         self._part(running.order.name)
         del self._running[running.order.name]
 
