@@ -39,7 +39,7 @@ from reporting import RESULTS, Bar, finish
 
 from dovetail.describe.programs import load_file
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.train import TECHNIQUES, SessionMember
+from dovetail.train import SessionMember, load_technique
 from dovetail.vocabulary import TechniqueRefused
 
 RECIPE = ROOT / "recipes" / "gpt.py"
@@ -574,7 +574,7 @@ def session(part: Part, device: torch.device) -> Live:
     """A session of one of our techniques."""
     members = [SessionMember(training=build(part, seed=seed), seed=seed) for seed in part.seeds]
     parameters = count(members[0].training.model)
-    opened = TECHNIQUES[part.technique].open(members, device=device, threads=threads(), knobs=part.knobs)
+    opened = load_technique(part.technique).open(members, device=device, threads=threads(), knobs=part.knobs)
     models = range(len(members))
     return Live(
         advance=lambda: [report.loss for report in opened.advance(models)], parameters=parameters, session=opened

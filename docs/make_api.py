@@ -35,13 +35,16 @@ PUBLIC = {
 # Beyond what dovetail/__init__.py lists: what those who extend it implement, receive, and are held to.
 EXTENSION = {
     "Techniques": [
+        "planning:TechniqueSpec",
+        "planning.techniques:Evidence",
+        "planning:Trial",
         "train:Technique",
         "train:Session",
         "train:SessionMember",
         "train:StepReport",
         "train:TrainingState",
     ],
-    "Planners": ["planning:Problem", "planning:Predictor", "planning:check", "planning:lower_bound"],
+    "Planners": ["planning:Problem", "planning:check", "planning:lower_bound"],
     "Engines": ["engines:Engine", "engines:Order", "engines:MemberOrder"],
     "Conformance suites": [
         "testing.techniques:TechniqueConformance",
@@ -50,9 +53,9 @@ EXTENSION = {
     ],
 }
 SECTIONS = {
-    "Techniques": "Listed in `dovetail.train.TECHNIQUES`.",
-    "Planners": "A planner is a pure function from a `Problem` to a `Plan`, listed in "
-    "`dovetail.planning.PLANNERS`; each technique has a `Predictor` in `dovetail.planning.PREDICTORS`.",
+    "Techniques": "What runs is a `Technique`; what planners, engines and the controller know of it is its "
+    "`TechniqueSpec`, listed in `dovetail.planning.TECHNIQUES`.",
+    "Planners": "A planner is a pure function from a `Problem` to a `Plan`, listed in `dovetail.planning.PLANNERS`.",
     "Engines": "Passed to `dovetail.control.Controller`.",
     "Conformance suites": "Subclass one in a test file, give it what it asks for, and run pytest.",
 }

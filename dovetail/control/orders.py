@@ -5,6 +5,7 @@ from typing import Any
 
 from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
+from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
 from dovetail.vocabulary import Event, Placement
 from dovetail.vocabulary.events import AttemptStarted, Warned
@@ -48,6 +49,7 @@ class Orders:
                 attempt=member.attempt,
                 placement=order.name,
                 devices=order.devices,
+                threads=spec_of(order.technique).threads(len(order.devices)),
                 step=ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,

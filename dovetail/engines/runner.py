@@ -14,11 +14,11 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, failing, is_out_of_memory
+from dovetail.engines.surroundings import Surroundings, event_of, failing, is_out_of_memory, local_knobs
 from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measured
-from dovetail.train import TECHNIQUES, SessionMember
-from dovetail.train.base import Technique, Training
+from dovetail.train import SessionMember, load_technique
+from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
 from dovetail.train.led import LedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
@@ -79,7 +79,7 @@ def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
 
 def _technique(order: Order, around: Surroundings) -> Technique:
     """The order's technique; if it takes several ranks, with these, once all have met."""
-    technique = TECHNIQUES[order.technique]
+    technique = load_technique(order.technique)
     if around.ranks is None:
         return technique
     assert isinstance(technique, RankedTechnique)
@@ -89,23 +89,27 @@ def _technique(order: Order, around: Surroundings) -> Technique:
     return technique.among(around.ranks)
 
 
+def _session(order: Order, around: Surroundings, members: list[SessionMember]) -> Session:
+    knobs = local_knobs(order.technique, order.knobs, around)
+    return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
+
+
 def _follow(order: Order, around: Surroundings) -> None:
     """What ranks other than 0 do: build the same, and do what rank 0 says."""
     rejecting = _rejecting(order, around) if order.purpose == "measure" else contextlib.nullcontext()
     with failing(order.members[0], around, gang=order.members), rejecting:
         around.doing("building")
         members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
-        technique = _technique(order, around)
-        opened = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
-        with contextlib.closing(opened) as session:
+        with contextlib.closing(_session(order, around, members)) as session:
             assert isinstance(session, LedSession)
             session.follow(doing=around.doing)
 
 
 def _rejection(order: Order, around: Surroundings, error: BaseException) -> Rejection:
     return Rejection(
-        families=(order.family,),
+        families=(order.family,) * int(order.knobs.get("members", 1)),
         technique=order.technique,
+        knobs=order.knobs,
         kind=around.kind.name,
         count=len(order.devices),
         reason=_why_rejected(error),
@@ -144,10 +148,9 @@ def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> 
         if len(members) <= order.members.index(member):
             return []
     with failing(order.members[0], around, gang=order.members):
-        if reason := TECHNIQUES[order.technique].refuse(members):
+        if reason := load_technique(order.technique).refuse(members):
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
-        technique = _technique(order, around)
-        session = technique.open(members, device=around.device, threads=around.threads, knobs=order.knobs)
+        session = _session(order, around, members)
         stack.enter_context(contextlib.closing(session))
         if isinstance(session, LedSession):
             session.doing = around.doing

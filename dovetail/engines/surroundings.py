@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dovetail.engines.base import MemberOrder
+from dovetail.planning.techniques import spec_of
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
@@ -31,6 +32,14 @@ class Surroundings:
     """Which of several processes this is that carry out the order together, each with its device."""
     doing: Callable[..., None] = lambda action, **how: None
     """Told what is under way, in a few words; `computing=True` where idling means a stall."""
+
+
+def local_knobs(technique: str, knobs: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+    """An option's knobs with what only the worker knows: where on its disk a session may put what it moves there."""
+    found = dict(knobs)
+    if "disk_directory" in spec_of(technique).knobs:
+        found.setdefault("disk_directory", str(around.home / "scratch"))
+    return found
 
 
 def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:

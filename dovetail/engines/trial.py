@@ -4,6 +4,7 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
+import dataclasses
 import gc
 import time
 from collections.abc import Mapping
@@ -12,28 +13,33 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, is_out_of_memory
-from dovetail.planning.options.ladder import in_words, next_rung
-from dovetail.planning.techniques import fuse
+from dovetail.engines.surroundings import Surroundings, event_of, is_out_of_memory, local_knobs
+from dovetail.planning.techniques import spec_of
+from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
 from dovetail.vocabulary import Profile, TechniqueRefused
+from dovetail.vocabulary.events import Warned
 
 
 def measured(order: Order, around: Surroundings, technique: Technique) -> Profile:
     """What the order's trial found. Raises what the session raises."""
-    knobs: Mapping[str, Any] = order.knobs
+    knobs = asked = {name: value for name, value in order.knobs.items() if name != "members"}
     first = ""
     while True:
         around.doing("building")
         start = time.monotonic()
         # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
-        size = fuse.TRIED if order.technique == "fuse" else 1
+        size = int(order.knobs.get("members", 1))
         trainings = [build(order.members[0].task, home=around.home) for _ in range(size)]
         build_seconds = (time.monotonic() - start) / size
         try:
-            return _once(order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs)
+            found = _once(
+                order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs, is_whole=knobs == asked
+            )
+            # What a session was told of this worker's places is no part of the option.
+            return dataclasses.replace(found, knobs={**knobs, "members": size} if size > 1 else knobs)
         except Exception as error:
             rung = _below(order, knobs, error)
             why = str(error).partition("\n")[0].rstrip(".")
@@ -47,7 +53,7 @@ def measured(order: Order, around: Surroundings, technique: Technique) -> Profil
         if around.device.type == "cuda":
             torch.cuda.empty_cache()
         message = f"its trial did not fit: {why}. It is tried with {in_words(rung)}"
-        around.report(event_of("warned", order.members[0], {"message": message}))
+        around.report(event_of(Warned, order.members[0], message=message))
         first, knobs = first or why, rung
 
 
@@ -59,11 +65,11 @@ def _once(
     *,
     build_seconds: float,
     knobs: Mapping[str, Any],
+    is_whole: bool,  # one by one, layers are measured with whole batches
 ) -> Profile:
     from dovetail.profile.steps import measure
 
     training, *others = trainings
-    is_whole = knobs == order.knobs  # one by one, layers are measured with whole batches
     return measure(
         technique,
         training,
@@ -77,15 +83,15 @@ def _once(
         build_seconds=build_seconds,
         scratch=around.home / "scratch",
         layers=len(order.devices) == 1 and not others and is_whole,
-        knobs=knobs,
+        knobs=local_knobs(order.technique, knobs, around),
     )
 
 
 def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
-    refused = isinstance(error, TechniqueRefused)
-    if order.technique != "resident" or not (refused or is_out_of_memory(error)):
+    refused, ladder = isinstance(error, TechniqueRefused), spec_of(order.technique).ladder
+    if ladder is None or not (refused or is_out_of_memory(error)):
         return None
-    return next_rung(knobs, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
+    return ladder.next_rung(knobs, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
 
 
 def _is_hopeless(training: Training, around: Surroundings) -> bool:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dovetail.vocabulary import RANKED, Event, Fingerprint
+from dovetail.vocabulary import Event, Fingerprint
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -132,12 +132,16 @@ def _fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
     one.fingerprint = event.fingerprint
 
 
+def _threads_before(event: AttemptStarted) -> int:
+    """The threads of a start that was recorded before events said it: each of several ranks had a device to itself."""
+    is_ranked = event.option is not None and event.option.technique in ("pipeline", "replicate", "shard")
+    return 1 if is_ranked else len(event.devices)
+
+
 def _started(one: Progress, event: AttemptStarted) -> None:
     one.status, one.attempt, one.step, one.reason = "running", event.attempt, event.step, ""
     one.retry_at_seconds = 0.0
-    # Each of several ranks has a device to itself.
-    is_ranked = event.option is not None and event.option.technique in RANKED
-    one.count = 1 if is_ranked else len(event.devices)
+    one.count = event.threads or _threads_before(event)
     one.spans.append(
         Span(
             placement=event.placement,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dovetail.planning.checker import check, violations
 from dovetail.planning.explanation import Moved, differences, explain
 from dovetail.planning.fitting import counts
-from dovetail.planning.options import Trial, derive_options, trials
+from dovetail.planning.options import derive_options, trials
 from dovetail.planning.problem import Problem
 from dovetail.planning.schedule import effort, joint, listing
 from dovetail.planning.schedule.bound import lower_bound
 from dovetail.planning.schedule.moves import Move, best_move
 from dovetail.planning.schedule.worth import worthwhile
-from dovetail.planning.techniques import PREDICTORS, Predictor
+from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
 from dovetail.vocabulary import Plan
 
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {
@@ -26,11 +26,11 @@ PLANNERS: dict[str, Callable[[Problem], Plan]] = {
 
 __all__ = [
     "PLANNERS",
-    "PREDICTORS",
+    "TECHNIQUES",
     "Move",
     "Moved",
-    "Predictor",
     "Problem",
+    "TechniqueSpec",
     "Trial",
     "best_move",
     "check",
@@ -39,6 +39,9 @@ __all__ = [
     "differences",
     "explain",
     "lower_bound",
+    "spec_of",
+    "techniques",
+    "trial_of",
     "trials",
     "violations",
     "worthwhile",

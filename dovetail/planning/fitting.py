@@ -4,27 +4,28 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 
-from dovetail.vocabulary import RANKED, Cluster, Kind, Node, Option, Rejection
+from dovetail.planning.room import shared_needs, shared_sizes
+from dovetail.vocabulary import Cluster, Kind, Node, Option, Rejection
 from dovetail.vocabulary.units import show_bytes
 
 
-def counts(cluster: Cluster, kind: Kind, *, technique: str = "resident") -> tuple[int, ...]:
+def counts(cluster: Cluster, kind: Kind, *, ranked: bool = False) -> tuple[int, ...]:
     """The device counts worth offering to a task on a kind.
 
-    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; a
-    resident or spilled model on an accelerator uses exactly one, and one that is split over ranks uses several.
+    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; on an accelerator
+    one process uses exactly one. A task that is `ranked`, split over processes with a device each, uses several.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu)
     (1, 2, 4, 6)
-    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, technique="replicate")
+    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, ranked=True)
     (2, 4, 6)
     """
     most = max(devices_per_node(cluster, kind.name).values(), default=0)
-    if kind.processor != "cpu" and technique not in RANKED:
+    if kind.processor != "cpu" and not ranked:
         return (1,) if most else ()
     powers = [1 << exponent for exponent in range(most.bit_length())]
-    least = 2 if technique in RANKED else 1
+    least = 2 if ranked else 1
     return tuple(count for count in sorted({*powers, most}) if count >= least)
 
 
@@ -63,11 +64,9 @@ def misfit(option: Option, cluster: Cluster) -> Rejection | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """Something that the placements of a node share, and what to do where it runs short."""
+    """What the placements of a node share, in the order of `shared_sizes`, and what to do where it is short."""
 
     what: str
-    need: Callable[[Option], int]
-    have: Callable[[Node], float]
     show: Callable[[float], str]
     advice: str
     in_bytes: bool = True
@@ -76,23 +75,16 @@ class _Shared:
 _SHARED = (
     _Shared(
         what="host memory",
-        need=lambda option: option.host_bytes,
-        have=lambda node: node.memory_bytes,
         show=show_bytes,
         advice="Make the model or its batch smaller, or add a node with more memory.",
     ),
     _Shared(
         what="disk",
-        need=lambda option: option.disk_bytes,
-        # A node whose disk nobody measured is not held to zero bytes of it.
-        have=lambda node: node.disk_bytes or float("inf"),
         show=show_bytes,
         advice="Free some of it, or add a node with more.",
     ),
     _Shared(
         what="cores",
-        need=lambda option: option.cores,
-        have=lambda node: node.cores,
         show=lambda count: f"{count:.0f}",
         advice="Use fewer devices, or add a node with more cores.",
         in_bytes=False,
@@ -102,8 +94,8 @@ _SHARED = (
 
 def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
     """The first shared thing that no node still in question has enough of."""
-    for shared in _SHARED:
-        needed, most = shared.need(option), max(shared.have(node) for node in nodes)
+    for number, (shared, needed) in enumerate(zip(_SHARED, shared_needs(option), strict=True)):
+        most = max(shared_sizes(node)[number] for node in nodes)
         if needed > most:
             amount = f"{shared.show(needed)} {'of ' if shared.in_bytes else ''}{shared.what}"
             reason = (
@@ -111,7 +103,7 @@ def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
             )
             bytes_of = {"needed_bytes": needed, "free_bytes": int(most)} if shared.in_bytes else {}
             return _reject(option, reason, **bytes_of)
-        nodes = [node for node in nodes if shared.have(node) >= needed]
+        nodes = [node for node in nodes if shared_sizes(node)[number] >= needed]
     return None
 
 

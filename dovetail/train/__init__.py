@@ -1,5 +1,8 @@
 """Training with torch: what users build, what techniques promise, and one file for each technique."""
 
+import importlib
+
+from dovetail.planning.techniques import spec_of
 from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
 from dovetail.train.fuse import FUSE
 from dovetail.train.interleave import INTERLEAVE
@@ -11,17 +14,25 @@ from dovetail.train.shard import SHARD
 from dovetail.train.spill import SPILL
 from dovetail.train.state import TrainingState
 from dovetail.train.together import TOGETHER
+from dovetail.vocabulary import DovetailError
 
-TECHNIQUES: dict[str, Technique] = {
-    "fuse": FUSE,
-    "interleave": INTERLEAVE,
-    "pipeline": PIPELINE,
-    "replicate": REPLICATE,
-    "resident": RESIDENT,
-    "shard": SHARD,
-    "spill": SPILL,
-    "together": TOGETHER,
-}
+
+def load_technique(name: str) -> Technique:
+    """What runs a technique, from where its descriptor (`planning/techniques`) says.
+
+    >>> load_technique("resident") is RESIDENT
+    True
+    """
+    spec = spec_of(name)
+    module, _, attribute = spec.runtime.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, Technique) or (found.name, found.ranked) != (name, spec.ranked):
+        raise DovetailError(
+            f"the runtime of technique {name!r} must be a Technique of that name, ranked as its descriptor says "
+            f"({spec.ranked}); {spec.runtime!r} is not."
+        )
+    return found
+
 
 __all__ = [
     "FUSE",
@@ -31,7 +42,6 @@ __all__ = [
     "RESIDENT",
     "SHARD",
     "SPILL",
-    "TECHNIQUES",
     "TOGETHER",
     "Ranks",
     "Session",
@@ -40,4 +50,5 @@ __all__ = [
     "Technique",
     "Training",
     "TrainingState",
+    "load_technique",
 ]

@@ -80,14 +80,17 @@ def imagined(problem: Problem, cluster: Cluster, *, profiles: Iterable[Profile],
     known, kinds = tuple(profiles), tuple(at_hand)
     present = [kind for kind, count in cluster.counts() if count]
     guessed = predict_profiles(known, at_hand=kinds, kinds=present)
-    offered, rejections = derive_options(
-        (*known, *guessed), cluster, gangs=True, imagined={kind.name for kind in present}
-    )
     unsure = {(each.family, each.kind) for each in guessed}
     members: dict[str, list[Member]] = {}
     for family in problem.families:
         # Tasks that must keep their thread count here are free elsewhere.
         members.setdefault(family.name.partition("@")[0], []).extend(family.members)
+    offered, rejections = derive_options(
+        (*known, *guessed),
+        cluster,
+        members={name: len(each) for name, each in members.items()},
+        imagined={kind.name for kind in present},
+    )
     wanted = {*members}
     return Problem(
         cluster=cluster,

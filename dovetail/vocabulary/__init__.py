@@ -1,8 +1,6 @@
 """The nouns that every room of Dovetail uses, one word for one thing. Floor 0: no torch, no I/O."""
 
 from dovetail.vocabulary.decisions import (
-    RANKED,
-    ROUNDED,
     Allocation,
     Entity,
     Family,
@@ -37,8 +35,6 @@ from dovetail.vocabulary.work import Halving, Program, Stop, Task, Workload
 __all__ = [
     "EVENTS",
     "OBJECTIVES",
-    "RANKED",
-    "ROUNDED",
     "Allocation",
     "CheckpointError",
     "Cluster",

@@ -11,12 +11,6 @@ from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.work import Workload
 
-RANKED = frozenset({"pipeline", "replicate", "shard"})
-"""The techniques that take one process for each device; the others take one for all. Here, because engines ask it
-without torch; what the techniques say of themselves is tested to be the same."""
-ROUNDED = frozenset({"fuse", "replicate", "shard"})
-"""The techniques that equal training alone up to the order of floating-point sums, not to the bit."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
@@ -210,7 +204,7 @@ class Allocation:
 class Rejection:
     """What does not fit is absent with a reason, never a large number.
 
-    `needed_bytes` and `free_bytes` are zero where the reason is not memory.
+    `needed_bytes` and `free_bytes` are zero where the reason is not memory; `knobs` are those it was tried with.
 
     >>> Rejection(families=("f",), technique="resident", kind="v100", count=1, reason="too large").reason
     'too large'
@@ -223,6 +217,10 @@ class Rejection:
     reason: str
     needed_bytes: int = 0
     free_bytes: int = 0
+    knobs: Mapping[str, Any] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", FrozenDict(self.knobs))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ fields at their default are not written. `EVENTS` lists the kinds.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
@@ -33,13 +33,11 @@ class Event:
         >>> CheckpointSaved(task="a", attempt=1, at_seconds=12.5, step=10).data()
         {'step': 10}
         """
-        found = {
-            key: value for key, name, default in _COLUMNS[self.kind] if (value := getattr(self, name)) != default
-        }
+        found = {key: value for key, name, default in _COLUMNS[self.kind] if (value := getattr(self, name)) != default}
         if not self.body:
             return found
         inner = found.pop(self.body)
-        return {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)} | found
+        return {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner) if field.init} | found
 
 
 E = TypeVar("E", bound=Event)
@@ -137,6 +135,7 @@ class BatchDivided(Event):
 
     kind: ClassVar[str] = "divided"
     family: str
+    technique: str = "resident"
     device_kind: str = dataclasses.field(metadata={"stored": "kind"})
     count: int
     microbatches: int
@@ -173,7 +172,8 @@ class ClusterShared(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(Event):
-    """An attempt began: an order of this name (`placement`) trains the task on these devices from `step` to `until`."""
+    """An attempt began: an order of this name (`placement`) trains the task on these devices from `step` to `until`;
+    each of its processes has so many threads."""
 
     kind: ClassVar[str] = "started"
     placement: str
@@ -181,6 +181,7 @@ class AttemptStarted(Event):
     step: int
     until: int
     predicted_seconds: float
+    threads: int = 0
     option: Option | None = None
 
 
@@ -459,7 +460,7 @@ def read_event(
         raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {kind!r}.")
     if not isinstance(data, Mapping):
         raise InvalidRecord(f"an event's data must be an object, got {data!r}.")
-    hints = schema(cls)
+    hints = schema(cast(type, cls))
     # What is stored in place of a body is all of the data; other fields that are not there have their defaults.
     fields = {
         name: value if value.__class__ is hints[name] else from_field(hints[name], value, f"{cls.__name__}.{name}")
@@ -470,5 +471,3 @@ def read_event(
         return cls(task=task, attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
     except TypeError as error:  # a field without a default is missing
         raise InvalidRecord(f"an event of kind {kind!r} is incomplete: {error}") from None
-
-

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
-from dovetail.planning.options.layers import with_layers
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, Simulated, recorded
 from dovetail.planning.pipeline.timetables.picture import svg, text
+from dovetail.planning.techniques.base import with_layers
 from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from dovetail.describe.markets import read_prices
 from torch import nn
 from typer.testing import CliRunner
 
@@ -27,7 +26,6 @@ from dovetail.vocabulary import (
     Cluster,
     Device,
     DovetailError,
-    Event,
     Kind,
     Node,
     Objective,
@@ -37,6 +35,7 @@ from dovetail.vocabulary import (
     Stop,
     Task,
     loads,
+    read_event,
 )
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
@@ -113,7 +112,7 @@ def altered_fence() -> None:
 
 def altered_row() -> None:
     with Store(Path("s"), write=True) as store:
-        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": "a"})])
+        store.add(events=[read_event("warned", at_seconds=0.0, data={"message": "a"})])
     with contextlib.closing(sqlite3.connect("s/store.sqlite")) as database, database:
         database.execute("UPDATE events SET attempt = 7")
     with Store(Path("s")) as store:
@@ -139,7 +138,7 @@ def locked() -> None:
     with Store(Path("s"), write=True) as store, contextlib.closing(sqlite3.connect("s/store.sqlite")) as other:
         other.execute("BEGIN IMMEDIATE")
         store._connection.execute(f"PRAGMA busy_timeout={int(database.LOCKED_SECONDS)}")  # milliseconds here
-        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": "a"})])
+        store.add(events=[read_event("warned", at_seconds=0.0, data={"message": "a"})])
 
 
 def foreign_pickle() -> None:
@@ -168,14 +167,6 @@ def best_of_nothing() -> None:
         one = task()
         store.add(tasks=[("w", one)], points=[Point(task=one.identity, name="loss", step=1, value=1.0, at_seconds=0.0)])
     open_result(Path("s")).best("accuracy")
-
-
-def prices_of(text: str) -> Callable[[], object]:
-    def call() -> object:
-        Path("prices.csv").write_text(text)
-        return read_prices(Path("prices.csv"), instances=["p2"])
-
-    return call
 
 
 ROWS: list[tuple[str, Callable[[], object], str]] = [
@@ -264,7 +255,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("a time in words", lambda: parse_seconds("soon"), "such as '2h', '1h30min' or '90s', got 'soon'"),
     ("a record that is no JSON", lambda: loads(Task, "{"), "Task must be read from a line of JSON"),
     ("a record with a field missing", lambda: loads(Stop, '{"step": 1}'), "Stop"),
-    ("an event of no kind", lambda: Event(kind="flew", at_seconds=0.0), "an event's kind must be one of "),
+    ("an event of no kind", lambda: read_event("flew", at_seconds=0.0), "an event's kind must be one of "),
     ("a processor of no kind", lambda: Kind(name="x", processor="tpu"), "must be 'cpu' or 'cuda', got 'tpu'"),
     (
         "a profile that takes no time",
@@ -306,11 +297,6 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("a key that is empty", short_key, "must hold 32 bytes, it holds 0."),
     ("a pickle that is not there", lambda: carried.fetch(Path(), "none"), "the pickled program 'none' must be in "),
     ("a metric that nobody reported", best_of_nothing, "some task must have reported 'accuracy'"),
-    (
-        "a price that is no number",
-        prices_of("date_utc,instance_type,region_zone,spot_usd_h,ondemand_usd_h\nd,p2,a,cheap,1\n"),
-        "a price must be a number of at least 0",
-    ),
     ("no workload in a file", lambda: load_workload("programs.py"), "must define a workload named 'workload'"),
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.metrics.progress import ENDED, Progress, fold
-from dovetail.planning import Trial
+from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task
 from dovetail.vocabulary.events import BatchDivided, E, OptionRejected, PlanMade, StepsDone, TrialMeasured
@@ -33,10 +33,10 @@ class Ledger:
         self.store = store
         self._now = now
         self._progress = fold(event for _, event in store.events())
-        self._profiles = {_key(profile): profile for profile in store.profiles()}
+        self._profiles = {trial_of(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
-        self._unfit: set[_Key] = set()
-        self._divided: dict[_Key, dict[str, Any]] = {}
+        self._unfit: set[Trial] = set()
+        self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self._touched: dict[str, None] = {}
         self._secrets = secrets_of_environment(os.environ)
@@ -117,7 +117,7 @@ class Ledger:
         self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
-        self._profiles |= {_key(profile): profile for profile in profiles}
+        self._profiles |= {trial_of(profile): profile for profile in profiles}
         self.measured += len(profiles)
         self.measured += self._reject(kept)  # what does not fit makes another set of options, too
 
@@ -134,17 +134,15 @@ class Ledger:
         count = 0
         for event in events:
             if isinstance(event, OptionRejected):
-                found, count = event.rejection, count + 1
-                (family,) = found.families
-                trial = Trial(family=family, technique=found.technique, kind=found.kind, count=found.count)
-                self._rejections[trial] = found
-                key = family, found.technique, found.kind, found.count
-                self._unfit.add(key)
-                self._divided.pop(key, None)  # what was offered of it last; more parts come with their own event
+                trial, count = trial_of(event.rejection), count + 1
+                self._rejections[trial] = event.rejection
+                self._unfit.add(trial)
+                self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
             elif isinstance(event, BatchDivided):
                 knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}
                 knobs |= {"recompute": True} if event.recompute else {}
-                self._divided[event.family, "resident", event.device_kind, event.count] = knobs
+                trial = Trial(technique=event.technique, family=event.family, kind=event.device_kind, count=event.count)
+                self._divided[trial] = knobs
         return count
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
@@ -160,10 +158,3 @@ class Ledger:
             because=because,
         )
         self.record([made])
-
-
-_Key = tuple[str, str, str, int]
-
-
-def _key(profile: Profile) -> _Key:
-    return profile.family, profile.technique, profile.kind, profile.count

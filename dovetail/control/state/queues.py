@@ -1,13 +1,14 @@
 """Which placement may start next, as devices fall free in another order than planned.
 
 Every device has its placements in planned order; one starts when it heads the queue of each of its devices, they
-are free, and its node has room: times drift, so what fitted side by side in the plan may not now. Work for each
-device is constant, so that a thousand of them cost nothing.
+are free, and its node has room (`planning/room`): times drift, so what fitted side by side in the plan may not now.
+Work for each device is constant, so that a thousand of them cost nothing.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 
+from dovetail.planning.room import Room
 from dovetail.vocabulary import Cluster, Option, Placement, Schedule
 
 
@@ -26,10 +27,7 @@ class Queues:
         for device in cluster.devices:
             self._on_node.setdefault(device.node, []).append(device.name)
         self._touched: set[str] = set()
-        self._free = {device.name for device in cluster.devices}
-        self._gone: set[str] = set()
-        self._host_bytes: Counter[str] = Counter()
-        self._cores: Counter[str] = Counter()
+        self.room = Room(cluster)
 
     def load(self, schedule: Schedule) -> None:
         """Follow this schedule from now on."""
@@ -56,55 +54,42 @@ class Queues:
 
     def leave(self, devices: Iterable[str]) -> None:
         """These devices are gone; what was planned for them waits for another plan."""
-        self._gone.update(devices)
-        self._free -= self._gone
+        self.room.withdraw(self.room.numbers(devices))
         self.load(Schedule(placements=()))
 
     def join(self, devices: Iterable[str]) -> None:
         """These devices, which were gone, are back, and free."""
-        devices = [device for device in devices if device in self._gone]
-        self._gone.difference_update(devices)
-        self._free.update(devices)
-        self._touched.update(devices)
+        back = self.room.restore(self.room.numbers(devices))
+        self._touched.update(self._cluster.devices[device].name for device in back)
 
     def occupy(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are busy, with an option or, for a trial, without one."""
-        self._free.difference_update(devices)
-        self._account(devices, option, 1)
+        self.room.occupy(option, self.room.numbers(devices))
 
     def release(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are free again."""
         devices = tuple(devices)
-        self._free.update(device for device in devices if device not in self._gone)
-        self._account(devices, option, -1)
+        self.room.give(option, self.room.numbers(devices))
         # Room on the node may let the head of any queue of that node start.
         self._touched.update(self._on_node[self._cluster.device(devices[0]).node])
 
     def fits(self, devices: Iterable[str], option: Option) -> bool:
         """Whether these devices are free and their node has room for an option."""
-        first = ""
-        for device in devices:
-            if device not in self._free:
-                return False
-            first = first or device
-        if not (option.host_bytes or option.cores):
-            return True
-        node = self._cluster.node(self._cluster.device(first).node)
-        fits = self._host_bytes[node.name] + option.host_bytes <= node.memory_bytes
-        return fits and self._cores[node.name] + option.cores <= node.cores
+        return self.room.fits(option, self.room.numbers(devices))
 
     def free(self, kind: str) -> list[str]:
         """The free devices of a kind."""
-        return [device.name for device in self._cluster.of_kind(kind) if device.name in self._free]
+        return [self._cluster.devices[device].name for device in self.room.free(kind)]
 
     def idles(self) -> bool:
         """Whether some device has nothing to do."""
-        return bool(self._free)
+        return any(self.room.idle.values())
 
     def idle_and_behind(self) -> bool:
         """Whether some device has nothing left to do while placements wait elsewhere."""
-        waiting = any(self._queues.values())
-        return waiting and any(not self._queues[device] for device in self._free)
+        if self.empty():
+            return False
+        return self.idles() and any(not self._queues[device] for kind in self.room.idle for device in self.free(kind))
 
     def empty(self) -> bool:
         """Whether nothing waits."""
@@ -114,9 +99,3 @@ class Queues:
         if any(self._queues[device][0] is not placement for device in placement.devices):
             return False
         return self.fits(placement.devices, placement.option)
-
-    def _account(self, devices: Iterable[str], option: Option | None, sign: int) -> None:
-        if option is not None:
-            node = self._cluster.device(next(iter(devices))).node
-            self._host_bytes[node] += sign * option.host_bytes
-            self._cores[node] += sign * option.cores

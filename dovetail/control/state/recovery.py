@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dovetail.control.state.ledger import Ledger
 from dovetail.engines import Order
 from dovetail.metrics.progress import GANG_LOSSES
-from dovetail.planning.options.ladder import in_words, next_rung
+from dovetail.planning.techniques import spec_of
+from dovetail.planning.techniques.resident import in_words
 from dovetail.vocabulary import Event, Rejection
 from dovetail.vocabulary.events import AttemptLost, BatchDivided, OptionRejected, TaskFailed, Warned
 
@@ -134,10 +135,11 @@ class Recovery:
 
     def _next_rung(self, event: TaskFailed, order: Order) -> list[Event]:
         """That the same batches are offered in another way, with less held at once, where that may help."""
-        if order.technique != "resident":
+        ladder = spec_of(order.technique).ladder
+        if ladder is None:
             return []
         refused = event.cause == "refused"
-        knobs = next_rung(order.knobs, exact=self._exact, refused=refused, smallest=event.smallest)
+        knobs = ladder.next_rung(order.knobs, exact=self._exact, refused=refused, smallest=event.smallest)
         if knobs is None:
             return []
         divided = BatchDivided(
@@ -145,6 +147,7 @@ class Recovery:
             attempt=event.attempt,
             at_seconds=event.at_seconds,
             family=self._family(event.task, order),
+            technique=order.technique,
             device_kind=self._kind_of(order.devices[0]),
             count=len(order.devices),
             microbatches=knobs.get("microbatches", 1),
@@ -167,9 +170,15 @@ class Recovery:
         family = self._family(event.task, order)
         if not family:
             return []
+        if len(order.members) > 1:
+            found = [self._family(member.task.identity, order) for member in order.members]
+            families, knobs = tuple(found), {**order.knobs, "members": len(found)}
+        else:
+            families, knobs = (family,) * int(order.knobs.get("members", 1)), dict(order.knobs)
         rejection = Rejection(
-            families=(family,),
+            families=families,
             technique=order.technique,
+            knobs=knobs,
             kind=self._kind_of(order.devices[0]),
             count=len(order.devices),
             reason=reason,
@@ -187,6 +196,6 @@ class Recovery:
 
 def _how(order: Order) -> str:
     """On which rung an order was, in words; empty for the first."""
-    resident = order.technique == "resident"
-    lower = resident and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
+    has_rungs = spec_of(order.technique).ladder is not None
+    lower = has_rungs and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
     return f", {in_words(order.knobs)}" if lower else ""

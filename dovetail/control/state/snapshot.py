@@ -3,10 +3,12 @@
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from dovetail.planning import Problem, derive_options
-from dovetail.vocabulary import RANKED, Cluster, Entity, Family, Member, Option, Placement, Profile, Rejection
+from dovetail.planning import Problem, derive_options, spec_of
+from dovetail.vocabulary import Cluster, Entity, Family, Member, Option, Placement, Profile, Rejection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,18 +32,19 @@ def snapshot(
     cluster: Cluster,
     running: tuple[Placement, ...] = (),
     rejected: Iterable[Rejection] = (),
-    more: Iterable[Option] = (),
+    divided: Iterable[tuple[Profile, Mapping[str, Any]]] = (),
     objective: str = "makespan",
 ) -> Problem:
-    """The problem of placing these tasks next to what runs. `rejected` are the options that trials found not to fit,
-    and `more` are options besides those that profiles give.
+    """The problem of placing these tasks next to what runs. `rejected` are the options that were found not to fit, and
+    `divided` profiles of what ran out of memory, with the knobs of the lower rung to offer them on.
 
     A task that has begun on n CPU threads keeps n, because its rounding depends on them (law 1); such tasks are
     a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
     Those that are to run alone are families of their own, too, which no gang has among its own.
     """
-    offered, rejections = derive_options(profiles, cluster, gangs=True)
-    offers = Offers([*offered, *more], rejections)
+    waiting, rejected = tuple(waiting), tuple(rejected)
+    counts = Counter(one.family for one in waiting)
+    offers = Offers(*derive_options(profiles, cluster, members=counts, divided=divided, rejected=rejected))
     families: dict[tuple[str, int], list[Member]] = {}
     alone: dict[tuple[str, int], list[Member]] = {}
     for one in waiting:
@@ -158,7 +161,7 @@ def without(problem: Problem, tasks: Mapping[str, str]) -> Problem:
 
 def _threads(option: Option) -> int:
     """How many of a CPU's cores each process of an option has."""
-    return 1 if option.technique in RANKED else option.count
+    return spec_of(option.technique).threads(option.count)
 
 
 def _name(family: str, count: int) -> str:

@@ -6,6 +6,7 @@ Shared by the loop and by its way of deciding; the loop alone writes to it.
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,12 +18,9 @@ from dovetail.control.state.recovery import Recovery
 from dovetail.control.state.snapshot import Offers, Waiting, snapshot
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
-from dovetail.planning import Problem, derive_options
-from dovetail.planning.fitting import misfit
-from dovetail.planning.techniques.resident import leaner
+from dovetail.planning import Problem, derive_options, spec_of
 from dovetail.store import Store
 from dovetail.vocabulary import (
-    ROUNDED,
     Cluster,
     DovetailError,
     FrozenDict,
@@ -93,7 +91,7 @@ class State:
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
         self.has_cpus = "cpu" in self._processors.values()
         self._offers, self._given = offers, offers is not None
-        self._measured = -1
+        self._measured: tuple[object, ...] = ()
         self._unended: set[str] = set()
         self._known: dict[str, Progress] = {}
         self._seen = 0
@@ -166,7 +164,7 @@ class State:
 
     def _set_cluster(self, gone: set[str]) -> None:
         self._gone, self.cluster = gone, self._whole.without(gone)
-        self._measured = -1
+        self._measured = ()
 
     @property
     def is_whole(self) -> bool:
@@ -175,10 +173,16 @@ class State:
 
     def offers(self) -> Offers:
         """The options of everything measured so far, or those that were given."""
-        if not self._given and self._measured != self.ledger.measured:
-            self._measured = self.ledger.measured
-            offered, rejections = derive_options(self._profiles(), self.cluster, gangs=True)
-            self._offers = Offers([*offered, *self._divided()], rejections)
+        if not self._given and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
+            self._measured = basis
+            offered, rejections = derive_options(
+                self._profiles(),
+                self.cluster,
+                members=self._sizes(),
+                divided=self._divided(),
+                rejected=self.ledger.rejections().values(),
+            )
+            self._offers = Offers(offered, rejections)
         assert self._offers is not None
         return self._offers
 
@@ -208,27 +212,26 @@ class State:
             cluster=self.cluster,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self.ledger.rejections().values(),
-            more=self._divided(),
+            divided=self._divided(),
             objective=self._objective(),
         )
 
-    def _divided(self) -> list[Option]:
-        """The options on lower rungs that came of running out of memory, where the settings allow them."""
-        present = {kind.name: kind for kind, count in self.cluster.counts() if count}
-        offered = [
-            leaner(profile, kind=present[profile.kind], knobs=knobs)
-            for profile, knobs in self.ledger.divided()
-            if profile.kind in present and self.may("resident", knobs)
-        ]
-        return [option for option in offered if misfit(option, self.cluster) is None]
+    def _sizes(self) -> dict[str, int]:
+        """How many tasks each family has, rounded up to a power of two: rounds need no exact number, and what they
+        choose among should not change with every task that ends."""
+        counts = Counter(one.fingerprint.family for one in self._known.values() if one.fingerprint)
+        return {family: 1 << (count - 1).bit_length() for family, count in sorted(counts.items())}
+
+    def _divided(self) -> list[tuple[Profile, dict[str, Any]]]:
+        """What ran out of memory, with the knobs of the lower rung to offer it on, where the settings allow them."""
+        return [(profile, knobs) for profile, knobs in self.ledger.divided() if self.may(profile.technique, knobs)]
 
     def _profiles(self) -> list[Profile]:
         return [each for each in self.ledger.profiles() if self.may(each.technique, each.knobs)]
 
     def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
         """Whether the settings allow a technique with these knobs."""
-        in_parts = technique == "resident" and knobs.get("microbatches", 1) > 1
-        return not (self.settings.exact and (technique in ROUNDED or in_parts))
+        return not (self.settings.exact and spec_of(technique).rounds(knobs))
 
     def target(self, task: str) -> tuple[int, bool]:
         """To which step a task goes next, and whether that is its end."""

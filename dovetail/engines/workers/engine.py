@@ -18,7 +18,8 @@ from typing import Any
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.workers.base import Worker, threads_of
 from dovetail.engines.workers.under_way import UnderWay
-from dovetail.vocabulary import RANKED, Cluster, DovetailError, Event, read_event, to_json
+from dovetail.planning.techniques import spec_of
+from dovetail.vocabulary import Cluster, DovetailError, Event, read_event, to_json
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
@@ -102,7 +103,7 @@ class WorkerEngine(Engine):
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
-        ranked = order.technique in RANKED
+        ranked = spec_of(order.technique).ranked
         shares = [(device,) for device in order.devices] if ranked else [order.devices]
         running = self._running[order.name] = UnderWay(order=order, workers=[])
         workers = running.workers

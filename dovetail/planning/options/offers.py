@@ -1,32 +1,34 @@
-"""From profiles to options: what each technique offers, less what does not fit and what is dominated."""
+"""The one route from profiles to options: what each technique offers, less what does not fit and what is dominated.
+
+Names no technique: each is asked through its descriptor.
+"""
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from dovetail.planning.fitting import misfit
 from dovetail.planning.options.dominance import undominated
-from dovetail.planning.options.gangs import fused, interleaved, read_together
-from dovetail.planning.options.pipelines import pipelined
-from dovetail.planning.options.spilling import spilled
-from dovetail.planning.options.trials import trial_of
-from dovetail.planning.options.untried import untried
-from dovetail.planning.techniques import PREDICTORS, spill
-from dovetail.vocabulary import Cluster, Option, Profile, Rejection
-
-_GANGED = ("fuse", "interleave", "together")
+from dovetail.planning.techniques import Evidence, spec_of, techniques, trial_of
+from dovetail.vocabulary import Cluster, FrozenDict, Option, Profile, Rejection
 
 
 def derive_options(
-    profiles: Iterable[Profile], cluster: Cluster, *, gangs: bool = False, imagined: Collection[str] = ()
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    *,
+    members: Mapping[str, int] = FrozenDict(),
+    divided: Iterable[tuple[Profile, Mapping[str, Any]]] = (),
+    rejected: Iterable[Rejection] = (),
+    imagined: Collection[str] = (),
 ) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
     """The options that fit this cluster, less the dominated ones; and why the others do not fit.
 
-    Offered are what was measured, and what is predicted from a profile with layers: spilling on an accelerator whose
-    memory, or a part of it, does not hold the model; and pipelines of steps with several microbatches, where they
-    should be clearly faster than what was measured on as many devices. With `gangs`, also interleaving several models
-    on one where that beats one after another, and those that read the same batches together; without, there are none,
-    because planner 'list' places one task at a time and a bound should not count on what it cannot do.
-    On `imagined` kinds, where nothing can be tried, replicating and sharding are predicted too.
+    Offered are what was measured, and what techniques predict from that. Gangs are offered of families with `members`,
+    at most as many as there are tasks. `divided` are profiles that ran out of memory, with the knobs of the lower rung
+    on which they are offered now; what was `rejected` when it was tried is not offered again. On `imagined` kinds,
+    where nothing can be tried, more is predicted.
 
     Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
     have were measured elsewhere; they are neither options nor rejections here.
@@ -40,26 +42,65 @@ def derive_options(
     ([('small',)], [('large',)])
     """
     present = {kind.name for kind, count in cluster.counts() if count}
-    known = [each for each in profiles if each.kind in present and (gangs or each.technique not in _GANGED)]
+    known = [each for each in profiles if each.kind in present and each.technique in techniques()]
     latest = tuple({(trial_of(each), each.knobs): each for each in known}.values())
-    offered: list[Option | Rejection] = [_measured(profile, cluster) for profile in latest]
-    offered += spilled(latest, cluster)
-    offered += pipelined(latest, cluster)
-    offered += untried(latest, cluster, imagined)
-    judged = [each if isinstance(each, Rejection) else misfit(each, cluster) or each for each in offered]
-    fitting = [each for each in judged if isinstance(each, Option)]
-    if gangs:
-        # One whose whole batches do not fit alone has no room for others.
-        whole = tuple(each for each in latest if each.technique != "resident" or not each.knobs)
-        fitting += interleaved(whole, cluster, fitting)
-        fitting += fused(whole, cluster, fitting)
-        fitting += read_together(whole, cluster)
-    return tuple(undominated(fitting)), tuple(each for each in judged if isinstance(each, Rejection))
+    evidence = Evidence(cluster=cluster, profiles=latest, members=members, imagined=frozenset(imagined))
+    alone = _judged(_offered(evidence, gangs=False), evidence, rejected)
+    alone += [each for each in _rungs(divided, cluster, present) if isinstance(each, Option)]
+    fitting = [each for each in alone if isinstance(each, Option)]
+    ganged = dataclasses.replace(evidence, alone=tuple(fitting))
+    fitting += [each for each in _judged(_offered(ganged, gangs=True), evidence, rejected) if isinstance(each, Option)]
+    return tuple(undominated(fitting)), tuple(each for each in alone if isinstance(each, Rejection))
 
 
-def _measured(profile: Profile, cluster: Cluster) -> Option:
-    kind = cluster.kind(profile.kind)
-    option = PREDICTORS[profile.technique](profile, kind=kind)
-    if profile.technique not in ("spill", "interleave") or kind.processor == "cpu":
-        return option
-    return dataclasses.replace(option, cores=spill.Room.of(cluster, kind=kind).cores)  # the host updates with them
+def _offered(evidence: Evidence, *, gangs: bool) -> Iterable[Option | Rejection]:
+    """What was measured of techniques that train gangs, or of the others, then what they predict."""
+    for profile in evidence.profiles:
+        if (spec := spec_of(profile.technique)).is_gang == gangs:
+            yield spec.option(profile, evidence.cluster)
+    for spec in techniques().values():
+        if spec.is_gang == gangs:
+            yield from spec.offers(evidence)
+
+
+def _judged(
+    offered: Iterable[Option | Rejection], evidence: Evidence, rejected: Iterable[Rejection]
+) -> list[Option | Rejection]:
+    """Each option, or why it does not fit; without those that have too many members, or were rejected before."""
+    by_place: dict[tuple[str, str, int], list[Rejection]] = {}
+    for each in rejected:
+        by_place.setdefault((each.technique, each.kind, each.count), []).append(each)
+    return [
+        each if isinstance(each, Rejection) else misfit(each, evidence.cluster) or each
+        for each in offered
+        if isinstance(each, Rejection)
+        or (
+            _has_members(each, evidence)
+            and not any(_says_no(no, each) for no in by_place.get((each.technique, each.kind, each.count), ()))
+        )
+    ]
+
+
+def _has_members(option: Option, evidence: Evidence) -> bool:
+    if len(option.families) == 1:
+        return True
+    return all(count <= evidence.members.get(family, 0) for family, count in Counter(option.families).items())
+
+
+def _says_no(rejection: Rejection, option: Option) -> bool:
+    """Whether an option was tried with these very knobs and rejected: a gang also where a smaller one of the same
+    families was. A single task's that was measured since, fits."""
+    tried = {name: value for name, value in rejection.knobs.items() if name != "members"}
+    if set(rejection.families) != set(option.families) or len(rejection.families) > len(option.families):
+        return False
+    return option.knobs == tried and (len(option.families) > 1 or not option.measured)
+
+
+def _rungs(
+    divided: Iterable[tuple[Profile, Mapping[str, Any]]], cluster: Cluster, present: Collection[str]
+) -> Iterable[Option | Rejection]:
+    for profile, knobs in divided:
+        ladder = spec_of(profile.technique).ladder
+        if ladder is not None and profile.kind in present:
+            option = ladder.option(profile, kind=cluster.kind(profile.kind), knobs=knobs)
+            yield misfit(option, cluster) or option

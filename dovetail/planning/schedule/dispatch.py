@@ -12,7 +12,7 @@ import dataclasses
 import heapq
 from collections.abc import Sequence
 
-from dovetail.planning.schedule.capacity import Capacity
+from dovetail.planning.room import RoomForOptions
 from dovetail.vocabulary import Cluster, Member, Option, Placement
 
 # Sums of floats that should equal the target may miss it by a few units in the last place.
@@ -96,7 +96,7 @@ class _Dispatch:
         limit_seconds: float,
     ) -> None:
         self._queues, self._lanes, self._limit, self._now = queues, lanes, limit_seconds, 0.0
-        self._capacity = Capacity(cluster, options=[lane.option for lane in lanes])
+        self._room = RoomForOptions(cluster, options=[lane.option for lane in lanes])
         self._begun = [bytearray(len(queue.members)) for queue in queues]
         self._left = sum(len(queue.members) for queue in queues)
         self._heads, self._pointers = [0] * len(queues), [0] * len(lanes)
@@ -105,7 +105,7 @@ class _Dispatch:
         # Ends to come: when, a number that settles ties, what ends, and where.
         self._ends: list[tuple[float, int, Option, tuple[int, ...]]] = []
         for number, placement in enumerate(running):
-            devices = self._capacity.occupy(placement)
+            devices = self._room.occupy(placement)
             self._ends.append((placement.end_seconds, number - len(running), placement.option, devices))
         heapq.heapify(self._ends)
         # One heap a kind, so that a kind without a free device costs nothing.
@@ -128,7 +128,7 @@ class _Dispatch:
                 return None
 
     def _start_what_fits(self) -> None:
-        idle = self._capacity.idle
+        idle = self._room.idle
         while ready := [heap for kind, heap in self._awake.items() if heap and idle[kind] > 0]:
             # Lists compare by their first items, here the lane that should go first of each kind.
             entry = heapq.heappop(min(ready))
@@ -136,14 +136,14 @@ class _Dispatch:
             if self._advance(number) != entry[2]:
                 self._wake(number)
                 continue
-            node = self._capacity.find(number)
+            node = self._room.find(number)
             if node is not None:
                 self._start(number, node)
                 self._wake(number)
 
     def _start(self, number: int, node: int) -> None:
         lane, position = self._lanes[number], self._pointers[number]
-        devices = self._capacity.take(number, node=node)
+        devices = self._room.take(number, node=node)
         self._begun[lane.queue][position] = 1
         self._left -= 1
         end_seconds = self._now + lane.seconds[position]
@@ -153,7 +153,7 @@ class _Dispatch:
     def _end_what_is_over(self) -> None:
         while self._ends and self._ends[0][0] <= self._now:
             _, _, option, devices = heapq.heappop(self._ends)
-            for number in self._capacity.give(option, devices=devices):
+            for number in self._room.give(option, devices=devices):
                 self._wake(number)
 
     def _advance(self, number: int) -> int:

@@ -2,15 +2,13 @@
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 
-from dovetail.planning.options import Trial
 from dovetail.planning.problem import Problem
 from dovetail.planning.schedule.bound import lower_bound
 from dovetail.planning.schedule.effort import plan_at_once
-from dovetail.planning.techniques import fuse
-from dovetail.vocabulary import RANKED, Option
+from dovetail.planning.techniques import Trial, spec_of
+from dovetail.vocabulary import Option
 
 # Predictions are about this good, so a smaller gain would not be seen.
 WORTH = 0.05
@@ -24,9 +22,9 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
     """Which of these trials could end the tasks of a problem sooner by more than `WORTH`, and together take no longer
     than `budget_seconds`: those first that could save most for what they take.
 
-    A family's first trial on a kind always could, on as few devices as it may have. More devices at best divide its
-    time by their number, and fusing at best takes no longer than one task alone, so where even that makes no shorter
-    plan, or saves less than the trials take, measuring how far from it they are buys nothing.
+    A family's first trial on a kind always could, on as few devices as it may have. Of others each technique says what
+    they could show at best, so where even that makes no shorter plan, or saves less than the trials take, measuring how
+    far from it they are buys nothing.
 
     >>> from dovetail.vocabulary import Cluster, Family, Kind, Member
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -47,12 +45,13 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
             first[trial.family, trial.technique, trial.kind] = trial
     if first or not missing:
         return tuple(trial for trial in missing if trial in first.values())
-    tasks = Counter({family.name.partition("@")[0]: len(family.members) for family in problem.families})
     problem = dataclasses.replace(problem.without_deadlines(), objective="makespan")
     found, now_seconds = list[tuple[float, float, list[Trial]]](), _makespan_seconds(problem)
-    for technique in dict.fromkeys(trial.technique for trial in missing):
-        mine = [trial for trial in missing if trial.technique == technique]
-        ideal = tuple(_ideal(known[trial.family, trial.kind], trial, tasks[trial.family]) for trial in mine)
+    for sort in dict.fromkeys(map(_sort, missing)):
+        mine = [trial for trial in missing if _sort(trial) == sort]
+        ideal = tuple(
+            spec_of(trial.technique).ideal(known[trial.family, trial.kind], trial, problem.options) for trial in mine
+        )
         hoped = dataclasses.replace(problem, options=(*problem.options, *ideal))
         takes_seconds = _takes_seconds(ideal) / len(problem.cluster.devices)
         least_seconds = max(WORTH * now_seconds, takes_seconds)
@@ -77,7 +76,7 @@ def _makespan_seconds(problem: Problem) -> float:
 
 def _takes_seconds(ideal: Sequence[Option]) -> float:
     """The device seconds of these trials, and of the processes that they need."""
-    wide = {option.count for option in ideal if option.count > 1 and option.technique not in RANKED}
+    wide = {option.count for option in ideal if option.count > 1 and not spec_of(option.technique).ranked}
     return WORKER_SECONDS * sum(wide) + sum((TRIAL_SECONDS + option.start_seconds) * option.count for option in ideal)
 
 
@@ -86,16 +85,6 @@ def _device_seconds(option: Option | None) -> float:
     return option.count * option.step_seconds[0] if option is not None else math.inf
 
 
-def _ideal(option: Option, trial: Trial, tasks: int) -> Option:
-    """The best that a trial could show for a family of so many tasks."""
-    (seconds,) = option.step_seconds
-    share = option.count / trial.count
-    gang = max(1, min(fuse.TRIED, tasks)) if trial.technique == "fuse" else 1
-    return dataclasses.replace(
-        option,
-        families=option.families * gang,
-        technique=trial.technique,
-        count=trial.count,
-        step_seconds=(seconds * share,) * gang,
-        cores=0,
-    )
+def _sort(trial: Trial) -> tuple[str, tuple[str, ...]]:
+    """What trials are judged together: those of a technique with the same choices to make, of all families."""
+    return trial.technique, tuple(sorted(trial.knobs))

@@ -1,40 +1,90 @@
-"""From what was measured to what planners choose between: one predictor for each technique.
-
-A predictor turns a `Profile` of its technique into the `Option` that was measured; `spill.predict` also gives options
-that nobody measured. It knows the technique's arithmetic and nothing of which options a cluster can hold:
-`planning/options` asks that.
+"""One descriptor a technique: `TECHNIQUES` lists them all, and what is installed under the entry point group
+`dovetail.techniques` joins them. CONTRIBUTING.md says how to add one.
 """
 
-from typing import Protocol
+import functools
+from collections.abc import Mapping
 
 from dovetail.planning.techniques import fuse, interleave, pipeline, replicate, resident, shard, spill, together
-from dovetail.vocabulary import Kind, Option, Profile
+from dovetail.planning.techniques.base import Evidence, Ladder, TechniqueSpec, Trial
+from dovetail.vocabulary import DovetailError, Profile, Rejection
 
-
-class Predictor(Protocol):
-    """What every file of this folder offers as `option`. Pure: planners call it as often as they like.
-
-    >>> from dovetail.vocabulary import Kind, Profile
-    >>> predict: Predictor = PREDICTORS["resident"]
-    >>> profile = Profile(family="f", kind="cpu", count=2, step_seconds=0.5, peak_bytes=0)
-    >>> predict(profile, kind=Kind(name="cpu", processor="cpu")).count
-    2
-    """
-
-    def __call__(self, profile: Profile, *, kind: Kind) -> Option:
-        """The option that this profile, measured on `kind`, stands for."""
-        ...
-
-
-PREDICTORS: dict[str, Predictor] = {
-    "fuse": fuse.option,
-    "pipeline": pipeline.option,
-    "replicate": replicate.option,
-    "shard": shard.option,
-    "resident": resident.option,
-    "spill": spill.option,
-    "interleave": interleave.option,
-    "together": together.option,
+#: The techniques that come along, in the order in which they are tried.
+TECHNIQUES: dict[str, TechniqueSpec] = {
+    "resident": resident.SPEC,
+    "replicate": replicate.SPEC,
+    "shard": shard.SPEC,
+    "spill": spill.SPEC,
+    "pipeline": pipeline.SPEC,
+    "fuse": fuse.SPEC,
+    "interleave": interleave.SPEC,
+    "together": together.SPEC,
 }
 
-__all__ = ["PREDICTORS", "Predictor"]
+GROUP = "dovetail.techniques"
+"""The entry point group of installed techniques: each entry names a `TechniqueSpec`."""
+
+
+@functools.cache
+def techniques() -> Mapping[str, TechniqueSpec]:
+    """All techniques there are by name: those that come along, then installed ones. Every process of an installation
+    finds the same, workers included.
+
+    >>> list(techniques())[:2]
+    ['resident', 'replicate']
+    """
+    # It loads half of the standard library's mail reader, which `dovetail --help` should not.
+    from importlib.metadata import entry_points
+
+    found = dict(TECHNIQUES)
+    for entry in entry_points(group=GROUP):
+        spec = entry.load()
+        if not isinstance(spec, TechniqueSpec) or spec.name != entry.name or entry.name in TECHNIQUES:
+            raise DovetailError(
+                f"an entry point of {GROUP!r} must name a TechniqueSpec with the entry's own, new name; "
+                f"{entry.name} = {entry.value!r} does not. Correct it, or uninstall what it came with."
+            )
+        found[entry.name] = spec
+    return found
+
+
+def spec_of(technique: str) -> TechniqueSpec:
+    """The descriptor of the technique of that name.
+
+    >>> spec_of("pipeline").ranked
+    True
+    """
+    if technique not in techniques():
+        raise DovetailError(
+            f"a technique must be one of {sorted(techniques())}, got {technique!r}. Install what it came with."
+        )
+    return techniques()[technique]
+
+
+def trial_of(found: Profile | Rejection) -> Trial:
+    """The trial that a profile or a rejection answers.
+
+    >>> trial_of(Profile(family="f", kind="cpu", count=2, step_seconds=1.0, peak_bytes=0, knobs={"recompute": True}))
+    Trial(family='f', technique='resident', kind='cpu', count=2, knobs={})
+    """
+    names = techniques()[found.technique].trial_knobs if found.technique in techniques() else ()
+    return Trial(
+        family=found.family if isinstance(found, Profile) else found.families[0],
+        technique=found.technique,
+        kind=found.kind,
+        count=found.count,
+        knobs={name: found.knobs[name] for name in names if name in found.knobs},
+    )
+
+
+__all__ = [
+    "GROUP",
+    "TECHNIQUES",
+    "Evidence",
+    "Ladder",
+    "TechniqueSpec",
+    "Trial",
+    "spec_of",
+    "techniques",
+    "trial_of",
+]

@@ -1,26 +1,36 @@
 """What a fused gang takes: K tasks of one family in step with each other on one device.
 
 The model, stated: beyond what launching its operations takes, which all members share, each member adds the same
-seconds and the same bytes. So both are lines in K, through what one task takes alone and what a measured gang took:
+seconds and the same bytes. So both are lines in K. Where gangs of two sizes were measured, the line goes through them
+(the two nearest to K where there are more). Where only one was, of m members in s_m seconds,
 
     seconds(K) = s_m + (K − m) · max((s_m − s_1) / (m − 1), traffic)  for K > m     bytes(K) likewise, without traffic
 
-where m is the size of the gang that was measured, s_m its step and s_1 that of one task alone. `traffic` is what the
-updates of one more member move (parameters, gradients and optimizer state, once each way) at the memory rate of the
-kind: a small gang can take no longer than one task, and without that bound a large one would be free. Below m the
-slope is `traffic` alone: s_1 is of a program that is not fused, and what fusing itself takes does not shrink with the
-gang (on a CPU two of a family took 11.6 ms where four took 18.0 and one alone 4.9; the line would have said 9.2). A
-frozen base that all share is in the bytes of one task and not in the slope, so it is counted once without anybody
-saying so.
+with s_1 the step of one task alone. `traffic` is what the updates of one more member move (parameters, gradients and
+optimizer state, once each way) at the memory rate of the kind: a small gang can take no longer than one task, and
+without that bound a large one would be free. Below m the slope is `traffic` alone: s_1 is of a program that is not
+fused, and what fusing itself takes does not shrink with the gang (on a CPU two of a family took 11.6 ms where four took
+18.0 and one alone 4.9; the line would have said 9.2). A frozen base that all share is in the bytes of one task and not
+in the slope, so it is counted once without anybody saying so.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
+from dovetail.planning.fitting import misfit
 from dovetail.planning.techniques import resident
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, gang_sizes, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile
 
-# So many of a family are fused in a trial.
-TRIED = 4
+# So many of a family are fused in its first trial, and at most so many at all.
+TRIED, _MOST = 4, 64
+# Steps on a CPU are tried fused only where they are shorter than this: fusing saves the time between operations.
+_SHORT_SECONDS = 0.005
+# A second size is tried where it is so much larger than the first: otherwise the line is known well enough.
+_LARGER = 1.5
+# Compiling halves a step at best (GPT-2s on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with.
+_COMPILED_SHARE, _COMPILE_SECONDS = 0.5, 30.0
 # Bytes a second of a memory that nobody measured: one channel of a host, and a small device.
 _UNKNOWN = {"cpu": 10e9, "cuda": 300e9}
 
@@ -33,7 +43,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
     >>> option(profile, kind=Kind(name="h200", processor="cuda")).step_seconds
     (0.002, 0.002, 0.002, 0.002)
     """
-    members = int(profile.knobs.get("members", TRIED))
+    members = _size(profile)
     one = resident.option(dataclasses.replace(profile, evaluate_seconds=0.0), kind=kind)
     evaluating = resident.option(profile, kind=kind)
     # Members are evaluated one after another, while the others wait.
@@ -50,33 +60,146 @@ def option(profile: Profile, *, kind: Kind) -> Option:
     )
 
 
-def predict(measured: Profile, *, alone: Profile, kind: Kind, members: int) -> Option:
-    """A gang of another size, from a measured one and one task alone on the same device.
+def predict(measured: Sequence[Profile], *, alone: Profile, kind: Kind, members: int) -> Option:
+    """A gang of another size, from measured ones and one task alone on the same device.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> alone = Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=100 << 20)
-    >>> four = Profile(family="f", kind="cpu", count=1, step_seconds=0.016, peak_bytes=130 << 20, technique="fuse",
-    ...                knobs={"members": 4})
-    >>> ten = predict(four, alone=alone, kind=cpu, members=10)
+    >>> four, eight = (Profile(family="f", kind="cpu", count=1, step_seconds=seconds, peak_bytes=size << 20,
+    ...                        technique="fuse", knobs={"members": members})
+    ...                for members, seconds, size in [(4, 0.016, 130), (8, 0.018, 170)])
+    >>> ten = predict([four], alone=alone, kind=cpu, members=10)
     >>> len(ten.families), round(ten.step_seconds[0], 6), ten.host_bytes >> 20, ten.measured
     (10, 0.028, 190, False)
+    >>> [round(predict([four, eight], alone=alone, kind=cpu, members=size).step_seconds[0], 6) for size in (2, 6, 10)]
+    [0.015, 0.017, 0.019]
     """
-    size = int(measured.knobs.get("members", TRIED))
-    more = members - size
-    seconds = measured.step_seconds + more * _slope_seconds(measured, alone, kind, size, grows=more > 0)
-    each_bytes = max(0, measured.peak_bytes - alone.peak_bytes) // max(1, size - 1)
+    nearest, each_seconds, each_bytes = _line(measured, alone, kind, members)
+    more = members - _size(nearest)
     sized = dataclasses.replace(
-        measured,
-        # A smaller gang takes no less than one task alone, nor than nothing.
-        step_seconds=max(seconds, alone.step_seconds / size),
-        peak_bytes=max(measured.peak_bytes + more * each_bytes, alone.peak_bytes),
-        knobs={**measured.knobs, "members": members},
+        nearest,
+        # A smaller gang takes no less than its share of one task alone, nor than nothing.
+        step_seconds=max(nearest.step_seconds + more * each_seconds, alone.step_seconds / _size(nearest)),
+        peak_bytes=max(nearest.peak_bytes + more * each_bytes, alone.peak_bytes),
+        knobs={**nearest.knobs, "members": members},
     )
     return dataclasses.replace(option(sized, kind=kind), measured=False)
 
 
-def _slope_seconds(measured: Profile, alone: Profile, kind: Kind, size: int, *, grows: bool) -> float:
-    traffic = 2 * (2 * measured.parameter_bytes + measured.optimizer_bytes)
-    rate = kind.memory_bytes_per_second or _UNKNOWN[kind.processor]
-    line = (measured.step_seconds - alone.step_seconds) / max(1, size - 1) if grows else 0.0
-    return max(line, traffic / rate)
+def _line(measured: Sequence[Profile], alone: Profile, kind: Kind, members: int) -> tuple[Profile, float, int]:
+    """The measured gang to start from, and the seconds and bytes that each further member adds to it."""
+    gangs = sorted(measured, key=_size)
+    nearest = min(gangs, key=lambda gang: abs(_size(gang) - members))
+    grows = members > _size(nearest)
+    traffic = 2 * (2 * nearest.parameter_bytes + nearest.optimizer_bytes)
+    least_seconds = traffic / (kind.memory_bytes_per_second or _UNKNOWN[kind.processor])
+    if len(gangs) > 1:
+        small, large = _around(gangs, members)
+        between = _size(large) - _size(small)
+        seconds = (large.step_seconds - small.step_seconds) / between
+        each_bytes = max(0, large.peak_bytes - small.peak_bytes) // between
+        return nearest, max(seconds, least_seconds if members > _size(large) else 0.0), each_bytes
+    others = max(1, _size(nearest) - 1)
+    seconds = (nearest.step_seconds - alone.step_seconds) / others if grows else 0.0
+    return nearest, max(seconds, least_seconds), max(0, nearest.peak_bytes - alone.peak_bytes) // others
+
+
+def _around(gangs: Sequence[Profile], members: int) -> tuple[Profile, Profile]:
+    """The two measured gangs between which a size lies, or the two nearest on its side."""
+    pairs = list(itertools.pairwise(gangs))
+    return next((pair for pair in pairs if members <= _size(pair[1])), pairs[-1])
+
+
+def _size(profile: Profile) -> int:
+    return int(profile.knobs.get("members", TRIED))
+
+
+def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
+    """Of a family with several tasks, once one was measured alone: a small gang; then, where there are clearly more
+    tasks, a gang of as many as fit, so that other sizes are predicted from two; and on an accelerator a compiled one.
+    Whether a family can be fused at all only the first trial can say."""
+    alone = _alone(evidence, family, kind.name, 1)
+    count = evidence.members.get(family, 1)
+    is_short = alone is not None and (kind.processor != "cpu" or alone.step_seconds < _SHORT_SECONDS)
+    if alone is None or count < 2 or not is_short or evidence.is_too_large(family, kind.name):
+        return
+    known = evidence.of(family=family, kind=kind.name, technique="fuse", count=1)
+    plain = [each for each in known if each.knobs.get("compile") != "full"]
+    if not plain:
+        if not any((each.family, each.technique, each.kind) == (family, "fuse", kind.name) for each in evidence.failed):
+            yield _trial(family, kind, members=min(TRIED, count))
+        return
+    largest = max(map(_size, plain))
+    fitting = [
+        size
+        for size in gang_sizes(count, most=_MOST)
+        if size >= _LARGER * largest
+        and misfit(predict(plain, alone=alone, kind=kind, members=size), evidence.cluster) is None
+    ]
+    if fitting:
+        yield _trial(family, kind, members=max(fitting))
+    if kind.processor == "cuda" and len(plain) == len(known):
+        yield _trial(family, kind, members=largest, compile="full")
+
+
+def _trial(family: str, kind: Kind, **knobs: object) -> Trial:
+    return Trial(family=family, technique="fuse", kind=kind.name, count=1, knobs=knobs)
+
+
+def _alone(evidence: Evidence, family: str, kind: str, count: int) -> Profile | None:
+    found = evidence.of(family=family, kind=kind, count=count, technique="resident")
+    return next((each for each in found if not each.knobs), None)
+
+
+def ideal(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
+    """The best that a trial could show: that a first gang takes no longer than one task alone, a larger one no longer
+    than the largest so far, a compiled one half as long.
+
+    >>> one = Option(families=("f",), technique="resident", kind="h200", count=1, step_seconds=(1.0,))
+    >>> trial = Trial(family="f", technique="fuse", kind="h200", count=1, knobs={"members": 3})
+    >>> ideal(one, trial, [one]).step_seconds
+    (1.0, 1.0, 1.0)
+    """
+    mine = [each for each in options if each.technique == "fuse" and each.kind == trial.kind and each.measured]
+    gangs = [each for each in mine if set(each.families) == {trial.family}]
+    seconds = max(gangs, key=lambda each: len(each.families)).step_seconds[0] if gangs else known.step_seconds[0]
+    is_compiled = "compile" in trial.knobs
+    return dataclasses.replace(
+        known,
+        families=known.families[:1] * trial.members,
+        technique="fuse",
+        step_seconds=(seconds * (_COMPILED_SHARE if is_compiled else 1.0),) * trial.members,
+        start_seconds=trial.members * known.start_seconds + (_COMPILE_SECONDS if is_compiled else 0.0),
+        cores=0,
+    )
+
+
+def offers(evidence: Evidence) -> Iterator[Option]:
+    """Gangs of other sizes than the measured ones, where they beat their members one after another."""
+    groups: dict[tuple[str, str, int, object], list[Profile]] = {}
+    for profile in evidence.of(technique="fuse"):
+        key = profile.family, profile.kind, profile.count, profile.knobs.get("compile")
+        groups.setdefault(key, []).append(profile)
+    for (family, kind, count, _), measured in groups.items():
+        alone, best = _alone(evidence, family, kind, count), evidence.least_seconds(kind).get(family, float("inf"))
+        for size in gang_sizes(evidence.members.get(family, 1), most=_MOST):
+            if alone is None or size in map(_size, measured):
+                continue
+            found = predict(measured, alone=alone, kind=evidence.cluster.kind(kind), members=size)
+            if found.step_seconds[0] < size * best:
+                yield found
+
+
+SPEC = TechniqueSpec(
+    name="fuse",
+    runtime="dovetail.train.fuse:FUSE",
+    option=on_its_kind(option),
+    trials=trials,
+    offers=offers,
+    ideal=ideal,
+    is_gang=True,
+    rounds=always,
+    # None: captured in a CUDA graph on an accelerator, as it is on a CPU.
+    knobs={"compile": (None, "full")},
+    trial_knobs=("members", "compile"),
+)

@@ -1,9 +1,17 @@
 """What several spilled models on one device take: measured as a gang, or simulated (`planning/streaming`)."""
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
-from dovetail.planning.techniques import resident
-from dovetail.vocabulary import Kind, Option, Profile
+from dovetail.planning.techniques import resident, spill
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, gang_sizes
+from dovetail.vocabulary import Cluster, Kind, Option, Profile
+
+# So many of one family are offered as a gang at most: each has its share of the device.
+_MOST = 8
+# Pairs of different families are offered among so many: their number grows with the square.
+_PAIRED = 6
 
 
 def option(profile: Profile, *, kind: Kind) -> Option:
@@ -25,3 +33,37 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         host_bytes=profile.host_bytes or members * one.host_bytes,
         disk_bytes=profile.disk_bytes,
     )
+
+
+def offers(evidence: Evidence) -> Iterator[Option]:
+    """Gangs of which not every member fits its part of the device, where they beat their members one after another."""
+    for kind, able in spill.accelerators(evidence.whole, evidence.cluster):
+        room, device_bytes = spill.Room.of(evidence.cluster, kind=kind), spill.budgets_of(kind)[0]
+        best = evidence.least_seconds(kind.name)
+        for gang in _gangs([each for each in able if evidence.members.get(each.family)], evidence):
+            if all(spill.is_resident(profile, device_bytes // len(gang)) for profile in gang):
+                continue
+            found = spill.fastest(gang, room, device_bytes)
+            one_by_one = sum(best.get(profile.family, float("inf")) for profile in gang)
+            if isinstance(found, Option) and found.step_seconds[0] < one_by_one:
+                yield found
+
+
+def _gangs(able: list[Profile], evidence: Evidence) -> Iterator[tuple[Profile, ...]]:
+    for profile in able:
+        yield from ((profile,) * size for size in gang_sizes(evidence.members[profile.family], most=_MOST))
+    yield from itertools.combinations(able[:_PAIRED], 2)
+
+
+def _measured(profile: Profile, cluster: Cluster) -> Option:
+    return spill.with_its_cores(option(profile, kind=cluster.kind(profile.kind)), cluster)
+
+
+SPEC = TechniqueSpec(
+    name="interleave",
+    runtime="dovetail.train.interleave:INTERLEAVE",
+    option=_measured,
+    offers=offers,
+    is_gang=True,
+    knobs=spill.KNOBS,
+)

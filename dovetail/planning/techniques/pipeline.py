@@ -8,9 +8,12 @@ versions. Does not know which options a cluster can hold, nor what else runs.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dovetail.planning.fitting import counts, devices_per_node
 from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
 from dovetail.planning.pipeline.partition.terms import stage_bytes
 from dovetail.planning.pipeline.timetables import (
@@ -25,7 +28,8 @@ from dovetail.planning.pipeline.timetables import (
 )
 from dovetail.planning.pipeline.timetables.simulate import most_held
 from dovetail.planning.techniques import resident
-from dovetail.vocabulary import InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
+from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, on_its_kind, with_layers
+from dovetail.vocabulary import Cluster, InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
 
 #: What can be predicted. Interleaved chunks are not: a partition has one stage for each rank.
 PREDICTED = ("1f1b", "2bw", "gpipe", "stashing", "vertical_sync", "zero_bubble")
@@ -293,3 +297,50 @@ def _option(profile: Profile, kind: Kind, made: Partition, seconds: float, knobs
         cores=count,
         measured=False,
     )
+
+
+def offers(evidence: Evidence) -> Iterator[Option]:
+    """Pipelines over the devices of one node of families whose layers are known, where they should be clearly faster
+    than what was measured on as many devices."""
+    cluster = evidence.cluster
+    for kind in cluster.kinds:
+        mine = evidence.of(kind=kind.name)
+        for profile in with_layers(each for each in mine if each.count == 1 and each.edges):
+            if profile.accumulate < 2 and not profile.timetable:
+                continue
+            for count in counts(cluster, kind, ranked=True):
+                rivals = [each for each in mine if each.family == profile.family and each.count <= count]
+                is_threaded = kind.processor != "cpu" or any(each.count == count for each in rivals)
+                least_seconds = min((each.step_seconds for each in rivals if _fits(each, kind)), default=math.inf)
+                found = _best(profile, kind, _neighbours(cluster, kind, count)) if is_threaded else None
+                if isinstance(found, Option) and found.step_seconds[0] < CLEARLY * least_seconds:
+                    yield found
+
+
+def _fits(profile: Profile, kind: Kind) -> bool:
+    """Whether a device holds it: what was measured on a larger kind may be too large for this one."""
+    return kind.processor == "cpu" or not 0 < kind.memory_bytes < profile.peak_bytes
+
+
+# Planners ask again and again as tasks come and go, with the same profiles.
+@functools.lru_cache(maxsize=1024)
+def _best(profile: Profile, kind: Kind, fabric: Fabric) -> Option | Rejection:
+    timetable, devices = profile.timetable or "1f1b", len(fabric.places)
+    made = predict(profile, kind=kind, fabric=fabric, timetable=timetable, depth=devices, width=1)
+    return made.option if isinstance(made, Prediction) else made
+
+
+def _neighbours(cluster: Cluster, kind: Kind, count: int) -> Fabric:
+    """So many devices of a kind on one node that has them."""
+    per_node = devices_per_node(cluster, kind.name)
+    node = next(name for name, devices in per_node.items() if devices >= count)
+    return Fabric.of(cluster, devices=[d.name for d in cluster.of_kind(kind.name) if d.node == node][:count])
+
+
+SPEC = TechniqueSpec(
+    name="pipeline",
+    runtime="dovetail.train.pipeline:PIPELINE",
+    option=on_its_kind(option),
+    offers=offers,
+    ranked=True,
+)

@@ -3,11 +3,17 @@
 A step computes 1/n of the rows, and then waits for the mean of the gradients: each rank sends and receives them
 2(n-1)/n times over (a ring). torch begins to send while backward still computes; that is left out, because so is what
 the slowest rank costs the others. Weights, gradients and optimizer state are whole on every device, activations 1/n.
+
+Where devices are at hand a trial decides, and only what was measured is offered. An imagined cluster has nobody to ask,
+so there copies are offered as predicted.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
+from dovetail.planning.fitting import counts, misfit
 from dovetail.planning.techniques import resident
+from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, Trial, always, on_its_kind
 from dovetail.vocabulary import Cluster, Kind, Option, Profile
 
 # What a step of several ranks takes besides, to agree and to average losses: rounds of small messages.
@@ -77,3 +83,64 @@ def rate_between(cluster: Cluster, kind: Kind) -> float:
     ends = ("process", "process") if kind.processor == "cpu" else (kind.name, kind.name)
     links = {(link.source, link.target): link.bytes_per_second for link in cluster.links if not link.between_nodes}
     return links.get(ends) or UNKNOWN_BYTES_PER_SECOND[kind.processor]
+
+
+def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
+    """Copies that should be clearly faster than what was measured on as many devices at most. On a CPU that includes as
+    many threads: if those are worth no trial, copies are worth none."""
+    alone = {each.count: each for each in evidence.of(family=family, kind=kind.name, technique="resident")}
+    rate = rate_between(evidence.cluster, kind)
+    for count in counts(evidence.cluster, kind, ranked=True):
+        rivals = [each.step_seconds for each in alone.values() if each.count <= count]
+        if 1 not in alone or (kind.processor == "cpu" and count not in alone):
+            continue
+        seconds = step_seconds(alone[1], kind=kind, count=count, bytes_per_second=rate)
+        made = predict(alone[1], kind=kind, count=count, bytes_per_second=rate)
+        if seconds < CLEARLY * min(rivals) and misfit(made, evidence.cluster) is None:
+            yield Trial(family=family, technique="replicate", kind=kind.name, count=count)
+
+
+def offers(evidence: Evidence) -> Iterator[Option]:
+    """On imagined accelerators: the copies that fit and are clearly faster than one, and that nobody measured."""
+    cluster = evidence.cluster
+    for profile, kind in imagined(evidence):
+        alone = resident.option(profile, kind=kind)
+        at_most_seconds = float("inf") if misfit(alone, cluster) else CLEARLY * alone.step_seconds[0]
+        for count in unmeasured(evidence, profile, kind, "replicate"):
+            found = predict(profile, kind=kind, count=count, bytes_per_second=rate_between(cluster, kind))
+            if found.step_seconds[0] < at_most_seconds and misfit(found, cluster) is None:
+                yield found
+
+
+def imagined(evidence: Evidence) -> Iterator[tuple[Profile, Kind]]:
+    """The resident profiles of one device of accelerators on which nothing can be tried.
+
+    >>> list(imagined(Evidence(cluster=Cluster(kinds=(), nodes=(), devices=()))))
+    []
+    """
+    for kind in evidence.cluster.kinds:
+        if kind.name in evidence.imagined and kind.processor != "cpu":
+            yield from ((each, kind) for each in evidence.of(kind=kind.name, technique="resident", count=1))
+
+
+def unmeasured(evidence: Evidence, profile: Profile, kind: Kind, technique: str) -> Iterator[int]:
+    """The device counts on which nobody measured a family split over ranks by this technique.
+
+    >>> v100 = Kind(name="v100", processor="cuda")
+    >>> profile = Profile(family="f", kind="v100", count=1, step_seconds=1.0, peak_bytes=0)
+    >>> list(unmeasured(Evidence(cluster=Cluster.uniform(v100, devices_per_node=4)), profile, v100, "shard"))
+    [2, 4]
+    """
+    known = {each.count for each in evidence.of(family=profile.family, kind=kind.name, technique=technique)}
+    yield from (count for count in counts(evidence.cluster, kind, ranked=True) if count not in known)
+
+
+SPEC = TechniqueSpec(
+    name="replicate",
+    runtime="dovetail.train.replicate:REPLICATE",
+    option=on_its_kind(option),
+    trials=trials,
+    offers=offers,
+    ranked=True,
+    rounds=always,
+)

@@ -2,15 +2,21 @@
 
 Everything that `option` says was measured by a trial of the very same option, so there is nothing to extrapolate: it
 only folds what a trial measures apart (steps, evaluation, building, saving) into the two figures that
-planners read. `leaner` predicts the same steps on a lower rung of the ladder. Neither knows the cluster, nor whether
-the option fits it.
+planners read.
+
+Where memory runs short there is a ladder, the same batch each time with less held at once: first the rows of each batch
+in more parts, one after another (others call that accumulation), then the activations computed again in backward
+instead of being kept. What comes below, sharding and spilling, are techniques of their own. `leaner` predicts the same
+steps on a lower rung.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dovetail.planning.fitting import counts
+from dovetail.planning.techniques.base import Evidence, Knobs, Ladder, TechniqueSpec, Trial, on_its_kind
 from dovetail.vocabulary import InvalidRecord, Kind, Option, Profile
 
 # A worker with torch and a CUDA context holds about this much host memory before the model has a byte.
@@ -21,6 +27,9 @@ PART_SECONDS = 0.2
 # Backward takes about twice as long as forward, so that a second forward makes three parts four; of what forward keeps,
 # about half is the inputs of blocks and what the last of them needs. Whether it fits shows when it is tried.
 AGAIN_SECONDS, AGAIN_SHARE = 4 / 3, 0.5
+# Batches are offered in at most so many parts. Each doubling that does not fit costs a start, and weights, gradients
+# and optimizer state are as large in any number of parts.
+MOST_MICROBATCHES = 64
 
 
 def option(profile: Profile, *, kind: Kind) -> Option:
@@ -56,7 +65,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
 
 
 def leaner(profile: Profile, *, kind: Kind, knobs: Mapping[str, Any]) -> Option:
-    """The option on a lower rung (`planning/options/ladder.py`) than the profile's own: the same steps slower, with
+    """The option on a lower rung (see above) than the profile's own: the same steps slower, with
     less kept of each at a time. Weights, gradients and optimizer state stay what they are.
 
     >>> profile = Profile(family="f", kind="v100", count=1, step_seconds=1.0, peak_bytes=14 << 30,
@@ -91,3 +100,65 @@ def _evaluation_seconds(profile: Profile) -> tuple[float, float]:
 def _host_bytes(profile: Profile) -> int:
     # A save copies parameters and optimizer state to the host before it writes them; batches wait there too.
     return CUDA_HOST_BYTES + profile.parameter_bytes + profile.optimizer_bytes + profile.batch_bytes
+
+
+def next_rung(
+    knobs: Mapping[str, Any], *, exact: bool, refused: bool = False, smallest: bool = False
+) -> dict[str, Any] | None:
+    """The knobs to try after these ran out of memory, or were refused; None where there are none.
+
+    Taking rows in parts rounds otherwise than whole batches do, so with `exact` it is left out; computing again what
+    was not kept gives the same bits. `smallest`: a single row did not fit, and more parts cannot help.
+
+    >>> next_rung({}, exact=False), next_rung({"microbatches": 2}, exact=False)
+    ({'microbatches': 2}, {'microbatches': 4})
+    >>> next_rung({"microbatches": 4}, exact=False, smallest=True)
+    {'microbatches': 4, 'recompute': True}
+    >>> next_rung({"microbatches": 2}, exact=False, refused=True), next_rung({}, exact=True)
+    ({'recompute': True}, {'recompute': True})
+    """
+    if knobs.get("recompute"):
+        return None
+    parts = knobs.get("microbatches", 1)
+    if refused:  # batches that cannot be taken in parts are taken whole
+        return {"recompute": True} if parts > 1 else None
+    if not (exact or smallest) and 2 * parts <= MOST_MICROBATCHES:
+        return {"microbatches": 2 * parts}
+    return {"microbatches": parts, "recompute": True} if parts > 1 else {"recompute": True}
+
+
+def in_words(knobs: Mapping[str, Any]) -> str:
+    """How batches are taken on a rung.
+
+    >>> in_words({"microbatches": 4, "recompute": True})
+    'each batch, as large as before, in 4 parts, activations computed again in backward'
+    >>> in_words({"recompute": True})
+    'each batch, as large as before, activations computed again in backward'
+    """
+    words = ["each batch, as large as before"]
+    if (parts := knobs.get("microbatches", 1)) > 1:
+        words[0] += f", in {parts} parts"
+    if knobs.get("recompute"):
+        words.append("activations computed again in backward")
+    return ", ".join(words)
+
+
+def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
+    """Every family is measured resident first, on each kind, with each number of a CPU's threads."""
+    for count in counts(evidence.cluster, kind):
+        yield Trial(family=family, technique="resident", kind=kind.name, count=count)
+
+
+def _takes_parts(knobs: Knobs) -> bool:
+    return bool(knobs.get("microbatches", 1) > 1)
+
+
+SPEC = TechniqueSpec(
+    name="resident",
+    runtime="dovetail.train.resident:RESIDENT",
+    option=on_its_kind(option),
+    trials=trials,
+    ladder=Ladder(next_rung=next_rung, option=leaner),
+    rounds=_takes_parts,  # rows taken in parts round otherwise than whole batches do
+    knobs={"microbatches": tuple(2**n for n in range(MOST_MICROBATCHES.bit_length())), "recompute": (False, True)},
+)

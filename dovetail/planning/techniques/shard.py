@@ -5,9 +5,12 @@ Each microbatch gathers the weights twice, for forward and for backward, and giv
 """
 
 import dataclasses
+from collections.abc import Iterator
 
+from dovetail.planning.fitting import counts, misfit
 from dovetail.planning.techniques import replicate, resident
-from dovetail.vocabulary import Kind, Option, Profile
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, on_its_kind
+from dovetail.vocabulary import Kind, Option, Profile, Rejection
 
 # A step of small blocks waits for messages and not for bytes; more of them than when gradients alone are averaged.
 _ROUNDS = 4
@@ -50,3 +53,38 @@ def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float
     peak_bytes = (whole_bytes + activation_bytes) // count + 2 * block_bytes
     split = dataclasses.replace(profile, count=count, step_seconds=step_seconds, peak_bytes=peak_bytes)
     return dataclasses.replace(option(split, kind=kind), measured=False)
+
+
+def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
+    """Sharding is slower than being resident, so it is tried only on accelerators that do not hold the whole model."""
+    if kind.processor == "cuda" and evidence.is_too_large(family, kind.name):
+        for count in counts(evidence.cluster, kind, ranked=True):
+            yield Trial(family=family, technique="shard", kind=kind.name, count=count)
+
+
+def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
+    """On imagined accelerators that do not hold the whole model: the parts that fit and nobody measured, or why even
+    the smallest do not."""
+    cluster = evidence.cluster
+    for profile, kind in replicate.imagined(evidence):
+        if misfit(resident.option(profile, kind=kind), cluster) is None:
+            continue
+        rate, refusal = replicate.rate_between(cluster, kind), None
+        for count in replicate.unmeasured(evidence, profile, kind, "shard"):
+            found = predict(profile, kind=kind, count=count, bytes_per_second=rate)
+            refusal = misfit(found, cluster)
+            if refusal is None:
+                yield found
+        if refusal is not None:
+            yield refusal
+
+
+SPEC = TechniqueSpec(
+    name="shard",
+    runtime="dovetail.train.shard:SHARD",
+    option=on_its_kind(option),
+    trials=trials,
+    offers=offers,
+    ranked=True,
+    rounds=always,
+)

@@ -5,10 +5,17 @@ all but one. Bytes add up: all models are there at once.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from dovetail.planning.techniques import fuse, resident
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, gang_sizes, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile
+
+# Reading batches once must save this share of the steps of those that share them, for at most so many tasks.
+_SAVED, _MOST = 0.05, 8
+# Pairs of different families are offered among so many: their number grows with the square.
+_PAIRED = 6
 
 
 def option(profile: Profile, *, kind: Kind) -> Option:
@@ -58,3 +65,34 @@ def saved_seconds(gang: Sequence[Profile]) -> float:
     # What a step is seen to take bounds what it can spend on reading: a loader's processes read ahead.
     reading = [min(profile.accumulate * profile.batch_seconds, profile.step_seconds) for profile in gang]
     return sum(reading) - max(reading)
+
+
+def offers(evidence: Evidence) -> Iterator[Option]:
+    """Gangs that read the same batches, where reading them once saves a good part of their steps."""
+    groups: dict[tuple[str, int, str], list[Profile]] = {}
+    for profile in evidence.whole:
+        if profile.shares and profile.technique == "resident" and evidence.members.get(profile.family):
+            groups.setdefault((profile.kind, profile.count, profile.shares), []).append(profile)
+    for (kind, _, _), group in groups.items():
+        for gang in _gangs(group, evidence):
+            total = sum(profile.step_seconds for profile in gang)
+            if len({profile.accumulate for profile in gang}) == 1 and saved_seconds(gang) >= _SAVED * total:
+                yield predict(gang, kind=evidence.cluster.kind(kind))
+
+
+def _gangs(group: list[Profile], evidence: Evidence) -> Iterator[tuple[Profile, ...]]:
+    """Several of one family, two of different ones, and one of each."""
+    for profile in group:
+        yield from ((profile,) * size for size in gang_sizes(evidence.members[profile.family], most=_MOST))
+    yield from itertools.combinations(group[:_PAIRED], 2)
+    if len(group) > 2:
+        yield tuple(group[:_MOST])
+
+
+SPEC = TechniqueSpec(
+    name="together",
+    runtime="dovetail.train.together:TOGETHER",
+    option=on_its_kind(option),
+    offers=offers,
+    is_gang=True,
+)

@@ -67,7 +67,7 @@ def test_one_that_comes_to_be_late_goes_on_and_says_so() -> None:
     assert ends(found)["other"] < ends(found)["short"] < ends(found)["long"]
     assert set(statuses(found).values()) == {"finished"}
     (warning, *_) = events_of(found.store, "warned")
-    assert "'short'" in warning.data["message"]
+    assert "'short'" in warning.message
 
 
 def test_what_a_daemon_was_told_counts_as_well() -> None:

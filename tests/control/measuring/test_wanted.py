@@ -6,7 +6,7 @@ from dovetail.control.measuring import wanted
 from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.store import Store
-from dovetail.vocabulary import Event, Fingerprint, Profile, Program, Stop, Task, to_json
+from dovetail.vocabulary import Fingerprint, Profile, Program, Stop, Task, read_event, to_json
 from tests.control.simulations import cluster, task, workload
 
 
@@ -29,7 +29,7 @@ def measured(ledger, each, *, count=1, metrics=("loss",)):
     profile = Profile(
         family=each.program.function, kind="sim", count=count, step_seconds=1.0, peak_bytes=0, metrics=metrics
     )
-    ledger.record([Event(kind="measured", task=each.identity, at_seconds=0.0, data=to_json(profile))])
+    ledger.record([read_event("measured", task=each.identity, at_seconds=0.0, data=to_json(profile))])
 
 
 def members(orders):

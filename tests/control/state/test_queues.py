@@ -1,5 +1,6 @@
 """Whatever is planned and in whatever order things end, nothing is started that has no room."""
 
+import dataclasses
 from collections import Counter
 
 from hypothesis import given
@@ -12,7 +13,7 @@ CPU = Kind(name="cpu", processor="cpu")
 MEMORY, CORES = 10, 4
 
 
-def place(name, devices, *, start=0.0, host_bytes=0, cores=0):
+def place(name, devices, *, start=0.0, host_bytes=0, disk_bytes=0, cores=0):
     option = Option(
         families=("f",),
         technique="resident",
@@ -20,6 +21,7 @@ def place(name, devices, *, start=0.0, host_bytes=0, cores=0):
         count=len(devices),
         step_seconds=(1.0,),
         host_bytes=host_bytes,
+        disk_bytes=disk_bytes,
         cores=cores,
     )
     return Placement(
@@ -133,3 +135,25 @@ def test_nothing_starts_without_room_and_everything_starts_in_the_end(placements
         found.release(over.devices, over.option)
         done.append(over.tasks[0])
     assert sorted(done) == sorted(placement.tasks[0] for placement in placements)
+
+
+def test_two_spills_that_the_disk_does_not_hold_together_start_one_after_the_other():
+    GiB = 1 << 30
+    first, second = (place(name, [f"n0:{n}"], disk_bytes=60 * GiB) for n, name in enumerate(["first", "second"]))
+    uniform = Cluster.uniform(CPU, devices_per_node=2, memory_bytes=MEMORY)
+    found = Queues(dataclasses.replace(uniform, nodes=(dataclasses.replace(uniform.nodes[0], disk_bytes=100 * GiB),)))
+    found.load(Schedule(placements=(first, second)))
+    assert started(found) == ["first"]
+    found.release(first.devices, first.option)
+    assert started(found) == ["second"]
+
+
+def test_devices_that_are_gone_stay_away_until_they_join_again():
+    one = place("one", ["n0:0"])
+    found = queues(one)
+    assert started(found) == ["one"]
+    found.leave(["n0:0"])
+    found.release(one.devices, one.option)
+    assert found.free("cpu") == ["n0:1"]
+    found.join(["n0:0", "n0:1"])
+    assert found.free("cpu") == ["n0:0", "n0:1"]

@@ -10,8 +10,7 @@ from dovetail.planning import PLANNERS, Problem, Trial, check, counts, derive_op
 from dovetail.planning.fitting import misfit
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
-
-from .problems import CPU, family, option
+from tests.planning.problems import CPU, family, option
 
 H100 = Kind(name="h100", processor="cuda", memory_bytes=40 << 30)
 MIXED = Cluster(
@@ -26,6 +25,10 @@ MIXED = Cluster(
         Device(name="n1:1", kind="h100", node="n1", index=1),
     ),
 )
+
+
+#: So many tasks of each family that is spoken of here.
+MANY = {"f": 8, "g": 8, "h": 8}
 
 
 def profile(
@@ -273,7 +276,7 @@ def test_what_cannot_be_spilled_either_says_why_once() -> None:
 def test_gangs_are_offered_where_asked_for_and_where_they_beat_one_after_another() -> None:
     profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
     alone, _ = derive_options(profiles, machine(48, memory_gib=999))
-    offered, _ = derive_options(profiles, machine(48, memory_gib=999), gangs=True)
+    offered, _ = derive_options(profiles, machine(48, memory_gib=999), members=MANY)
     assert offered[: len(alone)] == alone
     assert all(len(each.families) == 1 for each in alone)
     gangs = offered[len(alone) :]
@@ -289,13 +292,15 @@ def test_gangs_are_offered_where_asked_for_and_where_they_beat_one_after_another
 
 
 def test_gangs_whose_members_all_fit_resident_are_not_interleaved() -> None:
-    assert techniques(derive_options([layered(gib=4, blocks=1)], machine(48), gangs=True)[0]) == [("resident", ("f",))]
+    assert techniques(derive_options([layered(gib=4, blocks=1)], machine(48), members=MANY)[0]) == [
+        ("resident", ("f",))
+    ]
 
 
 def test_a_measured_gang_is_offered_where_asked_for() -> None:
     measured = dataclasses.replace(layered(gib=20), technique="interleave", layers=(), host_bytes=200 << 30)
     assert derive_options([measured], machine(24)) == ((), ())
-    assert techniques(derive_options([measured], machine(24), gangs=True)[0]) == [("interleave", ("f", "f"))]
+    assert techniques(derive_options([measured], machine(24), members=MANY)[0]) == [("interleave", ("f", "f"))]
 
 
 def reading(name: str, *, seconds: float = 0.03, batch_seconds: float = 0.02, **fields: Any) -> Profile:
@@ -308,7 +313,7 @@ def test_those_that_read_the_same_are_offered_together_where_that_saves_somethin
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2, memory_bytes=8 << 30)
     same = [reading("f"), reading("g", seconds=0.04), reading("h", seconds=0.05)]
     alone, _ = derive_options(same, cluster)
-    offered, _ = derive_options(same, cluster, gangs=True)
+    offered, _ = derive_options(same, cluster, members=MANY)
     gangs = {each.families: each for each in offered[len(alone) :]}
     assert {("f", "f"), ("f", "g"), ("f", "g", "h")} <= gangs.keys()
     assert {each.technique for each in gangs.values()} == {"together"}
@@ -317,12 +322,12 @@ def test_those_that_read_the_same_are_offered_together_where_that_saves_somethin
     others = [reading("f"), reading("g", shares="text")], [reading("f"), reading("g", accumulate=2)]
     quick = [reading("f", batch_seconds=1e-4), reading("g", batch_seconds=1e-4)]
     for profiles in (*others, quick):
-        assert ("f", "g") not in {each.families for each in derive_options(profiles, cluster, gangs=True)[0]}
+        assert ("f", "g") not in {each.families for each in derive_options(profiles, cluster, members=MANY)[0]}
 
 
 def test_planners_and_bounds_live_with_gangs() -> None:
     profiles = [layered(clips=True), layered("g", clips=True, seconds=2.0)]
-    offered, rejections = derive_options(profiles, machine(48, memory_gib=999), gangs=True)
+    offered, rejections = derive_options(profiles, machine(48, memory_gib=999), members=MANY)
     tasks = (family("f", a=100, b=50), family("g", c=30))
     problem = Problem(cluster=machine(48, memory_gib=999), families=tasks, options=offered, rejections=rejections)
     made = PLANNERS["list"](problem)

@@ -5,7 +5,7 @@ import pytest
 from dovetail.planning import Problem, lower_bound
 from dovetail.vocabulary import Cluster, Device, Kind, Node, Option
 
-from .problems import CPU, family, option, placement
+from ..problems import CPU, family, option, placement
 
 FOUR = Cluster.uniform(CPU, devices_per_node=4)
 

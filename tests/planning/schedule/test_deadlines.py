@@ -12,8 +12,8 @@ from dovetail.planning import Problem, check
 from dovetail.planning.schedule.joint import plan
 from dovetail.vocabulary import Cluster, Family, Member, NoFeasiblePlan, Option, Plan
 
-from .brute_force import shortest_makespan
-from .problems import CPU, option, problems
+from ..brute_force import shortest_makespan
+from ..problems import CPU, option, problems
 
 
 def due(name: str = "f", **tasks: tuple[int, float]) -> Family:

@@ -3,7 +3,7 @@
 from dovetail.planning.schedule.dispatch import Lane, Queue, Started, dispatch
 from dovetail.vocabulary import Cluster, Device, Kind, Member, Node, Option
 
-from .problems import CPU, option, placement
+from ..problems import CPU, option, placement
 
 
 def lists(*offered: Option, steps: tuple[int, ...]) -> tuple[list[Queue], list[Lane]]:

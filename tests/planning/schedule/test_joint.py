@@ -23,8 +23,8 @@ from dovetail.vocabulary import (
     Schedule,
 )
 
-from .brute_force import shortest_makespan
-from .problems import CPU, family, option, placement, problems, scaled
+from ..brute_force import shortest_makespan
+from ..problems import CPU, family, option, placement, problems, scaled
 
 # A schedule this close to its bound counts as optimal: the planner does not look closer.
 PRECISION = 1e-3

@@ -12,8 +12,8 @@ from dovetail.planning.schedule.listing import plan
 from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, NoFeasiblePlan, Option, Plan, Schedule
 from dovetail.vocabulary.decisions import Rejection
 
-from .brute_force import shortest_makespan
-from .problems import CPU, family, option, placement, problems, scaled
+from ..brute_force import shortest_makespan
+from ..problems import CPU, family, option, placement, problems, scaled
 
 
 def schedule_of(made: Plan) -> Schedule:

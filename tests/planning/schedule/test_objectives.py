@@ -12,8 +12,8 @@ from dovetail.planning import Problem, check
 from dovetail.planning.schedule.joint import plan, plans
 from dovetail.vocabulary import Cluster, Device, InvalidRecord, InvalidWorkload, Kind, NoFeasiblePlan, Plan
 
-from .brute_force import least_value, shortest_makespan
-from .problems import CPU, family, option, placement, problems, scaled
+from ..brute_force import least_value, shortest_makespan
+from ..problems import CPU, family, option, placement, problems, scaled
 from .test_joint import drawn, gang, placed, schedule_of
 
 PRECISION = 2e-3

@@ -7,7 +7,7 @@ from dovetail.planning.schedule.joint import plan
 from dovetail.planning.schedule.shadow import one_more
 from dovetail.vocabulary import Cluster, Device, Kind, Node
 
-from .problems import CPU, family, option
+from ..problems import CPU, family, option
 
 
 def test_each_kind_has_its_line_and_what_nobody_can_use_buys_nothing() -> None:

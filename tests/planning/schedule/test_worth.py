@@ -49,7 +49,7 @@ def test_what_is_not_worth_a_trial_could_not_have_helped_much(steps: list[int]) 
         assert gain_seconds <= max(0.05 * made.makespan_seconds, TRIAL_SECONDS + WORKER_SECONDS) + 1e-9
 
 
-FUSE = Trial(family="f", technique="fuse", kind="cpu", count=1)
+FUSE = Trial(family="f", technique="fuse", kind="cpu", count=1, knobs={"members": 3})
 
 
 def test_a_gang_is_worth_a_trial_where_there_are_tasks_for_it_and_time_to_save() -> None:

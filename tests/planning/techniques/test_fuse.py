@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.planning.options import Trial, derive_options, trials
+from dovetail.planning import PLANNERS, Problem, Trial, derive_options, trials
 from dovetail.planning.techniques import fuse
-from dovetail.vocabulary import Cluster, Kind, Profile
+from dovetail.vocabulary import Cluster, Family, Kind, Member, Profile, Rejection
 
 H200 = Kind(name="h200", processor="cuda", memory_bytes=100 << 30, memory_bytes_per_second=4e12)
 CLUSTER = Cluster.uniform(H200, memory_bytes=256 << 30, cores=16)
@@ -20,15 +21,13 @@ ALONE = Profile(
     parameter_bytes=3 << 20,
     optimizer_bytes=6 << 20,
 )
-GANG = dataclasses.replace(
-    ALONE, technique="fuse", step_seconds=0.0016, peak_bytes=6 << 30, knobs={"members": 4, "compile": "graph"}
-)
+GANG = dataclasses.replace(ALONE, technique="fuse", step_seconds=0.0016, peak_bytes=6 << 30, knobs={"members": 4})
 
 
 @given(st.integers(2, 64))
 def test_a_larger_gang_takes_longer_and_more_but_less_than_its_members_alone(members: int) -> None:
-    found = fuse.predict(GANG, alone=ALONE, kind=H200, members=members)
-    more = fuse.predict(GANG, alone=ALONE, kind=H200, members=members + 1)
+    found = fuse.predict([GANG], alone=ALONE, kind=H200, members=members)
+    more = fuse.predict([GANG], alone=ALONE, kind=H200, members=members + 1)
     assert found.families == ("f",) * members
     assert found.step_seconds[0] < more.step_seconds[0]
     assert found.step_seconds[0] < members * ALONE.step_seconds
@@ -37,26 +36,34 @@ def test_a_larger_gang_takes_longer_and_more_but_less_than_its_members_alone(mem
 
 def test_a_base_that_all_share_is_counted_once() -> None:
     # Two of three GiB alone are the base's: a gang of four takes six, and one of eight ten.
-    assert fuse.predict(GANG, alone=ALONE, kind=H200, members=8).device_bytes == 10 << 30
+    assert fuse.predict([GANG], alone=ALONE, kind=H200, members=8).device_bytes == 10 << 30
 
 
 def test_gangs_are_offered_of_families_of_which_one_was_measured() -> None:
-    found, _ = derive_options([ALONE, GANG], CLUSTER, gangs=True)
+    found, _ = derive_options([ALONE, GANG], CLUSTER, members={"f": 64})
     sizes = {len(option.families): option for option in found if option.technique == "fuse"}
-    assert sizes.keys() == {2, 4, 8, 16, 32, 64}
+    assert sizes.keys() == {*range(2, 9), 16, 22, 32, 64}
     assert [size for size, option in sizes.items() if option.measured] == [4]
-    assert all(option.knobs == {"compile": "graph"} for option in sizes.values())
-    for without in (derive_options([ALONE, GANG], CLUSTER), derive_options([ALONE], CLUSTER, gangs=True)):
+    assert all(option.knobs == {} for option in sizes.values())
+    for without in (derive_options([ALONE, GANG], CLUSTER), derive_options([ALONE], CLUSTER, members={"f": 64})):
         assert all(option.technique == "resident" for option in without[0])
+    found, _ = derive_options([ALONE, GANG], CLUSTER, members={"f": 6})
+    assert {len(option.families) for option in found} == {1, 2, 3, 4, 5, 6}
+
+
+def gang_trial(members: int, **knobs: object) -> Trial:
+    return Trial(family="f", technique="fuse", kind="h200", count=1, knobs={"members": members, **knobs})
 
 
 def test_one_gang_of_a_family_is_tried_once_one_task_was_measured() -> None:
-    trial = Trial(family="f", technique="fuse", kind="h200", count=1)
-    assert trial not in trials(["f"], [], CLUSTER, fused=["f"])
-    assert trials(["f"], [ALONE], CLUSTER, fused=["f"]) == (trial,)
+    trial, compiled = gang_trial(4), gang_trial(4, compile="full")
+    assert trial not in trials(["f"], [], CLUSTER, members={"f": 4})
+    assert trials(["f"], [ALONE], CLUSTER, members={"f": 4}) == (trial,)
     assert trials(["f"], [ALONE], CLUSTER) == ()
-    assert trials(["f"], [ALONE, GANG], CLUSTER, fused=["f"]) == ()
-    assert trials(["f"], [ALONE], CLUSTER, fused=["f"], failed=[trial]) == ()
+    assert trials(["f"], [ALONE, GANG], CLUSTER, members={"f": 4}) == (compiled,)
+    assert trials(["f"], [ALONE, GANG], CLUSTER, members={"f": 4}, failed=[compiled]) == ()
+    assert trials(["f"], [ALONE], CLUSTER, members={"f": 2}) == (gang_trial(2),)
+    assert trials(["f"], [ALONE], CLUSTER, members={"f": 4}, failed=[trial]) == ()
 
 
 def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
@@ -64,8 +71,8 @@ def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
     short, long = (
         Profile(family="f", kind="cpu", count=1, step_seconds=seconds, peak_bytes=1 << 20) for seconds in (1e-3, 1.0)
     )
-    assert [trial.technique for trial in trials(["f"], [short], cpu, fused=["f"])] == ["fuse"]
-    assert trials(["f"], [long], cpu, fused=["f"]) == ()
+    assert [trial.technique for trial in trials(["f"], [short], cpu, members={"f": 4})] == ["fuse"]
+    assert trials(["f"], [long], cpu, members={"f": 4}) == ()
 
 
 def test_a_smaller_gang_than_the_measured_is_not_taken_for_a_bargain() -> None:
@@ -73,7 +80,63 @@ def test_a_smaller_gang_than_the_measured_is_not_taken_for_a_bargain() -> None:
     cpu = Kind(name="cpu", processor="cpu")
     alone = Profile(family="f", kind="cpu", count=1, step_seconds=0.0049, peak_bytes=1 << 20, parameter_bytes=1 << 18)
     four = dataclasses.replace(alone, technique="fuse", step_seconds=0.018, knobs={"members": 4})
-    two = fuse.predict(four, alone=alone, kind=cpu, members=2)
+    two = fuse.predict([four], alone=alone, kind=cpu, members=2)
     assert 2 * alone.step_seconds < two.step_seconds[0] < four.step_seconds
-    found, _ = derive_options([alone, four], Cluster.uniform(cpu, cores=2), gangs=True)
-    assert {len(option.families) for option in found if option.technique == "fuse"} == {4, 8, 16, 32, 64}
+    found, _ = derive_options([alone, four], Cluster.uniform(cpu, cores=2), members={"f": 64})
+    assert {len(option.families) for option in found if option.technique == "fuse"} == {4, 5, 6, 7, 8, 16, 22, 32, 64}
+
+
+def eight(seconds: float = 0.0024) -> Profile:
+    return dataclasses.replace(GANG, step_seconds=seconds, peak_bytes=11 << 30, knobs={"members": 8})
+
+
+def test_a_second_size_is_tried_where_there_are_clearly_more_tasks_than_were_fused() -> None:
+    def wanted(members: int, *known: Profile, cluster: Cluster = CLUSTER) -> list[int]:
+        found = trials(["f"], [ALONE, GANG, *known], cluster, members={"f": members})
+        return [trial.members for trial in found if "compile" not in trial.knobs]
+
+    assert [wanted(members) for members in (4, 5, 6, 50, 10_000)] == [[], [], [6], [50], [64]]
+    assert wanted(8, eight()) == []
+    assert wanted(11, eight()) == []
+    small = Cluster.uniform(dataclasses.replace(H200, memory_bytes=20 << 30), memory_bytes=256 << 30, cores=16)
+    assert wanted(50, cluster=small) == [17]  # of 18 that fit
+
+
+@given(st.integers(2, 64))
+def test_with_two_sizes_measured_others_lie_on_their_line(members: int) -> None:
+    found = fuse.predict([eight(), GANG], alone=ALONE, kind=H200, members=members)
+    assert found.step_seconds[0] == pytest.approx(0.0016 + 0.0002 * (members - 4), rel=1e-6)
+    assert found.device_bytes == max(ALONE.peak_bytes, (6 << 30) + (members - 4) * (5 << 28))
+
+
+def test_a_line_that_falls_promises_nothing_beyond_it() -> None:
+    found = fuse.predict([GANG, eight(0.0012)], alone=ALONE, kind=H200, members=16)
+    assert found.step_seconds[0] > 0.0012
+
+
+def test_a_compiled_gang_is_predicted_from_compiled_ones() -> None:
+    full = dataclasses.replace(GANG, step_seconds=0.0008, build_seconds=9.0, knobs={"members": 4, "compile": "full"})
+    found, _ = derive_options([ALONE, GANG, full], CLUSTER, members={"f": 6})
+    six = {option.knobs.get("compile"): option for option in found if len(option.families) == 6}
+    assert six["full"].step_seconds[0] < six[None].step_seconds[0]
+
+
+def test_six_tasks_of_a_family_are_one_gang_where_fused_steps_grow_slowly() -> None:
+    offered, _ = derive_options([ALONE, GANG], CLUSTER, members={"f": 6})
+    members = tuple(Member(task=name, steps=1000) for name in "abcdef")
+    problem = Problem(cluster=CLUSTER, families=(Family(name="f", members=members),), options=offered)
+    for planner in ("joint", "at once"):
+        made = PLANNERS[planner](problem).schedule
+        assert made is not None
+        assert [len(placement.tasks) for placement in made.placements] == [6]
+
+
+def test_what_was_rejected_is_not_offered_again_nor_anything_larger() -> None:
+    def sizes(rejection: Rejection) -> set[int]:
+        found, _ = derive_options([ALONE, GANG], CLUSTER, members={"f": 8}, rejected=[rejection])
+        return {len(option.families) for option in found}
+
+    no = Rejection(families=("f",) * 6, technique="fuse", kind="h200", count=1, reason="", knobs={"members": 6})
+    assert sizes(no) == {1, 2, 3, 4, 5}
+    assert sizes(dataclasses.replace(no, knobs={"members": 6, "compile": "full"})) == {*range(1, 9)}
+    assert sizes(dataclasses.replace(no, families=("f",), knobs={})) == {1}  # as older stores have it

@@ -1,10 +1,7 @@
-"""From a profile to a resident option, and that every predictor is listed."""
-
-import pathlib
+"""From a profile to a resident option."""
 
 import pytest
 
-from dovetail.planning import PREDICTORS, predict
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES, option
 from dovetail.vocabulary import InvalidRecord, Kind, Profile
 
@@ -49,9 +46,3 @@ def test_a_step_pays_its_share_and_a_placement_the_rest(
 def test_a_profile_is_read_with_its_own_kind() -> None:
     with pytest.raises(InvalidRecord, match="measured on, 'cpu', got 'h100'"):
         option(profile(), kind=H100)
-
-
-def test_every_file_of_the_folder_is_listed() -> None:
-    folder = pathlib.Path(predict.__file__).parent
-    packages = {file.parent.name for file in folder.glob("*/__init__.py")}
-    assert {file.stem for file in folder.glob("*.py")} - {"__init__"} | packages == set(PREDICTORS)

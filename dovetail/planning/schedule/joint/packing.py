@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dovetail.planning.schedule.capacity import Capacity
+from dovetail.planning.room import RoomForOptions, shared_needs, shared_sizes
 from dovetail.planning.schedule.joint.modes import Table
 from dovetail.vocabulary import Node, Option
 
@@ -75,8 +75,7 @@ class InTurn:
         options = [*table.shapes, *(placement.option for placement in table.running)]
         most: dict[str, tuple[float, float, float]] = {kind.name: (0.0, 0.0, 0.0) for kind in table.cluster.kinds}
         for option in options:
-            each = (option.host_bytes, option.disk_bytes, option.cores)
-            pairs = zip(most[option.kind], each, strict=True)
+            pairs = zip(most[option.kind], shared_needs(option), strict=True)
             most[option.kind] = tuple(max(high, drawn / option.count) for high, drawn in pairs)  # type: ignore[assignment]
         drawn: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
         for device in table.cluster.devices:
@@ -125,10 +124,10 @@ class InTurn:
 
 
 def _is_enough(node: Node, drawn: Sequence[tuple[float, float, float]]) -> bool:
-    # A disk of zero bytes is one that nobody measured. The share is for the rounding of quotients.
-    sizes = (node.memory_bytes, node.disk_bytes or math.inf, node.cores)
+    # The share is for the rounding of quotients.
     columns = zip(*drawn, strict=True) if drawn else ()
-    return all(sum(column) <= size * (1 + 1e-12) for column, size in zip(columns, sizes, strict=bool(drawn)))
+    pairs = zip(columns, shared_sizes(node), strict=bool(drawn))
+    return all(sum(column) <= size * (1 + 1e-12) for column, size in pairs)
 
 
 def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
@@ -139,10 +138,10 @@ def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
     >>> as_room_is(nothing, [])
     []
     """
-    capacity = Capacity(table.cluster, options=table.shapes)
+    room = RoomForOptions(table.cluster, options=table.shapes)
     ends: list[tuple[float, int, Option, tuple[int, ...]]] = []
     for number, placement in enumerate(table.running):
-        ends.append((placement.end_seconds, number - len(table.running), placement.option, capacity.occupy(placement)))
+        ends.append((placement.end_seconds, number - len(table.running), placement.option, room.occupy(placement)))
     heapq.heapify(ends)
     queues: list[list[int]] = [[] for _ in table.shapes]
     for turn in reversed(range(len(order))):
@@ -153,15 +152,15 @@ def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
     while True:
         while ends and ends[0][0] <= now:
             _, _, option, devices = heapq.heappop(ends)
-            awake.update(capacity.give(option, devices=devices))
+            awake.update(room.give(option, devices=devices))
         while ready := [(queues[shape][-1], shape) for shape in awake if queues[shape]]:
             turn, shape = min(ready)
-            node = capacity.find(shape)
+            node = room.find(shape)
             if node is None:
                 awake.discard(shape)
                 continue
             queues[shape].pop()
-            devices = capacity.take(shape, node=node)
+            devices = room.take(shape, node=node)
             begun.append(Begun(mode=order[turn], start_seconds=now, devices=devices))
             mode = table.modes[order[turn]]
             heapq.heappush(ends, (now + mode.seconds, len(begun), mode.option, devices))

@@ -2,7 +2,7 @@
 
 A share is an average over time; a round is who runs now. Each task has its turn on an option by priority (`turns`);
 devices for which nobody has a turn go to tasks that wait, and then to tasks that can grow (`leftovers`); gangs keep
-their devices where they can and go on one node each (`rota`, `nodes`). Knows no clock: what was received is handed in
+their devices where they can and go on one node each (`rota`). Knows no clock: what was received is handed in
 and handed back (`records`). Imports nothing that `dovetail.planning` does not.
 """
 

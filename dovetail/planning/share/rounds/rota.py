@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from dovetail.planning.problem import Problem
+from dovetail.planning.room import Room
 from dovetail.planning.share.rounds.leftovers import Leftovers
-from dovetail.planning.share.rounds.nodes import Nodes
 from dovetail.planning.share.rounds.records import Gang, Received, Round
 from dovetail.planning.share.rounds.turns import Lines, Turn, turns
-from dovetail.vocabulary import Allocation, Option
+from dovetail.vocabulary import Allocation, Cluster, Option
 
 
 class Rota:
@@ -29,9 +29,9 @@ class Rota:
         self._lines: Lines = before._lines if before is not None and is_known else Lines(allocation)
         cluster, running = problem.cluster, problem.running
         if before is not None and before._problem.cluster is cluster and before._problem.running == running:
-            self._nodes: Nodes = before._nodes
+            self._room: Room = before._room
         else:
-            self._nodes = Nodes(cluster, running=running)
+            self._room = Room(cluster, running=running)
 
     @cached_property
     def _leftovers(self) -> Leftovers:
@@ -41,13 +41,13 @@ class Rota:
         """Who runs in the next round, given what tasks have received and who ran where just now."""
         before = {gang.tasks: gang for gang in previous}
         holders = {task: gang.option for gang in before.values() for task in gang.tasks}
-        nodes = self._nodes.copy()
-        free = dict(nodes.idle)
+        room = self._room.copy()
+        free = dict(room.idle)
         made = turns(self._lines, received, seconds=round_seconds, free=free, holders=holders)
         if self._allocation.fills and any(free.values()):
             made += self._leftovers.fill({task for turn in made for task in turn.tasks}, free)
             made = self._leftovers.widen(made, free)
-        gangs = place(made, before=before, nodes=nodes)
+        gangs = place(made, before=before, room=room, cluster=self._problem.cluster)
         moved, busy = 0, set[str]()
         for gang in gangs:
             busy.update(gang.tasks)
@@ -58,16 +58,17 @@ class Rota:
         return Round(gangs=tuple(gangs), waiting=waiting, moved=moved, seconds=round_seconds)
 
 
-def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], nodes: Nodes) -> list[Gang]:
+def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], room: Room, cluster: Cluster) -> list[Gang]:
     """The devices of each gang. One that had devices keeps them; the others go on the fullest node that still holds
-    them, the widest first. Where a kind is so split up that a gang finds no node, all of that kind are placed anew;
-    what finds none even so waits.
+    them, the widest first. Where a kind is so split up that a gang finds no node, all of that kind are placed anew,
+    the widest first; what finds none even so waits.
 
     >>> from dovetail.vocabulary import Cluster, Kind, Option
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
-    >>> nodes = Nodes(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2))
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> before = {("a",): Gang(("a",), option, ("n0:1",), 0)}
-    >>> [gang.devices for gang in place([Turn(("a",), option, 0)], before=before, nodes=nodes)]
+    >>> made = place([Turn(("a",), option, 0)], before=before, room=Room(cluster), cluster=cluster)
+    >>> [gang.devices for gang in made]
     [('n0:1',)]
     """
     by_kind: dict[str, list[Turn]] = defaultdict(list)
@@ -75,30 +76,36 @@ def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], nodes
         by_kind[turn.option.kind].append(turn)
     gangs: list[Gang] = []
     for of_kind in by_kind.values():
-        placed = _place_kind(of_kind, before, nodes)
+        placed = _place_kind(of_kind, before, room, cluster)
         if len(placed) < len(of_kind) and before:
             for gang in placed:
-                nodes.give(gang.option, gang.devices)
-            placed = _place_kind(of_kind, {}, nodes)
+                room.give(gang.option, room.numbers(gang.devices))
+            placed = []
+            for count in sorted({turn.option.count for turn in of_kind}, reverse=True):
+                as_wide = [turn for turn in of_kind if turn.option.count == count]
+                placed += _place_kind(as_wide, before, room, cluster)
         gangs += placed
     return gangs
 
 
-def _place_kind(of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang], nodes: Nodes) -> list[Gang]:
+def _place_kind(
+    of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang], room: Room, cluster: Cluster
+) -> list[Gang]:
     placed, moving = [], []
     for turn in of_kind:
         tasks, option, share = turn
         old = before.get(tasks)
-        if old is not None and _is_same(old.option, option) and nodes.take_these(option, old.devices):
+        if old is not None and _is_same(old.option, option) and room.take_these(option, room.numbers(old.devices)):
             goes_on = old.share == share and old.option is option
             placed.append(old if goes_on else Gang(tasks, option, old.devices, share))
         else:
             moving.append(turn)
     moving.sort(key=lambda turn: -turn.option.count)
     for turn in moving:
-        devices = nodes.take(turn.option)
-        if devices is not None:
-            placed.append(Gang(turn.tasks, turn.option, devices, turn.share))
+        node = room.fullest(turn.option)
+        if node is not None:
+            names = tuple([cluster.devices[device].name for device in room.take(turn.option, node=node)])
+            placed.append(Gang(turn.tasks, turn.option, names, turn.share))
     return placed
 
 

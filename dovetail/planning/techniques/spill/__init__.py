@@ -9,10 +9,22 @@ from dovetail.planning.streaming.records import Layout, Pace, Rates, Segment, Sp
 from dovetail.planning.streaming.simulate import step_seconds
 from dovetail.planning.techniques.spill.cutting import cut, segments, working_bytes
 from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
-from dovetail.planning.techniques.spill.offers import option, predict
+from dovetail.planning.techniques.spill.offers import (
+    KNOBS,
+    SPEC,
+    accelerators,
+    budgets_of,
+    fastest,
+    is_resident,
+    option,
+    predict,
+    with_its_cores,
+)
 from dovetail.planning.techniques.spill.room import Room
 
 __all__ = [
+    "KNOBS",
+    "SPEC",
     "DoesNotFit",
     "Layout",
     "Pace",
@@ -20,11 +32,16 @@ __all__ = [
     "Room",
     "Segment",
     "Spilled",
+    "accelerators",
+    "budgets_of",
     "cut",
+    "fastest",
+    "is_resident",
     "layout",
     "option",
     "predict",
     "segments",
     "step_seconds",
+    "with_its_cores",
     "working_bytes",
 ]

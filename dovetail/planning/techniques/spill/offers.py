@@ -1,22 +1,34 @@
-"""The options of spilling one model, or of interleaving several: predicted from profiles with layers, or measured.
-
-Knows a gang and its room; not which options are worth offering, which `planning/options` asks.
-"""
+"""The options of spilling one model, or of interleaving several: predicted from profiles with layers, or measured;
+within which part of a device's memory they are worth offering, and with recomputing or without."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
 from dovetail.planning.streaming.records import Pace, Spilled
 from dovetail.planning.streaming.simulate import step_seconds
 from dovetail.planning.techniques import resident
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, with_layers
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.planning.techniques.spill.cutting import segments, working_bytes
-from dovetail.planning.techniques.spill.layouts import layout
+from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
 from dovetail.planning.techniques.spill.room import Room
-from dovetail.vocabulary import Kind, Node, Option, Profile
+from dovetail.vocabulary import Cluster, Kind, Node, Option, Profile, Rejection
 
 # Predicted options ask for room for so many segments: one computes, one is there, one is on its way.
 _DEPTH = 3
+# Spilling is offered within these shares of a device's memory; a context and what its allocator cannot use take a bit.
+_BUDGETS = (15 / 16, 1 / 2, 1 / 4)
+#: What an option may ask of a session; `disk_directory` is filled in by the worker, on its own disk.
+KNOBS: dict[str, tuple[bool, ...]] = {
+    "device_bytes": (),
+    "host_bytes": (),
+    "disk_bytes": (),
+    "disk_directory": (),
+    "recompute": (False, True),
+    "depth": (),
+}
 
 
 def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute: bool) -> Option:
@@ -103,3 +115,92 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         host_bytes=profile.host_bytes or made.host_bytes + profile.parameter_bytes,
         disk_bytes=profile.disk_bytes,
     )
+
+
+def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
+    """Spilling is slower than being resident, so it is tried only on accelerators that do not hold the model."""
+    if kind.processor == "cuda" and evidence.is_too_large(family, kind.name) and evidence.cluster.of_kind(kind.name):
+        yield Trial(family=family, technique="spill", kind=kind.name, count=1)
+
+
+def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
+    """For each family with layers on an accelerator: the faster of recomputing and not, within each budget that does
+    not hold it resident and in which spilling was not measured."""
+    for kind, able in accelerators(evidence.profiles, evidence.cluster):
+        room, budgets = Room.of(evidence.cluster, kind=kind), budgets_of(kind)
+        mine = evidence.of(kind=kind.name, technique="spill")
+        known = {(each.family, each.knobs.get("device_bytes", budgets[0])) for each in mine}
+        for profile, device_bytes in itertools.product(able, budgets):
+            if (profile.family, device_bytes) in known or is_resident(profile, device_bytes):
+                continue
+            found = fastest((profile,), room, device_bytes)
+            # That a part of the device is too small is nothing to tell.
+            if isinstance(found, Option) or device_bytes == budgets[0]:
+                yield found
+
+
+def accelerators(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[tuple[Kind, list[Profile]]]:
+    """Each kind on which models can be spilled, with the profiles of those whose layers are known there."""
+    for kind in cluster.kinds:
+        able = with_layers(profile for profile in profiles if profile.kind == kind.name)
+        if able and kind.processor == "cuda" and kind.memory_bytes:
+            yield kind, able
+
+
+def budgets_of(kind: Kind) -> tuple[int, ...]:
+    """The parts of a device's memory within which spilling is offered, the largest first."""
+    return tuple(int(kind.memory_bytes * share) for share in _BUDGETS)
+
+
+def is_resident(profile: Profile, device_bytes: int) -> bool:
+    """Whether it was measured to need no more than this without spilling."""
+    return profile.technique == "resident" and profile.peak_bytes <= device_bytes
+
+
+# Planners ask again and again as tasks come and go, with the same profiles; a prediction takes milliseconds.
+@functools.lru_cache(maxsize=4096)
+def fastest(gang: tuple[Profile, ...], room: Room, device_bytes: int) -> Option | Rejection:
+    """The gang with or without recomputing, whichever is faster within the budget; why not, where neither fits."""
+    found: list[Option] = []
+    for recompute in (False, True):
+        try:
+            found.append(predict(gang, room=room, device_bytes=device_bytes, recompute=recompute))
+        except DoesNotFit as error:
+            refusal = error
+    if found:
+        return min(found, key=lambda option: option.step_seconds)
+    return Rejection(
+        families=tuple(profile.family for profile in gang),
+        technique="spill" if len(gang) == 1 else "interleave",
+        kind=room.kind.name,
+        count=1,
+        reason=str(refusal),
+        needed_bytes=refusal.needed_bytes,
+        free_bytes=refusal.free_bytes,
+    )
+
+
+def with_its_cores(option: Option, cluster: Cluster) -> Option:
+    """A measured option with the cores of its node that update what was spilled.
+
+    >>> h200 = Kind(name="h200", processor="cuda")
+    >>> made = Option(families=("f",), technique="spill", kind="h200", count=1, step_seconds=(1.0,))
+    >>> with_its_cores(made, Cluster.uniform(h200, cores=16)).cores
+    16
+    """
+    kind = cluster.kind(option.kind)
+    return option if kind.processor == "cpu" else dataclasses.replace(option, cores=Room.of(cluster, kind=kind).cores)
+
+
+def _measured(profile: Profile, cluster: Cluster) -> Option:
+    return with_its_cores(option(profile, kind=cluster.kind(profile.kind)), cluster)
+
+
+SPEC = TechniqueSpec(
+    name="spill",
+    runtime="dovetail.train.spill:SPILL",
+    option=_measured,
+    trials=trials,
+    offers=offers,
+    knobs=KNOBS,
+)

@@ -1,0 +1,266 @@
+"""Room on the nodes of a cluster: which devices are free, and how much host memory, disk and cores are left.
+
+The one implementation: list schedules, rounds, the controller's queues and trials all take from a `Room` and give back
+to it. Only `planning/checker.py` counts for itself, because it judges the others. Devices and nodes go by their
+numbers, in the cluster's order. Knows no time, no tasks, and not why something is started.
+"""
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+
+from dovetail.vocabulary import Cluster, Node, Option, Placement
+
+
+def shared_sizes(node: Node) -> tuple[float, float, float]:
+    """What the placements of an empty node share: bytes of host memory, bytes of disk, and cores.
+
+    >>> shared_sizes(Node(name="n0", cores=4, memory_bytes=8))
+    (8, inf, 4)
+    """
+    # A disk of zero bytes is one that nobody measured, so nobody is held to it.
+    return node.memory_bytes, node.disk_bytes or math.inf, node.cores
+
+
+def shared_needs(option: Option) -> tuple[int, int, int]:
+    """What an option takes of what a node's placements share, in the order of `shared_sizes`."""
+    return option.host_bytes, option.disk_bytes, option.cores
+
+
+class Room:
+    """What is free now on every node of a cluster.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(1.0,), cores=2)
+    >>> room = Room(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=3))
+    >>> devices = room.take(option, node=room.fullest(option))
+    >>> devices, room.fullest(option), room.idle
+    ((0, 1), None, {'cpu': 1})
+    >>> room.give(option, devices)
+    >>> room.fullest(option)
+    0
+    """
+
+    def __init__(self, cluster: Cluster, *, running: Iterable[Placement] = ()) -> None:
+        numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
+        self._number_of = {device.name: number for number, device in enumerate(cluster.devices)}
+        self._kind_of = [device.kind for device in cluster.devices]
+        #: The number of each device's node.
+        self.node_of = [numbers[device.node] for device in cluster.devices]
+        self._gone: set[int] = set()
+        # Free devices by kind and node, in ascending order: there are few on a node, so lists are faster than heaps.
+        self._free: dict[str, list[list[int]]] = {kind.name: [[] for _ in cluster.nodes] for kind in cluster.kinds}
+        for number, kind in enumerate(self._kind_of):
+            self._free[kind][self.node_of[number]].append(number)
+        #: Free devices of each kind, whether or not one node has enough of them for anything.
+        self.idle = {kind: sum(map(len, nodes)) for kind, nodes in self._free.items()}
+        sizes = [shared_sizes(node) for node in cluster.nodes]
+        self._host_bytes = [size[0] for size in sizes]
+        self._disk_bytes = [size[1] for size in sizes]
+        self._cores = [size[2] for size in sizes]
+        for placement in running:
+            self.occupy(placement.option, self.numbers(placement.devices))
+
+    def copy(self) -> "Room":
+        """The same, to be taken from without touching this."""
+        other = Room.__new__(Room)
+        other._number_of, other._kind_of, other.node_of = self._number_of, self._kind_of, self.node_of
+        other._gone, other.idle = set(self._gone), dict(self.idle)
+        other._free = {kind: [list(free) for free in nodes] for kind, nodes in self._free.items()}
+        other._host_bytes, other._disk_bytes = list(self._host_bytes), list(self._disk_bytes)
+        other._cores = list(self._cores)
+        return other
+
+    def numbers(self, devices: Iterable[str]) -> tuple[int, ...]:
+        """The numbers of devices given by name."""
+        return tuple([self._number_of[name] for name in devices])
+
+    def free(self, kind: str) -> list[int]:
+        """The free devices of a kind, in the cluster's order."""
+        return sorted(device for devices in self._free[kind] for device in devices)
+
+    def holds(self, option: Option, node: int) -> bool:
+        """Whether a node has enough of everything for an option now. What an option does not need cannot stop it, even
+        where something that runs has more of it than there is."""
+        return len(self._free[option.kind][node]) >= option.count and self._is_left(option, node)
+
+    def fits(self, option: Option, devices: Sequence[int]) -> bool:
+        """Whether these very devices are free and their node has the rest of what an option needs."""
+        node = self.node_of[devices[0]]
+        free = self._free[option.kind][node]
+        for device in devices:
+            if device not in free:
+                return False
+        return self._is_left(option, node)
+
+    def fullest(self, option: Option) -> int | None:
+        """The node with the fewest free devices that holds an option, so that wide ones find room on others; None where
+        no node holds it."""
+        if self.idle[option.kind] < option.count:
+            return None
+        best, fewest, count = None, math.inf, option.count
+        for node, devices in enumerate(self._free[option.kind]):
+            if count <= len(devices) < fewest and self._is_left(option, node):
+                best, fewest = node, len(devices)
+                if fewest == count:
+                    break
+        return best
+
+    def take(self, option: Option, *, node: int) -> tuple[int, ...]:
+        """Start an option on a node that holds it: the devices it got, lowest numbers first."""
+        free = self._free[option.kind][node]
+        devices = tuple(free[: option.count])
+        del free[: option.count]
+        self.idle[option.kind] -= option.count
+        self._draw(option, node, 1)
+        return devices
+
+    def take_these(self, option: Option, devices: Sequence[int]) -> bool:
+        """Start an option on these very devices, if it fits there: whether it did."""
+        node = self.node_of[devices[0]]
+        free = self._free[option.kind][node]
+        for device in devices:
+            if device not in free:
+                return False
+        if option.host_bytes or option.disk_bytes or option.cores:
+            if not self._is_left(option, node):
+                return False
+            self._draw(option, node, 1)
+        for device in devices:
+            free.remove(device)
+        self.idle[option.kind] -= len(devices)
+        return True
+
+    def occupy(self, option: Option | None, devices: Sequence[int]) -> None:
+        """Take these very devices and what else an option needs, whether or not there is room; without an option the
+        devices alone."""
+        for device in devices:
+            kind = self._kind_of[device]
+            free = self._free[kind][self.node_of[device]]
+            if device in free:
+                free.remove(device)
+                self.idle[kind] -= 1
+        if option is not None:
+            self._draw(option, self.node_of[devices[0]], 1)
+
+    def give(self, option: Option | None, devices: Sequence[int]) -> None:
+        """Give back what was taken; devices that have been withdrawn since stay away."""
+        for device in devices:
+            self._free_again(device)
+        if option is not None:
+            self._draw(option, self.node_of[devices[0]], -1)
+
+    def withdraw(self, devices: Iterable[int]) -> None:
+        """These devices are gone: nothing is placed on them until they are restored."""
+        devices = tuple(devices)
+        self._gone.update(devices)
+        self.occupy(None, devices)
+
+    def restore(self, devices: Iterable[int]) -> tuple[int, ...]:
+        """Those of these devices that had been withdrawn are back, and free: which they are."""
+        back = tuple(device for device in devices if device in self._gone)
+        self._gone.difference_update(back)
+        self.give(None, back)
+        return back
+
+    def _free_again(self, device: int) -> None:
+        kind = self._kind_of[device]
+        free = self._free[kind][self.node_of[device]]
+        if device not in free and device not in self._gone:
+            bisect.insort(free, device)
+            self.idle[kind] += 1
+
+    def _is_left(self, option: Option, node: int) -> bool:
+        host_bytes, disk_bytes, cores = option.host_bytes, option.disk_bytes, option.cores
+        return (
+            (self._host_bytes[node] >= host_bytes or not host_bytes)
+            and (self._cores[node] >= cores or not cores)
+            and (self._disk_bytes[node] >= disk_bytes or not disk_bytes)
+        )
+
+    def _draw(self, option: Option, node: int, sign: int) -> None:
+        host_bytes, disk_bytes, cores = option.host_bytes, option.disk_bytes, option.cores
+        if host_bytes:
+            self._host_bytes[node] -= sign * host_bytes
+        if disk_bytes:
+            self._disk_bytes[node] -= sign * disk_bytes
+        if cores:
+            self._cores[node] -= sign * cores
+
+
+class RoomForOptions:
+    """Room for a fixed list of options that is asked ten thousand times, as list schedules do: each option remembers
+    the nodes that may hold it, so that a start looks at few of them. Options go by their numbers.
+
+    An option is *shut* after `find` found no node for it, until `give` frees what it needs: nothing else can make room,
+    so a planner need not ask for it again before.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(1.0,), cores=2)
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=3)
+    >>> room = RoomForOptions(cluster, options=[option])
+    >>> devices = room.take(0, node=room.find(0))
+    >>> devices, room.find(0), room.give(option, devices=devices)
+    ((0, 1), None, [0])
+    """
+
+    def __init__(self, cluster: Cluster, *, options: Sequence[Option]) -> None:
+        self._room, self._options = Room(cluster), options
+        #: Free devices of each kind.
+        self.idle = self._room.idle
+        # Nodes that may hold an option, at first those that do when empty: `find` drops those that do not now,
+        # `give` puts them back.
+        nodes = range(len(cluster.nodes))
+        self._maybe = [dict.fromkeys(node for node in nodes if self._room.holds(option, node)) for option in options]
+        self._shut = [False] * len(options)
+        self._options_on: list[list[tuple[int, str, int, int, int, int]]] = [[] for _ in nodes]
+        for number, option in enumerate(options):
+            for node in self._maybe[number]:
+                self._options_on[node].append((number, option.kind, option.count, *shared_needs(option)))
+        self._wanted = [len(held) for held in self._options_on]
+
+    def find(self, number: int) -> int | None:
+        """The node that holds this option now and is wanted least for others, or None where none does.
+
+        Wanted least: one that holds the fewest options even when empty, then one with the fewest devices left over.
+        """
+        option, wanted = self._options[number], self._wanted
+        free, maybe = self._room._free[option.kind], self._maybe[number]
+        best = None
+        for node in list(maybe):
+            if not self._room.holds(option, node):
+                del maybe[node]
+            elif best is None or (wanted[node], len(free[node]), node) < (wanted[best], len(free[best]), best):
+                best = node
+        self._shut[number] = best is None
+        return best
+
+    def take(self, number: int, *, node: int) -> tuple[int, ...]:
+        """Start the option on a node that `find` gave: the devices it got, lowest numbers first."""
+        return self._room.take(self._options[number], node=node)
+
+    def occupy(self, placement: Placement) -> tuple[int, ...]:
+        """Take what a placement that is under way holds, whether or not there is room: its devices."""
+        devices = tuple(sorted(self._room.numbers(placement.devices)))
+        self._room.occupy(placement.option, devices)
+        return devices
+
+    def give(self, option: Option, *, devices: tuple[int, ...]) -> list[int]:
+        """End an option on these devices: the numbers of the options that were shut and are no longer."""
+        self._room.give(option, devices)
+        return self._reopen(self._room.node_of[devices[0]])
+
+    def _reopen(self, node: int) -> list[int]:
+        # Large problems spend most of their time in this loop, so it tests what `Room.holds` does without calls.
+        opened, shut, maybe, room = [], self._shut, self._maybe, self._room
+        free = {kind: len(nodes[node]) for kind, nodes in room._free.items()}
+        host_bytes, disk_bytes = max(0, room._host_bytes[node]), max(0, room._disk_bytes[node])
+        cores = max(0, room._cores[node])
+        for number, kind, count, needs_host, needs_disk, needs_cores in self._options_on[node]:
+            if count > free[kind] or needs_host > host_bytes or needs_cores > cores or needs_disk > disk_bytes:
+                continue
+            maybe[number][node] = None
+            if shut[number]:
+                shut[number] = False
+                opened.append(number)
+        return opened

@@ -1,0 +1,214 @@
+"""What a technique tells the rest of the product about itself, and what it is told to answer by.
+
+One `TechniqueSpec` a technique holds its facts and its arithmetic: how it is measured, what a profile of it stands for,
+what it is predicted to take where nobody measured it. Trials, options, orders and workers all ask it; nothing else
+names a technique. Knows no torch: what runs is loaded from `runtime` by the process that runs it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from dovetail.vocabulary import Cluster, FrozenDict, Kind, Option, Profile, Rejection
+
+Knobs = Mapping[str, Any]
+
+#: What is only predicted must take at most this share of the time that was measured, to be worth a trial or a try: it
+#: costs seconds on all devices.
+CLEARLY = 0.85
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A short measured run that planning asks for; `knobs` where there are several of one technique.
+
+    >>> Trial(family="f", technique="resident", kind="cpu", count=2).count
+    2
+    """
+
+    family: str
+    technique: str
+    kind: str
+    count: int
+    knobs: Knobs = FrozenDict()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", FrozenDict(self.knobs))
+
+    @property
+    def members(self) -> int:
+        """How many tasks run in it."""
+        return int(self.knobs.get("members", 1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known when a technique is asked what it wants tried or can offer.
+
+    `members` says how many tasks of each family there are, for gangs; `failed` are trials that found an option not to
+    fit, `imagined` the kinds on which nothing can be tried, and `alone` the options of single tasks that fit, with
+    which a gang is compared.
+
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
+    >>> found = Evidence(cluster=Cluster(kinds=(), nodes=(), devices=()), profiles=(profile,))
+    >>> [each.count for each in found.of(technique="resident")], found.of(family="g")
+    ([1], [])
+    """
+
+    cluster: Cluster
+    profiles: tuple[Profile, ...] = ()
+    members: Mapping[str, int] = FrozenDict()
+    failed: frozenset[Trial] = frozenset()
+    imagined: frozenset[str] = frozenset()
+    alone: tuple[Option, ...] = ()
+
+    def of(self, **fields: object) -> list[Profile]:
+        """The profiles with these values of their fields."""
+        return [p for p in self.profiles if all(getattr(p, name) == value for name, value in fields.items())]
+
+    def is_too_large(self, family: str, kind: str) -> bool:
+        """Whether whole batches of a family were found not to fit a device of a kind with all of the model there."""
+        return (family, kind) in self._too_large
+
+    @functools.cached_property
+    def _too_large(self) -> frozenset[tuple[str, str]]:
+        sizes = {kind.name: kind.memory_bytes for kind in self.cluster.kinds}
+        found = {(each.family, each.kind) for each in self.failed if each.technique == "resident"}
+        for profile in self.of(technique="resident"):
+            # One with knobs is on a lower rung of the ladder: whole batches did not fit.
+            if profile.knobs or 0 < sizes.get(profile.kind, 0) < profile.peak_bytes:
+                found.add((profile.family, profile.kind))
+        return frozenset(found)
+
+    @functools.cached_property
+    def whole(self) -> tuple[Profile, ...]:
+        """The profiles without those whose whole batches did not fit alone: they have no room for others."""
+        return tuple(each for each in self.profiles if each.technique != "resident" or not each.knobs)
+
+    def least_seconds(self, kind: str) -> dict[str, float]:
+        """The seconds of a step of each family that has a device of the kind for itself."""
+        least: dict[str, float] = {}
+        for option in self.alone:
+            if option.kind == kind and len(option.families) == 1 and option.count == 1:
+                (family,), (seconds,) = option.families, option.step_seconds
+                least[family] = min(seconds, least.get(family, seconds))
+        return least
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The way down for a task that ran out of memory: `next_rung` gives the knobs to try after those that failed, or
+    None, and `option` what is predicted of a profile with other knobs."""
+
+    next_rung: Callable[..., dict[str, Any] | None]
+    option: Callable[..., Option]
+
+
+def _nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+def _never(knobs: Knobs) -> bool:
+    return False
+
+
+def scale_perfectly(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
+    """The best that a trial on more devices could show: the least work, divided by their number.
+
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+    >>> scale_perfectly(one, Trial(family="f", technique="replicate", kind="cpu", count=4), [one]).step_seconds
+    (0.25,)
+    """
+    return dataclasses.replace(
+        known,
+        technique=trial.technique,
+        count=trial.count,
+        step_seconds=(known.step_seconds[0] * known.count / trial.count,),
+        cores=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TechniqueSpec:
+    """A technique as planners, engines and the controller know it.
+
+    Facts: `runtime` is where its `Technique` lies, as `module:object`, loaded by workers only. `ranked`: one process
+    for each device, or one for all. `is_gang`: it trains several tasks at once. `rounds` says of knobs whether the
+    result equals training alone only up to the order of floating-point sums. `knobs` are the names it understands, each
+    with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart.
+
+    Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
+    a kind; whether that has been is not its business. `offers` are options that nobody measured, and rejections with
+    the reason where that is worth telling. `ideal` is the best that a trial could show, by which its worth is judged.
+
+    >>> from dovetail.planning.techniques import TECHNIQUES
+    >>> TECHNIQUES["replicate"].ranked, TECHNIQUES["replicate"].rounds({}), TECHNIQUES["pipeline"].rounds({})
+    (True, True, False)
+    """
+
+    name: str
+    runtime: str
+    option: Callable[[Profile, Cluster], Option]
+    trials: Callable[[Evidence, str, Kind], Iterable[Trial]] = _nothing
+    offers: Callable[[Evidence], Iterable[Option | Rejection]] = _nothing
+    ideal: Callable[[Option, Trial, Iterable[Option]], Option] = scale_perfectly
+    ladder: Ladder | None = None
+    ranked: bool = False
+    is_gang: bool = False
+    rounds: Callable[[Knobs], bool] = _never
+    knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()
+    trial_knobs: tuple[str, ...] = ()
+
+    def threads(self, count: int) -> int:
+        """How many of a CPU's cores each process has of an option on so many devices."""
+        return 1 if self.ranked else count
+
+
+def always(knobs: Knobs) -> bool:
+    """For techniques that round whatever their knobs.
+
+    >>> always({})
+    True
+    """
+    return True
+
+
+def on_its_kind(option: Callable[..., Option]) -> Callable[[Profile, Cluster], Option]:
+    """An option of a profile, read with the kind that it was measured on.
+
+    >>> from dovetail.planning.techniques import resident
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
+    >>> on_its_kind(resident.option)(profile, cluster).step_seconds
+    (0.5,)
+    """
+    return lambda profile, cluster: option(profile, kind=cluster.kind(profile.kind))
+
+
+def with_layers(profiles: Iterable[Profile]) -> list[Profile]:
+    """One profile a family whose layers are known well enough to predict other techniques from them: the resident one
+    where there are two.
+
+    >>> with_layers([Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)])
+    []
+    """
+    found: dict[str, Profile] = {}
+    for profile in profiles:
+        is_timed = any(layer.forward_seconds + layer.backward_seconds > 0 for layer in profile.layers)
+        is_sized = any(layer.parameter_bytes for layer in profile.layers)
+        is_better = profile.technique == "resident" or profile.family not in found
+        if is_timed and is_sized and is_better:
+            found[profile.family] = profile
+    return list(found.values())
+
+
+def gang_sizes(members: int, *, most: int) -> Iterator[int]:
+    """The sizes worth offering for gangs of a family with so many tasks: all small ones, powers of two, all tasks at
+    once, and what divides them into two, three or four equal gangs.
+
+    >>> list(gang_sizes(6, most=64)), list(gang_sizes(50, most=64)), list(gang_sizes(10_000, most=64))
+    ([2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7, 8, 13, 16, 17, 25, 32, 50], [2, 3, 4, 5, 6, 7, 8, 16, 32, 64])
+    """
+    sizes = {*range(2, 9), 16, 32, 64, *(-(-members // parts) for parts in (1, 2, 3, 4))}
+    yield from (size for size in sorted(sizes) if 2 <= size <= min(members, most))
