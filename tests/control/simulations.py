@@ -116,7 +116,7 @@ class RiggedEngine(SimulatedEngine):
     def _rigged(self, event: Event) -> Iterator[Event]:
         if event.kind in ("fingerprinted", "measured") and event.task in self._doomed:
             self._doomed.discard(event.task)
-            yield _as(AttemptLost, event, reason="its worker died")
+            yield same_moment(AttemptLost, event, reason="its worker died")
         elif event.kind in ("finished", "waiting") and event.attempt:
             yield from self._faults.strangers(event)
             yield from self._ended(event)
@@ -130,21 +130,21 @@ class RiggedEngine(SimulatedEngine):
         name, step = self._known[event.task].name, event.step
         outcome = self._faults.outcome(name, event.attempt, step)
         if isinstance(outcome, str):
-            yield _as(TaskFailed, event, reason=outcome)
+            yield same_moment(TaskFailed, event, reason=outcome)
         elif isinstance(outcome, int):
             if outcome:
                 yield _saved(event, outcome)
-            yield _as(AttemptLost, event, reason="its worker died", log="the tail")
+            yield same_moment(AttemptLost, event, reason="its worker died", log="the tail")
         else:
             yield _saved(event, step)
             yield dataclasses.replace(event, metrics={"score": self._faults.score(name, step)})
 
 
 def _saved(event: Event, step: int) -> Event:
-    return _as(CheckpointSaved, event, step=step)
+    return same_moment(CheckpointSaved, event, step=step)
 
 
-def _as(kind: type[Event], event: Event, **fields: object) -> Event:
+def same_moment(kind: type[Event], event: Event, **fields: object) -> Event:
     """Another event of the same attempt at the same time."""
     return kind(task=event.task, attempt=event.attempt, at_seconds=event.at_seconds, **fields)
 

@@ -12,6 +12,7 @@ from dovetail.engines import MemberOrder, Order, SimulatedEngine, World
 from dovetail.planning import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Fingerprint, Kind, Profile, Rejection
+from dovetail.vocabulary.events import AttemptLost, TaskFailed
 from tests.control.simulations import (
     Faults,
     RiggedEngine,
@@ -19,6 +20,7 @@ from tests.control.simulations import (
     cluster,
     controller,
     events_of,
+    same_moment,
     statuses,
     task,
     workload,
@@ -85,7 +87,7 @@ class Tight(SimulatedEngine):
             is_tight = technique == "resident" and parts < self.needed_parts and not (again and self.again_helps)
             if event.kind in ("finished", "saved") and event.attempt and is_tight:
                 data = {"reason": "CUDA out of memory", "cause": "memory", "log": ""}
-                return [] if event.kind == "saved" else [dataclasses.replace(event, kind="failed", data=data)]
+                return [] if event.kind == "saved" else [same_moment(TaskFailed, event, **data)]
             return [event]
 
         return [each for event in super().wait() for each in failing(event)]
@@ -162,7 +164,7 @@ def test_parts_are_known_after_a_restart_and_gone_once_they_are_refused(store):
         technique="resident",
         knobs={"microbatches": 4},
     )
-    refused = dataclasses.replace(last, kind="failed", data=data)
+    refused = same_moment(TaskFailed, last, **data)
     again._ledger.record(again._state.recovery.accept(refused, order))
     assert [knobs for _, knobs in again._ledger.divided()] == [{"recompute": True}]  # whole batches, then
     order = dataclasses.replace(order, knobs={"recompute": True})
@@ -208,7 +210,7 @@ def test_a_row_that_does_not_fit_is_not_taken_in_more_parts(store):
         knobs={"microbatches": 4},
     )
     data = {"reason": "one row", "cause": "memory", "smallest": True, "log": ""}
-    again._ledger.record(again._state.recovery.accept(dataclasses.replace(last, kind="failed", data=data), order))
+    again._ledger.record(again._state.recovery.accept(same_moment(TaskFailed, last, **data), order))
     assert [knobs for _, knobs in again._ledger.divided()] == [{"microbatches": 4, "recompute": True}]
 
 
@@ -232,7 +234,7 @@ class Infected(RiggedEngine):
     def _ended(self, event):
         last = next(o for o in reversed(self.orders) if event.task in {m.task.identity for m in o.members})
         if "bad" in {member.task.name for member in last.members}:
-            yield dataclasses.replace(event, kind="lost", data={"reason": "its worker died", "log": ""})
+            yield same_moment(AttemptLost, event, reason="its worker died")
         else:
             yield from super()._ended(event)
 
