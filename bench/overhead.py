@@ -29,8 +29,9 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.engines import MemberOrder, Order
-from dovetail.engines.runner import Surroundings, run
+from dovetail.engines.runner import run
 from dovetail.engines.worker import Worker
+from dovetail.engines.worker_context import WorkerContext
 from dovetail.train.build import build
 from dovetail.vocabulary import Kind
 
@@ -140,7 +141,7 @@ def through(case: dict[str, Any], steps: int, around: "Reporting", folder: str) 
     member = MemberOrder(task=task, attempt=1, until_step=steps + 1, directory=tempfile.mkdtemp(dir=folder))
     FETCHED.clear()
     _module_stamps().clear()
-    run(Order(name="bench", purpose="train", members=(member,), devices=("n0:0",)), around.surroundings)
+    run(Order(name="bench", purpose="train", members=(member,), devices=("n0:0",)), around.context)
     FETCHED.extend(_module_stamps())
     return _differences()
 
@@ -167,7 +168,7 @@ class Reporting:
         theirs.close()
         worker = Worker(ours)
         threading.Thread(target=worker._beat, daemon=True).start()
-        self.surroundings = Surroundings(
+        self.context = WorkerContext(
             report=worker._report,
             stop_reason=lambda: worker._stop_reason,
             acknowledged_step=lambda task: 0,

@@ -41,11 +41,11 @@ from torch.nn import functional as F
 
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.techniques import pipeline as predicting
-from dovetail.profile.steps import measure
+from dovetail.profile.step_measurement import measure
 from dovetail.testing import programs
 from dovetail.testing.ranks import Followers
 from dovetail.train import PIPELINE, RESIDENT, Session, Training
-from dovetail.train.led import LedSession
+from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.vocabulary import Kind, Profile
 
@@ -104,7 +104,7 @@ class Peer(RankedTechnique):
         return PeerSession(members[0], device=device, threads=threads, ranks=self.company(), stages=knobs["stages"])
 
 
-class PeerSession(LedSession):
+class PeerSession(RankedSession):
     """One rank's stage."""
 
     def __init__(self, member: Any, *, device: Any, threads: int, ranks: Ranks, stages: Any) -> None:

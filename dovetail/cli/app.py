@@ -211,7 +211,7 @@ def timetable(
     with answering():
         from dovetail.cli import show
         from dovetail.store import Store
-        from dovetail.web.timetables import read_timetables
+        from dovetail.web.timetable_charts import read_timetables
 
         with Store(store) as opened:
             show.timetables(read_timetables(opened, workload=workload, task=task))

@@ -9,7 +9,7 @@ from dovetail.store import Store
 from dovetail.vocabulary import Plan
 
 if TYPE_CHECKING:
-    from dovetail.web.timetables import Drawn
+    from dovetail.web.timetable_charts import PipelineDrawing
 
 
 def write_plan(found: Plan, path: Path, *, store: Path) -> Path:
@@ -20,9 +20,9 @@ def write_plan(found: Plan, path: Path, *, store: Path) -> Path:
         return write_report(opened, path)
 
 
-def timetables(found: Plan, *, store: Path) -> "list[Drawn]":
+def timetables(found: Plan, *, store: Path) -> "list[PipelineDrawing]":
     """The pipelines of a plan as they are to run, from what was measured in `store`."""
-    from dovetail.web.timetables import read_timetables
+    from dovetail.web.timetable_charts import read_timetables
 
     assert found.schedule is not None
     if all(each.option.technique != "pipeline" for each in found.schedule.placements):

@@ -13,7 +13,7 @@ from dovetail.control import Result, clock, table
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
-from dovetail.web.timetables import KEY, Drawn
+from dovetail.web.timetable_charts import KEY, PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
@@ -91,7 +91,7 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         )
 
 
-def timetables(found: Iterable[Drawn]) -> None:
+def timetables(found: Iterable[PipelineDrawing]) -> None:
     """Who computes which microbatch when, planned above measured."""
     found, console = list(found), Console()
     if not found:

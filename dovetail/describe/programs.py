@@ -8,14 +8,15 @@ import importlib.util
 import inspect
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe import carried, source, traits
+from dovetail.describe import carried, source_digest, traits
+from dovetail.describe.installed import StandardLibraryFirst, is_installed
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
+from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
 PRIVATE = "_dovetail_"
@@ -76,7 +77,8 @@ def check_source(program: Program) -> None:
 
 
 def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, name: str) -> dict[str, Any]:
-    """The arguments to call `function` with. A `seed` that it does not take seeds the generators all the same.
+    """The arguments to call `function` with, lists and dicts its own to change. A `seed` that it does not take
+    seeds the generators all the same.
 
     >>> check_parameters(lambda width: width, {"width": 1, "seed": 2}, name="f")
     {'width': 1}
@@ -84,8 +86,8 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
     signature = inspect.signature(function)
     accepted = signature.parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
-        return dict(parameters)
-    arguments = {key: value for key, value in parameters.items() if key in accepted or key != "seed"}
+        return {key: thaw(value) for key, value in parameters.items()}
+    arguments = {key: thaw(value) for key, value in parameters.items() if key in accepted or key != "seed"}
     for key in arguments:
         if key not in accepted:
             near = difflib.get_close_matches(key, accepted, 1)
@@ -108,7 +110,7 @@ def arguments_of(program: Program) -> tuple[str, ...] | None:
     place, _, name = program.reference.rpartition(":")
     if not place.endswith(".py") or not Path(place).is_file():
         return None
-    return source.arguments(Path(place), name)
+    return source_digest.arguments(Path(place), name)
 
 
 def load_file(path: Path) -> types.ModuleType:
@@ -136,6 +138,8 @@ def _enter(folder: Path) -> None:
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
+    if not any(isinstance(finder, StandardLibraryFirst) for finder in sys.meta_path):
+        sys.meta_path.insert(0, StandardLibraryFirst())
 
 
 def _home(module: types.ModuleType) -> Path | None:
@@ -201,7 +205,7 @@ def _from_reference(reference: str) -> Program:
 
 def _digest(file: Path, name: str, root: Path) -> str:
     try:
-        return source.digest(file, name, root=root)
+        return source_digest.digest(file, name, root=root)
     except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or zero bytes
         raise ProgramError(f"{file} and what it imports must be valid Python; found: {error}.") from None
 
@@ -214,13 +218,9 @@ def _importable_place(function: Callable[..., Any]) -> str | None:
     file = getattr(module, "__file__", None)
     if module is None or file is None or not str(file).endswith(".py"):
         return None
-    if module.__name__ != "__main__" and ("." in module.__name__ or _is_installed(Path(file))):
+    if module.__name__ != "__main__" and ("." in module.__name__ or is_installed(str(file))):
         return module.__name__
     return str(Path(file).resolve())
-
-
-def _is_installed(file: Path) -> bool:
-    return any(file.is_relative_to(sysconfig.get_path(key)) for key in ("purelib", "platlib", "stdlib"))
 
 
 def _from_pickle(function: Callable[..., Any]) -> Program:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.describe import programs
-from dovetail.vocabulary import Halving, InvalidWorkload, Program, Stop, Task, Workload
+from dovetail.vocabulary import Halving, InvalidRecord, InvalidWorkload, Program, Stop, Task, Workload
+from dovetail.vocabulary.records import dumps, freeze
 
 Named = str | Callable[..., Any]
 
@@ -62,14 +63,15 @@ def grid(
     halving: Halving | None = None,
     **parameters: Any,
 ) -> Workload:
-    """A task for every combination of the parameters given as lists; the others are fixed.
+    """A task for every combination of the parameters given as lists, ranges or NumPy arrays; the others are fixed.
+    A program gets a tuple as a list, because tasks are kept as JSON.
 
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10)
     >>> [task.name for task in workload.tasks]
     ['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3']
     """
     stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
-    swept = {key: value for key, value in parameters.items() if isinstance(value, list)}
+    swept = {key: axis for key, value in parameters.items() if (axis := _axis(value)) is not None}
     for key, values in swept.items():
         if not values:
             raise InvalidWorkload(f"a grid must have at least one value for each parameter; {key!r} has none.")
@@ -92,7 +94,8 @@ def sample(
     halving: Halving | None = None,
     **parameters: Any,
 ) -> Workload:
-    """Random search: `count` tasks, each parameter drawn from its list or distribution; the others are fixed.
+    """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution; the others
+    are fixed.
 
     `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own.
 
@@ -108,11 +111,11 @@ def sample(
         {
             key: _draw(key, value, generator)
             for key, value in parameters.items()
-            if isinstance(value, list | Distribution)
+            if isinstance(value, Distribution) or _axis(value) is not None
         }
         for _ in range(count)
     ]
-    fixed = {key: value for key, value in parameters.items() if not isinstance(value, list | Distribution)}
+    fixed = {key: value for key, value in parameters.items() if key not in drawn[0]}
     return _workload(
         program, [({"": n, **chosen}, fixed | chosen) for n, chosen in enumerate(drawn)], stop, name, halving
     )
@@ -181,10 +184,41 @@ def _workload(
     return Workload(name=name or "", tasks=tuple(tasks), halving=halving)
 
 
+def _axis(value: Any) -> list[Any] | None:
+    """The values to choose from, where a parameter has several. NumPy need not be imported to know an array of it."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, range):
+        return list(value)
+    return list(value.tolist()) if getattr(value, "ndim", 0) else None
+
+
 def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> None:
+    for key, value in parameters.items():
+        _check_value(key, value)
     # A program given by name may be costly to import; workers check it when they build it.
     if callable(program):
         programs.check_parameters(program, parameters, name=found.function)
+
+
+def _check_value(key: str, value: Any) -> None:
+    if isinstance(value, Distribution):
+        raise InvalidWorkload(
+            f"a parameter must have a value; {key!r} has a distribution, from which only dt.sample draws. "
+            f"Use dt.sample(..., count=...), or give a list of values."
+        )
+    try:
+        dumps(freeze(value))
+    except InvalidRecord:
+        raise InvalidWorkload(
+            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}: "
+            f"{value!r}. Pass a name, and look it up in the program."
+        ) from None
+    if dataclasses.is_dataclass(value):
+        raise InvalidWorkload(
+            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}. "
+            f"Pass dataclasses.asdict(...), and make it again in the program."
+        )
 
 
 def _name(program: Program, chosen: Mapping[str, Any]) -> str:
@@ -203,6 +237,6 @@ def _short(value: Any, *, exact: bool) -> str:
 def _draw(key: str, value: Any, generator: random.Random) -> Any:
     if isinstance(value, Distribution):
         return value.draw(generator)
-    if not value:
+    if not (values := _axis(value)):
         raise InvalidWorkload(f"a sample must have at least one value for each parameter; {key!r} has none.")
-    return generator.choice(value)
+    return generator.choice(values)

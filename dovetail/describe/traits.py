@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dovetail.describe import source
+from dovetail.describe import source_digest
 
 
 def digest_of(function: Callable[..., Any]) -> str:
@@ -92,7 +92,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 def _source(value: Any) -> list[str]:
     try:
-        return [source.digest_text(inspect.cleandoc("\n" + inspect.getsource(value)))]
+        return [source_digest.digest_text(inspect.cleandoc("\n" + inspect.getsource(value)))]
     except (OSError, TypeError, SyntaxError):
         return []
 

@@ -1,7 +1,7 @@
 """Where placements run: local processes, a Ray cluster (`dovetail.engines.ray`), a simulation with a virtual clock."""
 
 from dovetail.engines.base import Engine, MemberOrder, Order
-from dovetail.engines.detect import detect
+from dovetail.engines.detection import detect
 from dovetail.engines.local import LocalEngine
 from dovetail.engines.simulated import Outage, SimulatedEngine, World
 from dovetail.engines.spares import Spares

@@ -9,8 +9,9 @@ from typing import Any
 
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.spares import Spares
-from dovetail.engines.workers import Worker, WorkerEngine
-from dovetail.store import scratch
+from dovetail.engines.worker_engine import WorkerEngine
+from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster
 
 
@@ -46,20 +47,20 @@ class LocalEngine(WorkerEngine):
     def _log(self, devices: tuple[str, ...]) -> Path:
         return self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
 
-    def _listen(self, seconds: float) -> Iterable[tuple[Worker, list[dict[str, Any]] | None]]:
+    def _listen(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
         for key, _ in self._selector.select(seconds):
             worker: WorkerProcess = key.data
             if self._workers.get(worker.devices) is worker:
                 yield worker, worker.receive()
 
-    def _dismiss(self, worker: Worker) -> None:
+    def _dismiss(self, worker: WorkerHandle) -> None:
         assert isinstance(worker, WorkerProcess)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(worker.channel)
         worker.channel.close()
 
-    def _meet(self, order: str, workers: list[Worker]) -> str:
-        self._meetings[order] = scratch(self._home, prefix="meeting-")
+    def _meet(self, order: str, workers: list[WorkerHandle]) -> str:
+        self._meetings[order] = make_scratch(self._home, prefix="meeting-")
         return f"file://{self._meetings[order]}/meeting"
 
     def _part(self, order: str) -> None:

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dovetail.engines.workers import Worker, cores_of, threads_of
+from dovetail.describe.installed import standard_paths
+from dovetail.engines.worker_handle import WorkerHandle, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
@@ -20,7 +21,7 @@ LOG_TAIL_BYTES = 3000
 _HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
-class WorkerProcess(Worker):
+class WorkerProcess(WorkerHandle):
     """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch.
 
     One without a `log` imports it at once; before its first order it must `settle`.
@@ -42,7 +43,7 @@ class WorkerProcess(Worker):
             undone = stack.enter_context(contextlib.ExitStack())
             undone.callback(self.channel.close)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.engines.worker", str(theirs.fileno()), *cores],
+                [sys.executable, "-P", "-m", "dovetail.engines.worker", str(theirs.fileno()), *cores],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -146,8 +147,10 @@ def _environment(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]:
     found = cluster.device(devices[0])
     environment = dict(os.environ)
     environment["OMP_NUM_THREADS"] = str(threads_of(devices, cluster))
-    # What the controller can import, its workers can.
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    # What the controller can import, its workers can; but what lies in the user's folders is never taken for the
+    # standard library by what a worker itself imports.
+    paths = dict.fromkeys([*standard_paths(), *(path or os.getcwd() for path in sys.path)])
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     # Ranks are all on this machine: what they say to one another need not leave it.
     if loopback := [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]:

@@ -14,19 +14,19 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, failing, is_out_of_memory, local_knobs
 from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measured
+from dovetail.engines.worker_context import WorkerContext, event_of, failing, is_out_of_memory, local_knobs
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
-from dovetail.train.led import LedSession
+from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
 from dovetail.vocabulary import Rejection, TechniqueRefused
 from dovetail.vocabulary.events import OptionRejected, TaskFingerprinted, TrialMeasured
 
 
-def run(order: Order, around: Surroundings) -> None:
+def run(order: Order, around: WorkerContext) -> None:
     """Carry out an order. Whatever goes wrong with a task is reported as its `failed`; nothing is raised for it.
 
     Of several ranks, rank 0 does what a single process would, and the others follow and report only what goes wrong
@@ -46,8 +46,8 @@ def run(order: Order, around: Surroundings) -> None:
             torch.cuda.empty_cache()
 
 
-def _fingerprint(order: Order, around: Surroundings) -> None:
-    from dovetail.profile.fingerprint import fingerprint
+def _fingerprint(order: Order, around: WorkerContext) -> None:
+    from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
         with failing(member, around):
@@ -56,7 +56,7 @@ def _fingerprint(order: Order, around: Surroundings) -> None:
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
 
-def _measure(order: Order, around: Surroundings) -> None:
+def _measure(order: Order, around: WorkerContext) -> None:
     (member,) = order.members
     with failing(member, around), _rejecting(order, around):
         profile = measured(order, around, _technique(order, around))
@@ -64,7 +64,7 @@ def _measure(order: Order, around: Surroundings) -> None:
 
 
 @contextlib.contextmanager
-def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
+def _rejecting(order: Order, around: WorkerContext) -> Iterator[None]:
     """That one option does not fit says nothing of the others."""
     try:
         yield
@@ -77,7 +77,7 @@ def _rejecting(order: Order, around: Surroundings) -> Iterator[None]:
         around.report(event_of(OptionRejected, order.members[0], rejection=rejection))
 
 
-def _technique(order: Order, around: Surroundings) -> Technique:
+def _technique(order: Order, around: WorkerContext) -> Technique:
     """The order's technique; if it takes several ranks, with these, once all have met."""
     technique = load_technique(order.technique)
     if around.ranks is None:
@@ -89,23 +89,23 @@ def _technique(order: Order, around: Surroundings) -> Technique:
     return technique.among(around.ranks)
 
 
-def _session(order: Order, around: Surroundings, members: list[SessionMember]) -> Session:
+def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> Session:
     knobs = local_knobs(order.technique, order.knobs, around)
     return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
 
 
-def _follow(order: Order, around: Surroundings) -> None:
+def _follow(order: Order, around: WorkerContext) -> None:
     """What ranks other than 0 do: build the same, and do what rank 0 says."""
     rejecting = _rejecting(order, around) if order.purpose == "measure" else contextlib.nullcontext()
     with failing(order.members[0], around, gang=order.members), rejecting:
         around.doing("building")
         members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
         with contextlib.closing(_session(order, around, members)) as session:
-            assert isinstance(session, LedSession)
+            assert isinstance(session, RankedSession)
             session.follow(doing=around.doing)
 
 
-def _rejection(order: Order, around: Surroundings, error: BaseException) -> Rejection:
+def _rejection(order: Order, around: WorkerContext, error: BaseException) -> Rejection:
     return Rejection(
         families=(order.family,) * int(order.knobs.get("members", 1)),
         technique=order.technique,
@@ -126,7 +126,7 @@ def _why_rejected(error: BaseException) -> str:
     return f"its trial raised {type(error).__name__}: {error}"
 
 
-def _train(order: Order, around: Surroundings) -> None:
+def _train(order: Order, around: WorkerContext) -> None:
     with contextlib.ExitStack() as stack:
         trainers = _opened(order, around, stack)
         live = [trainer for trainer in trainers if trainer.begin()]
@@ -138,7 +138,7 @@ def _train(order: Order, around: Surroundings) -> None:
             live = _advance(live, around)
 
 
-def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> "list[Trainer]":
+def _opened(order: Order, around: WorkerContext, stack: contextlib.ExitStack) -> "list[Trainer]":
     """A trainer for each member over one session; none where one could not be made, which all have been told."""
     members: list[SessionMember] = []
     for member in order.members:
@@ -152,13 +152,13 @@ def _opened(order: Order, around: Surroundings, stack: contextlib.ExitStack) -> 
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
         session = _session(order, around, members)
         stack.enter_context(contextlib.closing(session))
-        if isinstance(session, LedSession):
+        if isinstance(session, RankedSession):
             session.doing = around.doing
         return [Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
     return []
 
 
-def _advance(live: "list[Trainer]", around: Surroundings) -> "list[Trainer]":
+def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
     """One step of all; gives those that have more to do."""
     session, gang = live[0].session, [trainer.member for trainer in live]
     reports = None

@@ -73,7 +73,7 @@ class World:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class _Run:
+class _SimulatedOrder:
     """An order under way: when its first step begins, and of each member where it began, its seconds a step, when it
     ends, and whether it has."""
 
@@ -110,8 +110,8 @@ class SimulatedEngine(Engine):
         self._world, self._kind_of = world, kind_of
         self._now, self._wake = 0.0, math.inf
         self._number = itertools.count()
-        self._due: list[tuple[float, int, _Run, int]] = []
-        self._runs: dict[str, _Run] = {}
+        self._due: list[tuple[float, int, _SimulatedOrder, int]] = []
+        self._runs: dict[str, _SimulatedOrder] = {}
         self._steps: dict[str, float] = {}
         self._happenings = deque(sorted(world.happenings, key=lambda event: event.at_seconds))
         self._outages = deque(sorted(_breaks(world.outages), key=lambda change: change[0]))
@@ -185,7 +185,7 @@ class SimulatedEngine(Engine):
         happening = self._happenings[0].at_seconds if self._happenings else math.inf
         return min(happening, self._outages[0][0] if self._outages else math.inf)
 
-    def _run(self, order: Order) -> _Run:
+    def _run(self, order: Order) -> _SimulatedOrder:
         begun = [self._steps.get(member.task.identity, 0.0) for member in order.members]
         first = self._now
         if order.purpose != "train":
@@ -202,9 +202,9 @@ class SimulatedEngine(Engine):
             steps = [max(1.0, m.until_step - at) for m, at in zip(order.members, begun, strict=True)]
             paces = [seconds / each for each in steps]
             ends = [first + seconds] * len(begun)
-        return _Run(order=order, first=first, begun=begun, paces=paces, ends=ends, over=[False] * len(begun))
+        return _SimulatedOrder(order=order, first=first, begun=begun, paces=paces, ends=ends, over=[False] * len(begun))
 
-    def _over(self, run: _Run, member: int) -> list[Event]:
+    def _over(self, run: _SimulatedOrder, member: int) -> list[Event]:
         """What is said when a member ends, or when an order that was stopped is gone."""
         order = run.order
         if member < 0:
@@ -221,11 +221,11 @@ class SimulatedEngine(Engine):
 
     # Ends before the end
 
-    def _leave(self, run: _Run, farewell: tuple[Event, ...], *, after: float) -> None:
+    def _leave(self, run: _SimulatedOrder, farewell: tuple[Event, ...], *, after: float) -> None:
         run.is_leaving, run.farewell = True, farewell
         heapq.heappush(self._due, (self._now + after, next(self._number), run, -1))
 
-    def _farewell(self, run: _Run, reason: str) -> tuple[Event, ...]:
+    def _farewell(self, run: _SimulatedOrder, reason: str) -> tuple[Event, ...]:
         at = self._now + self._world.save_seconds
         events: list[Event] = []
         for number, member in enumerate(run.order.members):
@@ -240,7 +240,7 @@ class SimulatedEngine(Engine):
                 )
         return tuple(events)
 
-    def _break(self, run: _Run, reason: str) -> None:
+    def _break(self, run: _SimulatedOrder, reason: str) -> None:
         events: list[Event] = []
         for number, member in enumerate(run.order.members):
             if not run.over[number]:
@@ -297,7 +297,7 @@ class SimulatedEngine(Engine):
         reason = f"in this world nothing can be trained by {order.technique}"
         return Rejection(families=(order.family,), technique=order.technique, kind=kind, count=count, reason=reason)
 
-    def _progress(self, run: _Run) -> list[Event]:
+    def _progress(self, run: _SimulatedOrder) -> list[Event]:
         if run.order.purpose != "train" or run.is_leaving:
             return []
         return [

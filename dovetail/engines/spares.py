@@ -11,9 +11,9 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from dovetail.describe.installed import is_installed
 from dovetail.engines.processes import WorkerProcess
 from dovetail.vocabulary import Cluster
 
@@ -76,7 +76,7 @@ class _Telling(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
         if os.getpid() != self._process or name.endswith("__main__"):  # of a fork, or run and not imported
             return
-        if path and any(Path(str(folder)).is_relative_to(each) for folder in path for each in _installed()):
+        if path and any(is_installed(os.path.join(folder, "__init__.py")) for folder in map(str, path)):
             for worker in self._workers:
                 worker.suggest(name)
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, failing
+from dovetail.engines.worker_context import WorkerContext, event_of, failing
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
-from dovetail.train.led import LedSession
+from dovetail.train.ranked_session import RankedSession
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 from dovetail.vocabulary.events import (
@@ -38,7 +38,7 @@ class Trainer:
     What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
     """
 
-    def __init__(self, order: Order, number: int, training: Training, session: Session, around: Surroundings) -> None:
+    def __init__(self, order: Order, number: int, training: Training, session: Session, around: WorkerContext) -> None:
         self.number, self.member, self.session = number, order.members[number], session
         self._order, self._training, self._around = order, training, around
         self._every = training.evaluate_every or training.steps_per_epoch()
@@ -219,7 +219,7 @@ class Trainer:
 
     def _report_timings(self) -> None:
         # When steps have doubled: always of a recent step, and few in the longest training.
-        if isinstance(self.session, LedSession) and self._step >= max(1, 2 * self._timed_step):
+        if isinstance(self.session, RankedSession) and self._step >= max(1, 2 * self._timed_step):
             self._timed_step = self._step
             if found := self.session.timings():
                 self._report(PipelineTimed, **found)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.surroundings import Surroundings, event_of, is_out_of_memory, local_knobs
+from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
@@ -23,7 +23,7 @@ from dovetail.vocabulary import Profile, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
-def measured(order: Order, around: Surroundings, technique: Technique) -> Profile:
+def measured(order: Order, around: WorkerContext, technique: Technique) -> Profile:
     """What the order's trial found. Raises what the session raises."""
     knobs = asked = {name: value for name, value in order.knobs.items() if name != "members"}
     first = ""
@@ -59,7 +59,7 @@ def measured(order: Order, around: Surroundings, technique: Technique) -> Profil
 
 def _once(
     order: Order,
-    around: Surroundings,
+    around: WorkerContext,
     technique: Technique,
     trainings: list[Training],
     *,
@@ -67,7 +67,7 @@ def _once(
     knobs: Mapping[str, Any],
     is_whole: bool,  # one by one, layers are measured with whole batches
 ) -> Profile:
-    from dovetail.profile.steps import measure
+    from dovetail.profile.step_measurement import measure
 
     training, *others = trainings
     return measure(
@@ -94,7 +94,7 @@ def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str
     return ladder.next_rung(knobs, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
 
 
-def _is_hopeless(training: Training, around: Surroundings) -> bool:
+def _is_hopeless(training: Training, around: WorkerContext) -> bool:
     """Whether weights, gradients and optimizer state alone are more than the device has: no rung makes them smaller,
     and building a large model again and again takes minutes."""
     if not around.kind.memory_bytes:

@@ -1,6 +1,6 @@
 """A worker: a process that carries out orders one after another and reports what happens.
 
-Started as `python -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
+Started as `python -P -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
 sides write lines of JSON. It binds itself to its cores before torch is imported: some of the libraries below torch
 decide then, once and for all, how many threads they use, and two threads on one core run four times slower than one.
  It ends when the engine does: on the socket's end, and by the kernel's word that its parent
@@ -112,7 +112,7 @@ class Worker:
 
         from dovetail.engines import runner
         from dovetail.engines.base import Order
-        from dovetail.engines.surroundings import Surroundings
+        from dovetail.engines.worker_context import WorkerContext
         from dovetail.train.ranks import Ranks
 
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
@@ -126,7 +126,7 @@ class Worker:
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
         runner.run(
             order,
-            Surroundings(
+            WorkerContext(
                 report=self._report,
                 stop_reason=lambda: self._stop_reason,
                 acknowledged_step=lambda task: self._acknowledged.get(task, 0),
@@ -253,7 +253,7 @@ def _settle(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     os.close(opened)
     os.environ.update(variables)
     importlib.invalidate_caches()  # a folder that was not there may be now
-    sys.path[1:] = [*paths, *(path for path in sys.path[1:] if path not in paths)]
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
 
 def _die_with_parent() -> None:

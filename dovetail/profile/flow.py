@@ -20,14 +20,14 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dovetail.profile.batches import tensors_in
+from dovetail.profile.batch_structure import tensors_in
 
 # torch's modules that are made of others: their parts are layers. Its other modules are one layer each.
 _COMPOSED = ("torch.nn.modules.container", "torch.nn.modules.transformer")
 
 
 @dataclasses.dataclass(kw_only=True)
-class Call:
+class LayerCall:
     """One call of a module: the second call of `encoder` is named `encoder#2`; the model itself is named ''.
 
     Without a module, it is an operation that joins layers: `encoder+1` is the first inside `encoder`.
@@ -90,16 +90,16 @@ class Flow(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._names = CallNames()
-        self._joins: dict[frozenset[str], Call] = {}
+        self._joins: dict[frozenset[str], LayerCall] = {}
         self._join_counts: Counter[str] = Counter()
-        self._calls: list[Call] = []
-        self._open: list[tuple[Call, dict[Any, int]]] = []
+        self._calls: list[LayerCall] = []
+        self._open: list[tuple[LayerCall, dict[Any, int]]] = []
         # Operations of the innermost open call, while it is not known whether modules will be called inside.
         self._pending: list[tuple[Any, Any, str]] = []
         # Weak references keep no data alive; unlike addresses, no two storages ever share one.
         self._reached: dict[Any, frozenset[str]] = {}
 
-    def layers(self) -> list[Call]:
+    def layers(self) -> list[LayerCall]:
         """The layers in the order in which they were called, each with the layers it takes from."""
         return [call for call in self._calls if call.is_layer]
 
@@ -107,7 +107,7 @@ class Flow(TorchDispatchMode):
         """Put hooks on a module; gives their handles."""
 
         def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
-            call = Call(name=self._names.next(name), operation=type(module).__name__, module=module)
+            call = LayerCall(name=self._names.next(name), operation=type(module).__name__, module=module)
             self._enter(call, module, [arguments, keywords])
 
         def leave(module: nn.Module, arguments: Any, output: Any) -> Any:
@@ -143,7 +143,7 @@ class Flow(TorchDispatchMode):
             around = self._open[-1][0].name if self._open else ""
             self._join_counts[around] += 1
             name = f"{around}+{self._join_counts[around]}"
-            self._joins[sources] = Call(name=name, operation=operation, sources=set(sources))
+            self._joins[sources] = LayerCall(name=name, operation=operation, sources=set(sources))
             self._calls.append(self._joins[sources])
         join = self._joins[sources]
         join.activation_bytes = max(join.activation_bytes, size)
@@ -152,7 +152,7 @@ class Flow(TorchDispatchMode):
     def _sources(self, storages: Iterable[Any]) -> frozenset[str]:
         return frozenset().union(*(self._reached.get(storage, ()) for storage in storages))
 
-    def _enter(self, call: Call, module: nn.Module, inputs: Any) -> None:
+    def _enter(self, call: LayerCall, module: nn.Module, inputs: Any) -> None:
         if self._open:
             self._open[-1][0].is_whole = False
         self._pass_on()
@@ -182,10 +182,10 @@ class Flow(TorchDispatchMode):
         return output
 
 
-def edges(layers: list[Call]) -> tuple[tuple[str, str], ...]:
+def edges(layers: list[LayerCall]) -> tuple[tuple[str, str], ...]:
     """Pairs of layer names between which data flows, in the order of the calls.
 
-    >>> edges([Call(name="a", operation="ReLU"), Call(name="b", operation="ReLU", sources={"a", "b"})])
+    >>> edges([LayerCall(name="a", operation="ReLU"), LayerCall(name="b", operation="ReLU", sources={"a", "b"})])
     (('a', 'b'),)
     """
     order = {layer.name: number for number, layer in enumerate(layers)}

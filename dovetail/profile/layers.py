@@ -21,8 +21,8 @@ from torch import nn
 from torch._C._autograd import _get_sequence_nr
 
 from dovetail.profile.clocks import Clock, clock_for
-from dovetail.profile.flow import Call, CallNames, Flow, edges, visible_modules
-from dovetail.profile.untouched import forget_gradients, hooks, untouched
+from dovetail.profile.flow import CallNames, Flow, LayerCall, edges, visible_modules
+from dovetail.profile.model_guard import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
 from dovetail.train.loop import to_device
 from dovetail.vocabulary import LayerProfile
@@ -58,7 +58,7 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
     return _profiles(training.model, calls, passes), edges(calls)
 
 
-def _trace(training: Training, batch: Any, device: torch.device) -> list[Call]:
+def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCall]:
     flow = Flow()
     with hooks() as handles:
         for name, module in visible_modules(training.model):
@@ -70,7 +70,7 @@ def _trace(training: Training, batch: Any, device: torch.device) -> list[Call]:
     return flow.layers()
 
 
-def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[Call]) -> "_Pass":
+def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[LayerCall]) -> "_Pass":
     found = _Pass(clock_for(device), {call.name for call in calls})
     modules = {call.module for call in calls}
     with hooks() as handles:
@@ -182,7 +182,7 @@ def _first_nodes(loss: torch.Tensor, starts: Sequence[int]) -> dict[int, Any]:
     return found
 
 
-def _profiles(model: nn.Module, calls: Sequence[Call], passes: Sequence[_Pass]) -> Layers:
+def _profiles(model: nn.Module, calls: Sequence[LayerCall], passes: Sequence[_Pass]) -> Layers:
     owned = parameter_bytes(model, [call.name for call in calls if call.module is not None])
     forward = [each.forward_seconds() for each in passes]
     backward = [each.backward_seconds() for each in passes]

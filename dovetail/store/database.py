@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dovetail.store import soundness
+from dovetail.store import checksums
 from dovetail.store.schema import MIGRATIONS
 from dovetail.vocabulary import Event, Plan, Profile, StoreError, Task, dumps, loads, read_event
 from dovetail.vocabulary.units import show_bytes
@@ -78,12 +78,12 @@ class Store:
             return
         assert self.home is not None
         if wrong := self._damage():
-            if not soundness.fall_back(self.home):
+            if not checksums.fall_back(self.home):
                 raise sqlite3.DatabaseError(wrong)
             self.fell_back = wrong
             self._connect(write)
             self._migrate(write)
-        soundness.keep_copy(self._connection, self.home)
+        checksums.keep_copy(self._connection, self.home)
 
     def _read(self, write: bool) -> None:
         try:
@@ -92,21 +92,21 @@ class Store:
         except sqlite3.OperationalError:
             # Even to read, SQLite makes a file beside, unless it is told that nobody writes: on a disk that is mounted
             # for reading only, nobody does.
-            if self.home is None or os.access(self.home, os.W_OK) or not (self.home / soundness.FILE).exists():
+            if self.home is None or os.access(self.home, os.W_OK) or not (self.home / checksums.FILE).exists():
                 raise
             self._connection.close()
-            place = (self.home / soundness.FILE).absolute().as_uri()
+            place = (self.home / checksums.FILE).absolute().as_uri()
             self._connection = sqlite3.connect(f"{place}?mode=ro&immutable=1", uri=True, isolation_level=None)
             self._migrate(write)
 
     def _damage(self) -> str:
         assert self.home is not None
-        if (self.home / soundness.COPY).exists() and not (self.home / soundness.FILE).exists():
-            return f"{soundness.FILE} is missing"
+        if (self.home / checksums.COPY).exists() and not (self.home / checksums.FILE).exists():
+            return f"{checksums.FILE} is missing"
         try:
             self._connect(True)
             self._migrate(True)
-            wrong = soundness.damage(self._connection)
+            wrong = checksums.damage(self._connection)
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:  # locked, full, not permitted: not the file's fault
                 raise
@@ -120,7 +120,7 @@ class Store:
         if home is None:
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
             return
-        path = home / soundness.FILE
+        path = home / checksums.FILE
         if write:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -251,8 +251,8 @@ class Store:
         """Close the database. May be called twice."""
         if self._writes:
             assert self.home is not None
-            if not soundness.damage(self._connection):  # what rots while it is open must not reach the copy
-                soundness.keep_copy(self._connection, self.home)
+            if not checksums.damage(self._connection):  # what rots while it is open must not reach the copy
+                checksums.keep_copy(self._connection, self.home)
             self._writes = False
         self._connection.close()
 
@@ -266,14 +266,14 @@ class Store:
         self, table: str, where: str, arguments: tuple[Any, ...], *, number: bool = False
     ) -> list[tuple[Any, ...]]:
         """The rows of a table, each held against its checksum; with `number`, each with its number last."""
-        columns = soundness.COLUMNS[table]
+        columns = checksums.COLUMNS[table]
         query = f"SELECT checksum, {columns}{', number' if number else ''} FROM {table} {where}"
         try:
             found = self._connection.execute(query, arguments).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
         for seal, *values in found:
-            if not soundness.matches(seal, values[:-1] if number else values):
+            if not checksums.matches(seal, values[:-1] if number else values):
                 raise StoreError(
                     f"the store at {self.home} must be as it was written; a row of its table {table} does not match "
                     f"its checksum. 'dovetail run' falls back to the last copy that was whole."
@@ -282,14 +282,14 @@ class Store:
 
     def _sealed(self, *values: Any) -> tuple[Any, ...]:
         """A row with its checksum. What is kept in memory needs none."""
-        return (*values, soundness.checksum(*values) if self._writes else None)
+        return (*values, checksums.checksum(*values) if self._writes else None)
 
     def _transaction(self) -> "_Transaction":
         return _Transaction(self._connection, self.home)
 
 
 def _insert(table: str) -> str:
-    columns = soundness.COLUMNS[table]
+    columns = checksums.COLUMNS[table]
     places = ", ".join("?" * (columns.count(",") + 2))
     return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
 

@@ -2,8 +2,8 @@
 
 import hashlib
 
-from dovetail.store.elsewhere import Elsewhere, Folder
-from dovetail.store.whole import write_whole
+from dovetail.store.atomic_write import write_atomically
+from dovetail.store.remote_folder import Folder, RemoteFolder
 from dovetail.vocabulary import CheckpointError
 
 
@@ -18,11 +18,11 @@ def raise_fence(directory: Folder, attempt: int) -> None:
     """
     text = str(attempt)
     content = f"{text} {_digest(text)}".encode()
-    if isinstance(directory, Elsewhere):
+    if isinstance(directory, RemoteFolder):
         directory.write("attempt", content)
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_whole(directory / "attempt", content)
+    write_atomically(directory / "attempt", content)
 
 
 def check_fence(directory: Folder, attempt: int) -> None:
@@ -34,7 +34,7 @@ def check_fence(directory: Folder, attempt: int) -> None:
     path = directory / "attempt"
     try:
         content = (
-            directory.read("attempt") if isinstance(directory, Elsewhere) else (directory / "attempt").read_bytes()
+            directory.read("attempt") if isinstance(directory, RemoteFolder) else (directory / "attempt").read_bytes()
         )
         text, _, digest = content.decode(errors="replace").partition(" ")
     except FileNotFoundError:

@@ -30,7 +30,7 @@ import torch
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, Ranks, Session, SessionMember, Training
-from dovetail.train.led import LedSession
+from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique
 from dovetail.vocabulary import FrozenDict
 
@@ -59,7 +59,7 @@ class Followers:
             self._processes.append(process)
         self.ranks = Ranks(rank=0, size=size, rendezvous=meeting, patience_seconds=patience_seconds)
         self.ranks.join(torch.device("cpu"))
-        self._session: LedSession | None = None
+        self._session: RankedSession | None = None
 
     @property
     def processes(self) -> list[int]:
@@ -89,7 +89,7 @@ class Followers:
         for end in self._ends:
             end.send((technique, build, dict(knobs)))
         session = technique.among(self.ranks).open([member], device=torch.device("cpu"), threads=1, knobs=knobs)
-        assert isinstance(session, LedSession)
+        assert isinstance(session, RankedSession)
         self._session = session
         return session
 
@@ -193,7 +193,7 @@ def _serve(end: "Connection[Any, Any]", rank: int, size: int, meeting: str, pati
         try:
             members = [programs.fresh(build)]
             session = technique.among(ranks).open(members, device=torch.device("cpu"), threads=1, knobs=knobs)
-            assert isinstance(session, LedSession)
+            assert isinstance(session, RankedSession)
             session.follow()
         except Exception as error:
             end.send(f"{type(error).__name__}: {error}")

@@ -18,11 +18,11 @@ import torch
 
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
-from dovetail.train.spill import SPILL, Knobs, SpillSession
+from dovetail.train.spill import SPILL, SpillKnobs, SpillSession
+from dovetail.train.spill.device_resources import DeviceResources
 from dovetail.train.spill.forecast import Forecast, pace
-from dovetail.train.spill.machinery import Machinery
+from dovetail.train.spill.host_updates import HostUpdates
 from dovetail.train.spill.segments import LiveSegment
-from dovetail.train.spill.updates import HostUpdates
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 # How often a member that is ready may be passed over, for each member of the gang.
@@ -57,7 +57,7 @@ class Interleave(Technique):
         """A session whose budgets are the whole gang's."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)
-        return InterleaveSession(members, device=device, threads=threads, knobs=Knobs.read(knobs))
+        return InterleaveSession(members, device=device, threads=threads, knobs=SpillKnobs.read(knobs))
 
 
 INTERLEAVE = Interleave()
@@ -143,12 +143,14 @@ class Turnstile:
 class InterleaveSession(GangSession[SpillSession]):
     """A gang of spilled trainings that share one device, its arenas and the host's threads."""
 
-    def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: Knobs) -> None:
+    def __init__(
+        self, members: Sequence[SessionMember], *, device: torch.device, threads: int, knobs: SpillKnobs
+    ) -> None:
         self._device = device
         self._budget = knobs.device_budget(device)
         self._knobs = dataclasses.replace(knobs, device_bytes=self._budget, host_bytes=knobs.host_budget())
-        self._machinery = Machinery(device, threads=threads, kernel=knobs.kernel)
-        self._turnstile = Turnstile(self._machinery.updates, len(members))
+        self._resources = DeviceResources(device, threads=threads, kernel=knobs.kernel)
+        self._turnstile = Turnstile(self._resources.updates, len(members))
         self._members = []
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._settled = device.type == "cpu"
@@ -185,7 +187,7 @@ class InterleaveSession(GangSession[SpillSession]):
         if self._threads is not None:
             self._threads.shutdown()
         super().close()
-        self._machinery.close()
+        self._resources.close()
 
     def drain(self) -> None:
         """Wait until every update is done."""
@@ -194,7 +196,7 @@ class InterleaveSession(GangSession[SpillSession]):
 
     def forget_rates(self) -> None:
         """Judge how fast updates are by those from here on."""
-        self._machinery.updates.forget_rates()
+        self._resources.updates.forget_rates()
 
     def forecast(self) -> Forecast:
         """What the gang takes."""
@@ -204,7 +206,7 @@ class InterleaveSession(GangSession[SpillSession]):
         whole = len(timed) == len(self._members)
         clip = any(session.waits for session in self._members)
         return Forecast(
-            device_bytes=peak + self._machinery.arena_bytes,
+            device_bytes=peak + self._resources.arena_bytes,
             host_bytes=sum(one.host_bytes - CUDA_HOST_BYTES for one in each) + CUDA_HOST_BYTES,
             pinned_bytes=sum(one.pinned_bytes for one in each),
             disk_bytes=sum(one.disk_bytes for one in each),
@@ -226,7 +228,7 @@ class InterleaveSession(GangSession[SpillSession]):
             device=device,
             threads=threads,
             knobs=dataclasses.replace(self._knobs, **share),
-            machinery=self._machinery,
+            resources=self._resources,
             turnstile=turnstile,
         )
         return session
@@ -239,7 +241,7 @@ class InterleaveSession(GangSession[SpillSession]):
             self._turnstile.end(member)
 
     def _furnish(self) -> None:
-        self._machinery.furnish([session.room for session in self._members])
+        self._resources.furnish([session.room for session in self._members])
 
     def _look(self) -> None:
         """The first round touches everything once; the second shows what all of them take beside each other."""
@@ -251,7 +253,7 @@ class InterleaveSession(GangSession[SpillSession]):
 
     def _settle(self) -> None:
         """Share out what is left of the device's memory."""
-        held = sum(session.kept_bytes for session in self._members) + self._machinery.arena_bytes
+        held = sum(session.kept_bytes for session in self._members) + self._resources.arena_bytes
         before = torch.cuda.memory_allocated(self._device) - held  # what others hold
         self._working_bytes = torch.cuda.max_memory_allocated(self._device) - held - before
         left = max(0, int(self._budget * (1 - _MARGIN)) - held - self._working_bytes)

@@ -3,7 +3,7 @@
 The loss of a batch is the mean over its rows, so its gradient is the mean of its parts' gradients, weighted by their
 rows: that of the whole batch up to the order of sums, dropout included, which is drawn for the whole batch each time.
 That the loss is such a mean, that nothing but dropout draws, and that no buffer changes with each part, is found out
-before the first step, as `train/rowwise.py` does over ranks.
+before the first step, as `train/rowwise_session.py` does over ranks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ from dovetail.train.loop import to_device
 from dovetail.train.randomness import generator_of
 from dovetail.train.resident import ResidentSession
 from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, is_due, take_rows
-from dovetail.train.rowwise import refuse_rows
-from dovetail.train.weights import Versions
+from dovetail.train.rowwise_session import refuse_rows
+from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import TechniqueRefused
 
 Found = tuple[torch.Tensor, Mapping[str, Any]]
@@ -107,7 +107,7 @@ class MicrobatchedSession(ResidentSession):
         sample = take_rows(batch, Rows(0, most, count_rows(batch), 1.0))
         buffers = dict(self._training.model.named_buffers())
         before = {name: buffer.clone() for name, buffer in buffers.items()}
-        carried, weights = self._random.state(), Versions(self._training.model)
+        carried, weights = self._random.state(), WeightWrites(self._training.model)
         with self._random.watching():
             whole = self._look(sample, Rows(0, most, most, 1.0))
             drew = self._random.state() != carried or self._random.drew()

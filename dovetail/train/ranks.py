@@ -2,7 +2,7 @@
 
 Every rank runs the same code: it builds the same program, joins the others, and opens the same session. Rank 0 leads:
 it alone is asked for steps, evaluations and states, reports and saves, and before each of these that takes all ranks
-it tells the others, who follow (`train/led.py`). So no rank ever decides by itself what comes next. Knows torch's
+it tells the others, who follow (`RankedSession`). So no rank ever decides by itself what comes next. Knows torch's
 process groups (gloo on CPU, NCCL between CUDA devices); knows nothing of how ranks are started.
 """
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from dovetail.train.buffers import Buffers
 from dovetail.train.nested import tensors_in
-from dovetail.train.weights import Versions
+from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 
@@ -123,7 +123,7 @@ def _unwritten(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Cal
     """A forward that refuses to change these modules' weights: it would do so again when computed again."""
 
     def run(*positional: Any, **named: Any) -> Any:
-        before = [Versions(module) for module in modules]
+        before = [WeightWrites(module) for module in modules]
         found = forward(*positional, **named)
         if changed := [name for each in before for name in each.changed()]:
             raise ChangedInPlace(

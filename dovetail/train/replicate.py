@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.train.base import SessionMember
-from dovetail.train.led import share_state
+from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
-from dovetail.train.rowwise import RowwiseSession, Whole, refuse_rows
+from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
@@ -70,7 +70,7 @@ class ReplicateSession(RowwiseSession):
         super().__init__(member, device=device, threads=threads, ranks=ranks)
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._copies = DistributedDataParallel(
-            Whole(model),
+            WholeForward(model),
             # Rows may take different ways through a model. What none of them reached keeps no gradient, as on one
             # device; looking for it takes microseconds a layer.
             find_unused_parameters=True,

@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dovetail.train.base import SessionMember
-from dovetail.train.led import share_state
+from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
-from dovetail.train.rowwise import RowwiseSession, Whole, refuse_rows
+from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import hooked, sites, to_half
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
@@ -191,7 +191,7 @@ def _sharded(model: nn.Module, *, device: torch.device, precision: str) -> Any:
     for block in list(blocks(model)):
         block.register_forward_hook(_without_views)
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(Whole(model), mesh=mesh, mp_policy=policy)
+    return fully_shard(WholeForward(model), mesh=mesh, mp_policy=policy)
 
 
 def _without_views(module: nn.Module, positional: Any, output: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from dovetail.feed import Tap, digest, draw
 from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
-from dovetail.train.fuse.batches import first, kept
+from dovetail.train.fuse.stacked_batches import first, kept
 from dovetail.train.resident import RESIDENT, ResidentSession
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
@@ -55,7 +55,7 @@ class Together(Technique):
 TOGETHER = Together()
 
 
-class _Member(ResidentSession):
+class _TogetherMember(ResidentSession):
     """A training whose batches may be read by another."""
 
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
@@ -78,12 +78,12 @@ class _Member(ResidentSession):
         return found
 
 
-class TogetherSession(GangSession[_Member]):
+class TogetherSession(GangSession[_TogetherMember]):
     """Trainings beside each other, in step, one reading for all that stand at the same place; one that is loaded shares
     again as soon as it stands where another does."""
 
     def __init__(self, members: Sequence[SessionMember], *, device: torch.device, threads: int) -> None:
-        self._members = [_Member(member, device=device, threads=threads) for member in members]
+        self._members = [_TogetherMember(member, device=device, threads=threads) for member in members]
         self._accumulate = members[0].training.accumulate
         try:
             _refuse_unlike([session.first_digest() for session in self._members], members[0].training.shares)

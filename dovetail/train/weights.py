@@ -45,11 +45,11 @@ def hooked(model: nn.Module) -> str | None:
     return next((n for n, p in named if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)), None)
 
 
-class Versions:
+class WeightWrites:
     """Which of a model's weights are written in place from here on, as averages are that forward keeps by itself.
 
     >>> model = nn.Linear(2, 1)
-    >>> before = Versions(model)
+    >>> before = WeightWrites(model)
     >>> with torch.no_grad():
     ...     _ = model.bias.zero_()
     >>> before.changed()

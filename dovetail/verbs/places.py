@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.describe.programs import PICKLED
 from dovetail.engines import Engine, LocalEngine, Spares, detect
-from dovetail.store import Elsewhere, checkpoints_of
+from dovetail.store import RemoteFolder, checkpoints_of
 from dovetail.vocabulary import Cluster, DovetailError, Workload
 
 ENGINES = ("local", "ray")
@@ -65,7 +65,7 @@ def _shared(workload: Workload, home: Path) -> list[Path]:
     """The folders that every node must see: where checkpoints go, if that is a directory, and the store, if pickled
     programs come from there."""
     checkpoints = checkpoints_of(home)
-    beside = not isinstance(checkpoints, Elsewhere) and checkpoints.parent == home
+    beside = not isinstance(checkpoints, RemoteFolder) and checkpoints.parent == home
     pickled = any(task.program.reference.startswith(PICKLED) for task in workload.tasks)
     store = [home] if beside or pickled else []
-    return store if beside or isinstance(checkpoints, Elsewhere) else [*store, checkpoints]
+    return store if beside or isinstance(checkpoints, RemoteFolder) else [*store, checkpoints]

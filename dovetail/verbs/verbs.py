@@ -330,7 +330,7 @@ def _measured(found: Cluster) -> Cluster:
 
     from dovetail.profile.devices import measure_kind
     from dovetail.profile.links import measure_links
-    from dovetail.profile.updates import measure_updates
+    from dovetail.profile.update_rate import measure_updates
 
     kinds: list[Kind] = []
     links: list[Link] = []

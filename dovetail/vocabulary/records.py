@@ -87,17 +87,32 @@ class FrozenDict(Mapping[str, Any]):
 
 
 def freeze(value: Any) -> Any:
-    """The unchanging form of a JSON-like value: lists become tuples, dicts `FrozenDict`s.
+    """The unchanging form of a JSON-like value: lists, ranges and arrays become tuples, dicts `FrozenDict`s.
 
     >>> freeze([1, [2, 3]])
     (1, (2, 3))
     """
     if value.__class__ is FrozenDict or value.__class__ in _PLAIN:  # told at a glance, which a mapping is not
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return value if value.__class__ is tuple and _PLAIN.issuperset(map(type, value)) else tuple(map(freeze, value))
     if isinstance(value, Mapping):
         return FrozenDict(value)
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # NumPy's arrays and numbers; it need not be imported
+        return freeze(value.tolist())
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """What `freeze` was given, as a program may change it: tuples become lists, `FrozenDict`s dicts.
+
+    >>> thaw(FrozenDict({"sizes": [1, [2, 3]]}))
+    {'sizes': [1, [2, 3]]}
+    """
+    if isinstance(value, tuple):
+        return [thaw(item) for item in value]
+    if isinstance(value, FrozenDict):
+        return {key: thaw(item) for key, item in value.items()}
     return value
 
 

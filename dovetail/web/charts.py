@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.metrics.curves import Curve
 from dovetail.metrics.spans import Bar, trained_seconds
 from dovetail.vocabulary.units import show_seconds
-from dovetail.web.reading import Reading
+from dovetail.web.report_data import ReportData
 
 # Okabe and Ito's colours for all kinds of colour vision, without black and yellow, which vanish on one of the two
 # backgrounds; each with the text colour that is readable on it.
@@ -35,7 +35,7 @@ MOST_DOTS = 2000
 Figure = dict[str, Any]
 
 
-def gantt(reading: Reading) -> tuple[Figure | None, list[str]]:
+def gantt(reading: ReportData) -> tuple[Figure | None, list[str]]:
     """Planned (outlined) above measured (filled) for each device, with notes on what is left out."""
     bars = {**reading.planned, "measured": reading.measured}
     devices, notes = _shown_devices(reading, bars)
@@ -54,7 +54,7 @@ def gantt(reading: Reading) -> tuple[Figure | None, list[str]]:
     return {"data": traces, "layout": _gantt_layout(devices, title)}, notes
 
 
-def curve_data(reading: Reading) -> list[dict[str, Any]]:
+def curve_data(reading: ReportData) -> list[dict[str, Any]]:
     """Every metric with its curves, each over steps, seconds of training and seconds on the wall."""
     return [
         {
@@ -67,7 +67,7 @@ def curve_data(reading: Reading) -> list[dict[str, Any]]:
     ]
 
 
-def predictions(reading: Reading) -> Figure | None:
+def predictions(reading: ReportData) -> Figure | None:
     """Measured over predicted seconds of every span that can be judged, one colour and symbol a technique."""
     spans = reading.comparison.spans[:MOST_DOTS]
     if not spans:
@@ -107,7 +107,7 @@ def label(text: str, *, longest: int = 48) -> str:
     return html.escape(text, quote=False)
 
 
-def _shown_devices(reading: Reading, bars: Mapping[str, list[Bar]]) -> tuple[list[str], list[str]]:
+def _shown_devices(reading: ReportData, bars: Mapping[str, list[Bar]]) -> tuple[list[str], list[str]]:
     used = {device for group in bars.values() for bar in group for device in bar.devices}
     if not used:
         return [], []
@@ -118,7 +118,7 @@ def _shown_devices(reading: Reading, bars: Mapping[str, list[Bar]]) -> tuple[lis
     return chosen, [f"Of {len(every):,} devices the first {len(chosen)} that were used are drawn."]
 
 
-def _gantt_traces(reading: Reading, kind: str, pieces: list[tuple[Bar, float]], divisor: float) -> list[Figure]:
+def _gantt_traces(reading: ReportData, kind: str, pieces: list[tuple[Bar, float]], divisor: float) -> list[Figure]:
     """One trace for each colour and outcome: plotly.js cannot hatch bars of several colours in one."""
     alike: dict[tuple[int, str], list[tuple[Bar, float]]] = {}
     for bar, lane in pieces:
@@ -131,7 +131,7 @@ def _gantt_traces(reading: Reading, kind: str, pieces: list[tuple[Bar, float]], 
     ]
 
 
-def _gantt_trace(reading: Reading, kind: str, pieces: list[tuple[Bar, float]], divisor: float) -> Figure:
+def _gantt_trace(reading: ReportData, kind: str, pieces: list[tuple[Bar, float]], divisor: float) -> Figure:
     measured = kind == "measured"
     return {
         "type": "bar",
@@ -185,12 +185,12 @@ def _gantt_layout(devices: list[str], axis_title: str) -> Figure:
     }
 
 
-def _gang(reading: Reading, bar: Bar) -> str:
+def _gang(reading: ReportData, bar: Bar) -> str:
     first = reading.name(bar.tasks[0])
     return first if len(bar.tasks) == 1 else f"{first} + {len(bar.tasks) - 1}"
 
 
-def _bar_text(reading: Reading, bar: Bar) -> str:
+def _bar_text(reading: ReportData, bar: Bar) -> str:
     names = [
         f"<b>{label(reading.name(task))}</b>: {steps:,} steps" for task, steps in zip(bar.tasks, bar.steps, strict=True)
     ]
@@ -203,7 +203,7 @@ def _bar_text(reading: Reading, bar: Bar) -> str:
     return "<br>".join(lines)
 
 
-def _curve_data(reading: Reading, task: str, curve: Curve) -> dict[str, Any]:
+def _curve_data(reading: ReportData, task: str, curve: Curve) -> dict[str, Any]:
     place = reading.places.get(task, 0)
     spans = reading.progress[task].spans if task in reading.progress else []
     return {
@@ -217,7 +217,7 @@ def _curve_data(reading: Reading, task: str, curve: Curve) -> dict[str, Any]:
     }
 
 
-def _dots(reading: Reading, technique: str, spans: Iterable[Any], place: int) -> Figure:
+def _dots(reading: ReportData, technique: str, spans: Iterable[Any], place: int) -> Figure:
     spans = list(spans)
     return {
         "type": "scatter",

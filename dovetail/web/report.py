@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.metrics.spans import busy_share
-from dovetail.store import Store, write_whole
+from dovetail.store import Store, write_atomically
 from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web import charts, tables
-from dovetail.web.reading import MOST_CURVES, MOST_TIMETABLES, Reading, read
+from dovetail.web.report_data import MOST_CURVES, MOST_TIMETABLES, ReportData, read
 from dovetail.web.times import show_moment
-from dovetail.web.timetables import KEY
+from dovetail.web.timetable_charts import KEY
 
 _MOST_LINES = 400
 _FOLDED_ABOVE = 12
@@ -40,13 +40,13 @@ def write_report(store: Store, path: Path, *, workload: str | None = None) -> Pa
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Logs may hold bytes that were no text; they become question marks.
-        write_whole(path, page.encode("utf-8", errors="replace"))
+        write_atomically(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
         raise DovetailError(f"the report must be written to a file this user can write; found: {error}.") from error
     return path
 
 
-def render(reading: Reading, *, written_seconds: float) -> str:
+def render(reading: ReportData, *, written_seconds: float) -> str:
     """The page."""
     script, plotly = _asset("report.js"), _plotly()
     figure, gantt_notes = charts.gantt(reading)
@@ -99,14 +99,14 @@ def _embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _about(reading: Reading, written_seconds: float) -> str:
+def _about(reading: ReportData, written_seconds: float) -> str:
     parts = [f"written {show_moment(written_seconds)}"]
     if reading.as_of_seconds:
         parts.insert(0, f"last news {show_moment(reading.as_of_seconds)}")
     return escape(" · ".join([_machine(reading), *parts]))
 
 
-def _machine(reading: Reading) -> str:
+def _machine(reading: ReportData) -> str:
     cluster = reading.cluster
     if cluster is None:
         return f"{platform.node()} ({platform.system()}, {platform.machine()})"
@@ -116,7 +116,7 @@ def _machine(reading: Reading) -> str:
     return f"{nodes}: {kinds}, {cores} cores, {show_bytes(memory)}"
 
 
-def _tiles(reading: Reading) -> str:
+def _tiles(reading: ReportData) -> str:
     counts, comparison = reading.summary.counts, reading.comparison
     bad = counts["failed"]
     tiles = [
@@ -136,7 +136,7 @@ def _tile(name: str, value: str, detail: str, kind: str) -> str:
     )
 
 
-def _others(reading: Reading) -> str:
+def _others(reading: ReportData) -> str:
     counts = reading.summary.counts
     found = [
         f"{count:,} {status}" for status, count in counts.items() if count and status not in ("finished", "failed")
@@ -144,14 +144,14 @@ def _others(reading: Reading) -> str:
     return ", ".join([f"of {reading.summary.total:,} tasks", *found])
 
 
-def _plans_made(reading: Reading) -> str:
+def _plans_made(reading: ReportData) -> str:
     if not reading.plans:
         return "no plan yet"
     again = len(reading.plans) - 1
     return "by the first plan" + (f", re-planned {again:,} ×" if again else "")
 
 
-def _measured_detail(reading: Reading) -> str:
+def _measured_detail(reading: ReportData) -> str:
     comparison = reading.comparison
     if comparison.measured_seconds is None:
         return "nothing has run yet"
@@ -163,7 +163,7 @@ def _measured_detail(reading: Reading) -> str:
     return ", ".join(parts) or "from first start to last end"
 
 
-def _busy(reading: Reading) -> str:
+def _busy(reading: ReportData) -> str:
     share = busy_share(reading.measured, devices=len(reading.devices), seconds=reading.comparison.active_seconds)
     return "" if share is None else f"{share:.0%} busy"
 
@@ -180,7 +180,7 @@ def _section(anchor: str, title: str, markup: str) -> str:
     return f'<section id="{anchor}"><h2>{escape(title)}</h2>{markup}</section>'
 
 
-def _schedule_section(reading: Reading, figure: charts.Figure | None, notes: list[str]) -> str:
+def _schedule_section(reading: ReportData, figure: charts.Figure | None, notes: list[str]) -> str:
     if figure is None:
         return _section("schedule", "Schedule", tables.note("Nothing has been planned or started yet."))
     key = (
@@ -192,7 +192,7 @@ def _schedule_section(reading: Reading, figure: charts.Figure | None, notes: lis
     return _section("schedule", "Schedule", drawn + "".join(map(tables.note, notes)))
 
 
-def _curves_section(reading: Reading) -> str:
+def _curves_section(reading: ReportData) -> str:
     if not reading.metrics:
         return _section("curves", "Curves", tables.note("No metric has been measured yet."))
     options = "".join(f'<option value="{place}">{escape(m.name)}</option>' for place, m in enumerate(reading.metrics))
@@ -224,7 +224,7 @@ def _choice(name: str, options: list[tuple[str, str]]) -> str:
     )
 
 
-def _predictions_section(reading: Reading) -> str:
+def _predictions_section(reading: ReportData) -> str:
     excluded = tables.note(tables.excluded_note(reading.comparison))
     if not reading.comparison.spans:
         return _section("predictions", "Prediction and measurement", tables.note("Nothing to compare yet.") + excluded)
@@ -236,7 +236,7 @@ def _predictions_section(reading: Reading) -> str:
     )
 
 
-def _timetables_section(reading: Reading) -> str:
+def _timetables_section(reading: ReportData) -> str:
     if not reading.timetables:
         return ""
     drawn = "".join(each.markup() for each in reading.timetables)
@@ -246,7 +246,7 @@ def _timetables_section(reading: Reading) -> str:
     return _section("timetables", "Who computes which microbatch when", tables.note(KEY + cut) + drawn)
 
 
-def _plan_section(reading: Reading) -> str:
+def _plan_section(reading: ReportData) -> str:
     if reading.last_plan is None:
         return ""
     number, at_seconds, plan = reading.last_plan
@@ -273,7 +273,7 @@ def _explanation(plan: Plan) -> str:
     return listed if few else tables.folded(f"{len(plan.explanation):,} lines of explanation", listed)
 
 
-def _rejections(reading: Reading, plan: Plan) -> str:
+def _rejections(reading: ReportData, plan: Plan) -> str:
     if not plan.rejections:
         return ""
     few = len(plan.rejections) <= _FOLDED_ABOVE
@@ -281,7 +281,7 @@ def _rejections(reading: Reading, plan: Plan) -> str:
     return f"<h3>What does not fit</h3>{listed if few else tables.folded(f'{len(plan.rejections):,} options', listed)}"
 
 
-def _incidents_section(reading: Reading) -> str:
+def _incidents_section(reading: ReportData) -> str:
     if not reading.incidents:
         return ""
     listed = tables.incident_list(reading.incidents, total=reading.incidents_total)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.control.simulation.outcome import Outcome
-from dovetail.store import write_whole
+from dovetail.store import write_atomically
 from dovetail.vocabulary import DovetailError
 from dovetail.web.charts import PALETTE
 from dovetail.web.report import _asset, _embedded, _plotly, _policy
@@ -51,7 +51,7 @@ def write_simulation(found: Sequence[tuple[str, Outcome]], path: Path, *, title:
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, page.encode())
+        write_atomically(path, page.encode())
     except OSError as error:
         raise DovetailError(f"the page must be written to a file this user can write; found: {error}.") from error
     return path

@@ -11,7 +11,7 @@ from dovetail.metrics.summary import MetricValues, Row
 from dovetail.metrics.targets import TargetReached
 from dovetail.vocabulary import Rejection
 from dovetail.vocabulary.units import show_bytes, show_seconds
-from dovetail.web.reading import Incident, Reading
+from dovetail.web.report_data import Incident, ReportData
 from dovetail.web.times import show_moment
 
 MOST_ROWS = 1000
@@ -88,7 +88,7 @@ def folded(title: str, markup: str, *, open_: bool = False) -> str:
     return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary>{markup}</details>"
 
 
-def task_table(reading: Reading) -> str:
+def task_table(reading: ReportData) -> str:
     """Every task: status, steps, time, metrics, and what it was given."""
     rows, metrics = reading.summary.rows, reading.summary.metrics[:MOST_METRICS]
     if not rows:
@@ -101,7 +101,7 @@ def task_table(reading: Reading) -> str:
     return _shared_parameters(rows, varied) + made + note(_left_out(reading, len(shown)))
 
 
-def target_table(reading: Reading) -> str:
+def target_table(reading: ReportData) -> str:
     """Time to target, for the tasks that have one."""
     heads = [("Task", ""), ("Target", ""), ("Reached with", "number"), ("Steps", "number")]
     heads += [("Training time", "number"), ("Wall time", "number")]
@@ -113,7 +113,7 @@ def target_table(reading: Reading) -> str:
     return table(heads, rows) + note(_cut(len(shown), MOST_ROWS, "targets", "soonest reached first"))
 
 
-def comparison_table(reading: Reading) -> str:
+def comparison_table(reading: ReportData) -> str:
     """Spans with what was predicted of them, those that were furthest off first."""
     comparison = reading.comparison
     spans = sorted(comparison.spans, key=lambda span: -abs(math.log(max(span.ratio, 1e-9))))
@@ -149,7 +149,7 @@ def excluded_note(comparison: Comparison) -> str:
     return f"Not compared: {', '.join(found)}." if found else ""
 
 
-def rejection_table(reading: Reading, rejections: Sequence[Rejection]) -> str:
+def rejection_table(reading: ReportData, rejections: Sequence[Rejection]) -> str:
     """What does not fit, with the reason."""
     members: dict[str, list[str]] = {}
     for one in reading.progress.values():
@@ -186,7 +186,7 @@ def _incident(one: Incident) -> str:
     return f'<li><div class="line">{head}{when}</div><p>{escape(one.reason)}</p>{log}</li>'
 
 
-def _task_cells(reading: Reading, row: Row, varied: set[str], metrics: Sequence[str]) -> list[str]:
+def _task_cells(reading: ReportData, row: Row, varied: set[str], metrics: Sequence[str]) -> list[str]:
     given = _parameters({name: value for name, value in row.parameters.items() if name in varied})
     name = f"<b>{escape(reading.name(row.task))}</b>" + (f"<small>{escape(given)}</small>" if given else "")
     status = f'<span class="chip {row.status}">{SIGNS.get(row.status, "")} {escape(row.status)}</span>'
@@ -255,7 +255,7 @@ def _most_telling(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: order.get(row.status, len(order)))[:MOST_ROWS]
 
 
-def _left_out(reading: Reading, shown: int) -> str:
+def _left_out(reading: ReportData, shown: int) -> str:
     extra = reading.summary.metrics[MOST_METRICS:]
     also = f"Also measured, see the curves: {_some(list(extra))}." if extra else ""
     return " ".join(

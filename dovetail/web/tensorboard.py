@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.store import Point, Store, write_whole
+from dovetail.store import Point, Store, write_atomically
 from dovetail.vocabulary import DovetailError, Task
 from dovetail.vocabulary.redact import redactor
 
@@ -93,7 +93,7 @@ def _write(folder: Path, records: Iterable[bytes]) -> None:
         writer.write(record)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / _FILE, content.getvalue())
+        write_atomically(folder / _FILE, content.getvalue())
     except OSError as error:
         raise DovetailError(
             f"the export's directory must be one that this user can write; found: {error}. Choose another."

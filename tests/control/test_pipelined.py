@@ -13,7 +13,7 @@ import torch
 from dovetail.control import Controller, Settings
 from dovetail.describe import load_workload
 from dovetail.engines import LocalEngine
-from dovetail.engines.detect import available_cores
+from dovetail.engines.detection import available_cores
 from dovetail.planning import PLANNERS
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.techniques import pipeline
@@ -22,7 +22,7 @@ from dovetail.store import Store
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
 from dovetail.vocabulary import Cluster, Kind, read_event
-from dovetail.web.timetables import read_timetables
+from dovetail.web.timetable_charts import read_timetables
 
 STEPS = 200
 SWEEP = f"""

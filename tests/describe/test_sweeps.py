@@ -1,5 +1,6 @@
 import math
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,16 @@ def test_a_grid_is_a_product(widths, rates):
     assert len({task.identity for task in found.tasks}) == len(found.tasks)
 
 
+def test_ranges_and_arrays_are_axes_and_their_numbers_plain():
+    found = grid(program, width=range(1, 3), rate=numpy.array([0.1, 0.123456]), seed=numpy.int64(4), steps=1)
+    assert [task.name for task in found.tasks][:2] == ["program width=1 rate=0.1", "program width=1 rate=0.123456"]
+    assert {type(value) for task in found.tasks for value in task.parameters.values()} == {int, float}
+    same = grid(program, width=[1, 2], rate=[0.1, 0.123456], seed=4, steps=1)
+    assert [task.identity for task in found.tasks] == [task.identity for task in same.tasks]
+    drawn = sample(program, count=9, width=range(3), rate=numpy.geomspace(1e-3, 1, 4), steps=1)
+    assert {type(value) for task in drawn.tasks for value in task.parameters.values()} == {int, float}
+
+
 def test_without_lists_a_grid_is_one_task():
     (one,) = grid(program, width=3, steps=1).tasks
     assert one.name == "program"
@@ -63,6 +74,14 @@ def test_without_lists_a_grid_is_one_task():
             "'program' is there more than once",
         ),
         (lambda: task(program, name="a/b", steps=1), "without '/'"),
+        (lambda: grid(program, rate=uniform(0, 1), steps=1), "'rate' has a distribution, from which only dt.sample"),
+        (lambda: grid(program, rate=[uniform(0, 1)], steps=1), "'rate' has a distribution"),
+        (lambda: task(program, name="a", rate=uniform(0, 1), steps=1), "'rate' has a distribution"),
+        (
+            lambda: grid(program, rate=object(), steps=1),
+            "numbers, text, or lists and dicts of these; 'rate' is a object",
+        ),
+        (lambda: grid(program, rate=Halving(metric="m", first_steps=1), steps=1), "'rate' is a Halving.*asdict"),
         (lambda: task(program, name="a", steps=1, wdth=3), "Did you mean 'width'"),
     ],
 )

@@ -13,11 +13,11 @@ import pytest
 
 import dovetail
 from dovetail.engines import MemberOrder, Order
-from dovetail.engines.ray.code import Shipment, pack, take
+from dovetail.engines.ray.cluster_survey import described
 from dovetail.engines.ray.connection import _authenticated
 from dovetail.engines.ray.host import Host
-from dovetail.engines.ray.link import Link
-from dovetail.engines.ray.survey import described
+from dovetail.engines.ray.host_link import HostLink
+from dovetail.engines.ray.shipped_code import Shipment, pack, take
 from dovetail.testing.engines import write_program
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, Program, Stop, Task, dumps, to_json
 
@@ -136,7 +136,7 @@ def test_packages_are_shipped_with_what_is_around_them(tmp_path):
 
 
 def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch):
-    monkeypatch.setattr("dovetail.engines.ray.code._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("dovetail.engines.ray.shipped_code._PAUSE_SECONDS", 0.01)
     folder, missing = tmp_path / "shipment", tmp_path / "missing.py"
     pack([Program(reference=program)], folder)
     one = folder / "dovetail" / "engines" / "worker.py"
@@ -235,7 +235,7 @@ class Gone:
 
 def test_calls_that_fail_together_lose_a_node_once():
     ray = Gone()
-    link = Link("n1", ray=ray, host=ray, silence_seconds=9.0)
+    link = HostLink("n1", ray=ray, host=ray, silence_seconds=9.0)
     worker = link.hire(("n1:0",))
     calls = link.calls()
     assert len(calls) == 2

@@ -9,7 +9,7 @@ import torch
 
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
-from dovetail.engines.surroundings import Surroundings
+from dovetail.engines.worker_context import WorkerContext
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Event, Kind, Program, Stop, Task
 
@@ -46,7 +46,7 @@ class Ground:
         )
         run(
             order,
-            Surroundings(
+            WorkerContext(
                 report=self.events.append,
                 stop_reason=lambda: "enough" if self.stops_after in {e.kind for e in self.events} else None,
                 acknowledged_step=lambda task: 0,

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.engines import LocalEngine
+from dovetail.engines import LocalEngine, worker_engine
 from dovetail.engines.worker import HEARTBEAT_SECONDS, Idle
-from dovetail.engines.workers import engine as workers
 from dovetail.testing.engines import Ground, drain, ends_of, write_program
 from dovetail.train import Training
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
@@ -47,7 +46,7 @@ def stalling(calls: int = 40) -> Training:
 
 @pytest.mark.process
 def test_a_rank_that_stalls_is_named_with_its_last_action(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "STALL_SECONDS", 3.0)
+    monkeypatch.setattr(worker_engine, "STALL_SECONDS", 3.0)
     engine = LocalEngine(CLUSTER, home=tmp_path)
     ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
     program = Program(reference="tests.engines.test_stalls:stalling")

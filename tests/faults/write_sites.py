@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dovetail.describe import carried
-from dovetail.store import ControllerLock, Elsewhere, Point, Store, check_fence, raise_fence
+from dovetail.store import ControllerLock, Point, RemoteFolder, Store, check_fence, raise_fence
 from dovetail.testing import programs
 from dovetail.train import TrainingState, checkpoint
 from dovetail.train.base import SessionMember
@@ -127,8 +127,8 @@ CHECKPOINT = Site(
 )
 
 
-def _elsewhere(folder: Path) -> Elsewhere:
-    return Elsewhere(f"file://{folder}/t")
+def _elsewhere(folder: Path) -> RemoteFolder:
+    return RemoteFolder(f"file://{folder}/t")
 
 
 def _save_elsewhere(folder: Path) -> None:

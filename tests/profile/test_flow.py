@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from dovetail.profile.flow import Flow, edges, visible_modules
-from dovetail.profile.untouched import hooks
+from dovetail.profile.model_guard import hooks
 
 
 def flow_of(model, *inputs):

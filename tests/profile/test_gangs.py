@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from dovetail.profile.steps import measure
+from dovetail.profile.step_measurement import measure
 from dovetail.testing import programs
 from dovetail.train import FUSE
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.store import Point, Store, soundness
+from dovetail.store import Point, Store, checksums
 from dovetail.store.schema import MIGRATIONS
 from dovetail.testing.stores import StoreConformance
 from dovetail.vocabulary import Plan, StoreError, read_event
@@ -74,7 +74,7 @@ def test_a_place_that_is_no_directory(tmp_path):
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from dovetail.store import Point, Store, soundness
+from dovetail.store import Point, Store, checksums
 from dovetail.vocabulary import Event, StoreError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(Path(sys.argv[1]), write=True)
@@ -148,7 +148,7 @@ def test_a_zero_whose_sign_an_older_dovetail_sealed_is_no_damage(tmp_path):
     Store(tmp_path, write=True).close()
     connection = sqlite3.connect(tmp_path / "store.sqlite")
     row = ("a", "loss", 1, -0.0, 0.5)
-    connection.execute("INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)", (*row, soundness.checksum(*row)))
+    connection.execute("INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)", (*row, checksums.checksum(*row)))
     connection.commit()
     connection.close()
     with Store(tmp_path, write=True) as store:
@@ -173,7 +173,7 @@ def test_a_fall_back_that_is_killed_is_made_again(tmp_path, monkeypatch):
     told(tmp_path, "first")
     spoil(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(soundness, "write_whole", killed)
+        patch.setattr(checksums, "write_atomically", killed)
         with pytest.raises(KeyboardInterrupt):
             Store(tmp_path, write=True)
     with Store(tmp_path, write=True) as store:

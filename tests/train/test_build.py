@@ -19,6 +19,11 @@ def weights(width=3, fail=""):
     )
 
 
+def layered(sizes, options):
+    sizes.append(options.setdefault("out", 1))  # as a program may with a list and a dict of its own
+    return weights(width=len(sizes))
+
+
 def nothing():
     return None
 
@@ -33,6 +38,12 @@ def test_weights_depend_on_the_seed_alone():
     torch.rand(5)
     assert torch.equal(build(task(seed=1)).model.weight, one)
     assert not torch.equal(build(task(seed=2)).model.weight, one)
+
+
+def test_lists_and_dicts_arrive_as_lists_and_dicts():
+    found = task("layered", sizes=[[1], 2], options={"in": [3]})
+    assert build(found).model.in_features == 3
+    assert build(found).model.in_features == 3, "what a program does to its list stays with it"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dovetail.store import raise_fence
 from dovetail.train import TrainingState, checkpoint
-from dovetail.train.checkpoint import folder
+from dovetail.train.checkpoint import local_checkpoints
 from dovetail.vocabulary import CheckpointError
 
 
@@ -165,14 +165,14 @@ def test_the_one_before_is_used_and_the_damaged_set_aside(tmp_path, damage):
 
 def failing(monkeypatch, number, *, steps):
     """Reading these steps' pieces fails with an error of the system's."""
-    digest = folder._digest
+    digest = local_checkpoints._digest
 
     def fails(path):
         if checkpoint.step_of(path.parent) in steps:
             raise OSError(number, "no answer", str(path))
         return digest(path)
 
-    monkeypatch.setattr(folder, "_digest", fails)
+    monkeypatch.setattr(local_checkpoints, "_digest", fails)
 
 
 def test_what_cannot_be_reached_is_not_taken_for_damage(tmp_path, monkeypatch):

@@ -303,7 +303,7 @@ def least(builds: Sequence[Callable[[], Training]], **knobs: Any) -> tuple[Inter
 
 
 def on_device(session: InterleaveSession) -> int:
-    return session._machinery.arena_bytes + sum(each.kept_bytes for each in session._members)
+    return session._resources.arena_bytes + sum(each.kept_bytes for each in session._members)
 
 
 @pytest.mark.parametrize(("count", "depth"), [(2, 1), (3, 3), (5, 1)])

@@ -133,3 +133,9 @@ def test_rungs_grow_by_the_factor_and_end_before_the_end(first, factor, last):
     rungs = Halving(metric="m", first_steps=first, factor=factor).rungs(last)
     assert all(rung < last for rung in rungs)
     assert rungs == tuple(first * factor**n for n in range(len(rungs)))
+
+
+def test_lists_and_dicts_among_parameters_keep_the_identity_they_had():
+    given = {"sizes": [3, [4]], "more": {"a": [1]}}
+    one = Task(name="n", program=Program(reference="a.b:f", source="s"), parameters=given, stop=Stop(steps=1))
+    assert one.identity == "abf6230f6580a3a4"

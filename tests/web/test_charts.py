@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.store import Point, Store
 from dovetail.web import charts
-from dovetail.web.reading import read
+from dovetail.web.report_data import read
 from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 

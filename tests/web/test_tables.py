@@ -8,7 +8,7 @@ from dovetail.metrics.comparison import Comparison
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Rejection, read_event
 from dovetail.web import tables
-from dovetail.web.reading import read
+from dovetail.web.report_data import read
 from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from dovetail.store import Elsewhere, Folder, Store, checkpoints_of
+from dovetail.store import Folder, RemoteFolder, Store, checkpoints_of
 from dovetail.vocabulary import CheckpointError
 from dovetail.vocabulary.events import CheckpointSaved
 
@@ -24,7 +24,7 @@ def last_saved(store: Store, task: str) -> tuple[Folder, int] | None:
     saved = [event for _, event in store.events(task=task) if isinstance(event, CheckpointSaved)]
     for event in reversed(saved):
         path = checkpoints_of(store.home) / task / event.path.rpartition("/")[2]
-        if (INDEX in path.names()) if isinstance(path, Elsewhere) else (path / INDEX).is_file():
+        if (INDEX in path.names()) if isinstance(path, RemoteFolder) else (path / INDEX).is_file():
             return path, event.step
     return None
 
@@ -33,7 +33,7 @@ def digest_of(checkpoint: Folder) -> str:
     """What names a checkpoint by its content, as `Task.begins_with` has it: the digest of its index, which holds the
     digests of all the rest."""
     try:
-        content = checkpoint.read(INDEX) if isinstance(checkpoint, Elsewhere) else (checkpoint / INDEX).read_bytes()
+        content = checkpoint.read(INDEX) if isinstance(checkpoint, RemoteFolder) else (checkpoint / INDEX).read_bytes()
         found: str = json.loads(content)["sha256"][:16]
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -43,8 +43,8 @@ def digest_of(checkpoint: Folder) -> str:
 def keep(checkpoint: Folder, directory: Folder) -> None:
     """Keep a checkpoint as what the task of `directory` begins with, whatever becomes of the original."""
     try:
-        if isinstance(checkpoint, Elsewhere):
-            assert isinstance(directory, Elsewhere)
+        if isinstance(checkpoint, RemoteFolder):
+            assert isinstance(directory, RemoteFolder)
             _copy(checkpoint, directory / "begin")
         else:
             assert isinstance(directory, Path)
@@ -56,7 +56,7 @@ def keep(checkpoint: Folder, directory: Folder) -> None:
         ) from error
 
 
-def _copy(checkpoint: Elsewhere, kept: Elsewhere) -> None:
+def _copy(checkpoint: RemoteFolder, kept: RemoteFolder) -> None:
     for name in sorted(checkpoint.names(), key=lambda name: name == INDEX):  # last: it makes the checkpoint exist
         kept.write(name, checkpoint.read(name))
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.store import holder, scratch
+from dovetail.store import holder, make_scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
 from dovetail.vocabulary.units import show_bytes
 
@@ -90,7 +90,7 @@ class CommandServer:
         self.note: dict[str, Any] = {}
         self.folder: Path | None = None
         if port is None:
-            self.folder = scratch(home.resolve(), prefix="control-")
+            self.folder = make_scratch(home.resolve(), prefix="control-")
             try:
                 self._server = _beside(self.folder / "socket", _handler(answer, ""))
                 self.note = {"socket": str(self.folder / "socket")}

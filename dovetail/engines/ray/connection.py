@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.engines.detect import available_cores
-from dovetail.engines.ray.code import pack
-from dovetail.store import scratch
+from dovetail.engines.detection import available_cores
+from dovetail.engines.ray.shipped_code import pack
+from dovetail.store import make_scratch
 from dovetail.vocabulary import DovetailError, Program
 
 LOCAL = "local"
@@ -46,7 +46,7 @@ def connected(address: str, *, programs: Iterable[Program], home: Path) -> Itera
         stack.enter_context(_authenticated(home if address == LOCAL else None))
         ray = installed()
         _read_environment()
-        folder = scratch(home.resolve(), prefix="code-")
+        folder = make_scratch(home.resolve(), prefix="code-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         pack(programs, folder)
         stack.callback(ray.shutdown)

@@ -23,7 +23,7 @@ from typing import Any
 
 import dovetail
 from dovetail.engines.processes import WorkerProcess
-from dovetail.engines.ray.code import Shipment, take
+from dovetail.engines.ray.shipped_code import Shipment, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 
 # How long a pull waits for something to be said.

@@ -7,16 +7,17 @@
 <task>/begin/                                                 the checkpoint whose weights the task begins with, if any
 ```
 Each tensor is a list of slices, so any number of ranks can write their parts and any technique can read the whole.
-In a directory (`folder`) a checkpoint comes to be by a rename, elsewhere by its index, which is written last. Knows
+In a local folder a checkpoint comes to be by a rename, in a remote one by its index, which is written last. Knows
 files; knows nothing of models.
 """
 
 import json
+from typing import Any
 
 import safetensors
 
-from dovetail.store import Elsewhere, Folder
-from dovetail.train.checkpoint import elsewhere, folder
+from dovetail.store import Folder, RemoteFolder
+from dovetail.train.checkpoint import local_checkpoints, remote_checkpoints
 from dovetail.train.checkpoint.format import INDEX, Damage, NewerFormat, Retention, Unreachable, Unreadable, numbers_of
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import CheckpointError
@@ -39,15 +40,15 @@ def write(
     root: Folder, state: TrainingState, *, task: str, attempt: int, retention: Retention | None = None
 ) -> tuple[Folder, int]:
     """Save `state` under `root`; gives its path and size in bytes. Raises `CheckpointError`, leaving all as it was."""
-    if isinstance(root, Elsewhere):
-        return elsewhere.write(root, state, task=task, attempt=attempt, retention=retention)
-    return folder.write(root, state, task=task, attempt=attempt, retention=retention)
+    folder, size = _storage(root).write(root, state, task=task, attempt=attempt, retention=retention)
+    return folder, size
 
 
 def read(path: Folder) -> TrainingState:
     """The state in the checkpoint at `path`, every byte of it checked. Raises `CheckpointError`."""
     try:
-        return elsewhere.read(path) if isinstance(path, Elsewhere) else folder.read(path)
+        state: TrainingState = _storage(path).read(path)
+        return state
     except (OSError, KeyError, TypeError, IndexError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} must be a whole checkpoint; reading it gave {error!r}.") from error
 
@@ -57,7 +58,7 @@ def read_begin(root: Folder, *, digest: str) -> TrainingState:
     of it (`Task.begins_with`). Raises `CheckpointError`."""
     path = root / "begin"
     state = read(path)
-    content = path.read(INDEX) if isinstance(path, Elsewhere) else (path / INDEX).read_bytes()
+    content = path.read(INDEX) if isinstance(path, RemoteFolder) else (path / INDEX).read_bytes()
     found = json.loads(content)["sha256"]
     if not digest or not found.startswith(digest):
         raise CheckpointError(f"{path} must be the checkpoint {digest} that the task begins with; it is {found[:16]}.")
@@ -66,7 +67,7 @@ def read_begin(root: Folder, *, digest: str) -> TrainingState:
 
 def complete(root: Folder) -> list[Folder]:
     """The checkpoints under `root`, newest first: by step, then by attempt."""
-    return list(elsewhere.complete(root) if isinstance(root, Elsewhere) else folder.complete(root))
+    return list(_storage(root).complete(root))
 
 
 def recover(
@@ -80,7 +81,7 @@ def recover(
     """
     damages, unreadable = list[Damage](), None
     if set_aside:
-        elsewhere.sweep(root) if isinstance(root, Elsewhere) else folder.sweep(root)
+        _storage(root).sweep(root)
     for path in complete(root):
         if at_most is not None and step_of(path) > at_most:
             continue
@@ -94,7 +95,7 @@ def recover(
         except CheckpointError as error:
             damages.append(Damage(path=path, reason=str(error)))
             if set_aside:
-                elsewhere.set_aside(path) if isinstance(path, Elsewhere) else folder.set_aside(path)
+                _storage(path).set_aside(path)
     if unreadable is not None:  # to begin anew would be to forget it
         raise unreadable
     return None, damages
@@ -109,4 +110,9 @@ def step_of(path: Folder) -> int:
 
 def prune(root: Folder, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`, and what interrupted writers left."""
-    elsewhere.prune(root, retention) if isinstance(root, Elsewhere) else folder.prune(root, retention)
+    _storage(root).prune(root, retention)
+
+
+def _storage(folder: Folder) -> Any:
+    """The module that keeps checkpoints in such a folder."""
+    return remote_checkpoints if isinstance(folder, RemoteFolder) else local_checkpoints

@@ -39,8 +39,8 @@ their shape for what other stages have. Nothing is traced into another program, 
 and modes work as they do in the whole, and a stage leaves the code after its last operation.
 """
 
-from dovetail.train.cutting.calls import Call, captured_call, loss_given
-from dovetail.train.cutting.cut import cut, equal, layers
+from dovetail.train.cutting.cutter import cut, equal, layers
+from dovetail.train.cutting.model_calls import ModelCall, captured_call, loss_given
 from dovetail.train.cutting.pieces import Cut, Like, Piece
 
-__all__ = ["Call", "Cut", "Like", "Piece", "captured_call", "cut", "equal", "layers", "loss_given"]
+__all__ = ["Cut", "Like", "ModelCall", "Piece", "captured_call", "cut", "equal", "layers", "loss_given"]

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from dovetail.train.cutting.calls import operation_name
+from dovetail.train.cutting.model_calls import operation_name
 from dovetail.train.cutting.pieces import Like
 from dovetail.train.randomness import uncounted
 from dovetail.vocabulary import TechniqueRefused

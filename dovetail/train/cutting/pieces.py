@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dovetail.train.cutting.calls import Call
+from dovetail.train.cutting.model_calls import ModelCall
 from dovetail.vocabulary import TechniqueRefused
 
 
@@ -42,7 +42,7 @@ class Piece(nn.Module, abc.ABC):
     its stage uses, and moving a piece (`to`) moves just these, for the model too.
 
     >>> from dovetail.train.cutting import cut
-    >>> model, call = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), Call(args=(torch.ones(1, 2),))
+    >>> model, call = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), ModelCall(args=(torch.ones(1, 2),))
     >>> first, second = cut(model, call, stages=[["0"], ["1"]]).pieces
     >>> list(second.names), second.takes, second.gives, second.likes["0:1.0"].shape
     (['1.weight', '1.bias'], ('0:1.0',), ('output',), (1, 2))
@@ -89,7 +89,7 @@ class Piece(nn.Module, abc.ABC):
             self._buffers[name] = places[0][0][places[0][1]]
 
     @abc.abstractmethod
-    def forward(self, values: Mapping[str, Any], *, call: Call | None = None) -> dict[str, Any]:
+    def forward(self, values: Mapping[str, Any], *, call: ModelCall | None = None) -> dict[str, Any]:
         """What it gives for what it takes. `call` tells the sizes of the model's inputs where they vary by step."""
 
 
@@ -116,10 +116,10 @@ class Cut:
 
     pieces: tuple[Piece, ...]
     shared: Mapping[str, tuple[int, ...]]
-    example: Call
+    example: ModelCall
     is_ordered: bool = True
 
-    def inputs(self, call: Call) -> dict[str, torch.Tensor]:
+    def inputs(self, call: ModelCall) -> dict[str, torch.Tensor]:
         """What the first piece takes for a call: the tensors in it, by their place.
 
         Refuses a call that differs from the example in anything that is no tensor, for later pieces do not see it.

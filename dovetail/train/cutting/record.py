@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.train.cutting.calls import operation_name
-from dovetail.train.cutting.layouts import Layout
+from dovetail.train.cutting.model_calls import operation_name
 from dovetail.train.cutting.pieces import Like, is_plain
+from dovetail.train.cutting.tensor_layouts import TensorLayout
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -21,10 +21,10 @@ class Value:
 
     name: str
     storage: Any
-    producer: "Event | None"
+    producer: "TraceEvent | None"
     device: torch.device
-    layout: Layout | None
-    history: list[tuple["Event | None", Like]]
+    layout: TensorLayout | None
+    history: list[tuple["TraceEvent | None", Like]]
     """What it was like when it was made, and after each event that changed it in place."""
 
     @property
@@ -41,14 +41,14 @@ class Same:
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class Event:
+class TraceEvent:
     """One operation, or one call of a module with the events `number + 1` to `end - 1` inside."""
 
     number: int
     what: Any
     name: str
     """The operation, or the module's path with the number of its call: `encoder#2`."""
-    parent: "Event | None"
+    parent: "TraceEvent | None"
     end: int = 0
     module: nn.Module | None = None
     is_leaf: bool = True
@@ -64,7 +64,7 @@ class Event:
     reads: list[Value] = dataclasses.field(default_factory=list)
     held: set[str] = dataclasses.field(default_factory=set)
     """Canonical names of parameters and buffers that it uses."""
-    after: list["Event"] = dataclasses.field(default_factory=list)
+    after: list["TraceEvent"] = dataclasses.field(default_factory=list)
     """Events that wrote in place what this one reads."""
     writes: set[Any] = dataclasses.field(default_factory=set)
     """Storages that it changed in place."""
@@ -103,7 +103,7 @@ class Event:
 class Record:
     """A whole run: the first event is the call of the model."""
 
-    events: list[Event]
+    events: list[TraceEvent]
     inputs: list[Value | None]
     """For each leaf of the call, in order."""
     drew: bool

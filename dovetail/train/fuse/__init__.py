@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Technique
-from dovetail.train.fuse.examine import examine
-from dovetail.train.fuse.knobs import Knobs
-from dovetail.train.fuse.session import FuseSession
+from dovetail.train.fuse.fuse_knobs import FuseKnobs
+from dovetail.train.fuse.fuse_session import FuseSession
+from dovetail.train.fuse.fusibility import examine
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 
@@ -38,9 +38,9 @@ class Fuse(Technique):
         knobs: Mapping[str, Any] = FrozenDict(),
     ) -> FuseSession:
         """A session of the whole gang, at step 0."""
-        return FuseSession(members, device=device, threads=threads, knobs=Knobs.read(knobs))
+        return FuseSession(members, device=device, threads=threads, knobs=FuseKnobs.read(knobs))
 
 
 FUSE = Fuse()
 
-__all__ = ["FUSE", "FuseSession", "Knobs"]
+__all__ = ["FUSE", "FuseKnobs", "FuseSession"]

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from dovetail.train.fuse.batches import Form
+from dovetail.train.fuse.dropout_masks import AGAIN, Masked, prepare
+from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
 from dovetail.train.fuse.lowering import Lowering
-from dovetail.train.fuse.masks import AGAIN, Masked, prepare
-from dovetail.train.fuse.program import Layout, Outline, Program
+from dovetail.train.fuse.stacked_batches import Form
 from dovetail.vocabulary import TechniqueRefused
 
 _MEMBERS = 2
@@ -27,7 +27,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 
 
-def outline(program: Program, model: nn.Module, layout: Layout, form: Form) -> Outline:
+def outline(program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form) -> Outline:
     """What a microbatch of this form does. Raises `TechniqueRefused`, naming what cannot be stacked."""
     with _unchanged(program.skeleton), FakeTensorMode(allow_non_fake_inputs=True):
         draws, alone = _saying("alone", lambda: _recorded(program, model, form))
@@ -37,21 +37,23 @@ def outline(program: Program, model: nn.Module, layout: Layout, form: Form) -> O
         return found
 
 
-def _recorded(program: Program, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
+def _recorded(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
     try:
         return _record(program, model, form)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return [], {}  # a stack cannot do that either, and says better what it was
 
 
-def _record(program: Program, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
+def _record(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
     tensors = {name: _empty(tensor, program.device) for name, tensor in _tensors(model).items()}
     draws, after = program.alone(tensors, _leaves(form, program.device), form)
     buffers = {name for name, _ in model.named_buffers()}
     return draws, {name: (tensors[name], after[f"model.{name}"]) for name in buffers}
 
 
-def _stacked(program: Program, model: nn.Module, layout: Layout, form: Form, draws: tuple[Any, ...]) -> Outline:
+def _stacked(
+    program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form, draws: tuple[Any, ...]
+) -> Outline:
     own = _tensors(model)
     stacked = {name: _empty(own[name], program.device, rows=_MEMBERS) for name in layout.stacked}
     common = {name: _empty(own[name], program.device) for name in layout.common}

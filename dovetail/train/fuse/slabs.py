@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from dovetail.train.fuse.updates import Rule
+from dovetail.train.fuse.stacked_optimizers import Rule
 
 # A parameter with so many elements for each member fills a device by itself.
 _LARGE = 1 << 20

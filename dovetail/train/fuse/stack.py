@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from dovetail.train.fuse.compiled import Compiled
-from dovetail.train.fuse.member import Member
-from dovetail.train.fuse.program import Layout
+from dovetail.train.fuse.fused_member import FusedMember
+from dovetail.train.fuse.fused_program import StackLayout
 from dovetail.train.fuse.slabs import Slab, lay
-from dovetail.train.fuse.updates import Rule
+from dovetail.train.fuse.stacked_optimizers import Rule
 from dovetail.train.state import parameter_names
 from dovetail.vocabulary import TechniqueRefused
 
@@ -18,7 +18,9 @@ from dovetail.vocabulary import TechniqueRefused
 class Stack:
     """Rows of members. While a member is in it, its model's and optimizer's tensors are views of its row."""
 
-    def __init__(self, members: Mapping[int, Member], layout: Layout, rule: Rule, *, device: torch.device) -> None:
+    def __init__(
+        self, members: Mapping[int, FusedMember], layout: StackLayout, rule: Rule, *, device: torch.device
+    ) -> None:
         self.rows = tuple(members)
         self._members, self._layout, self._rule = list(members.values()), layout, rule
         models = [member.training.model for member in self._members]
@@ -36,7 +38,7 @@ class Stack:
             self.adopt(row)
 
     @property
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[FusedMember]:
         """The members, a row each."""
         return self._members
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from dovetail.planning.pipeline.timetables import Action, Timetable, versions_kept
 from dovetail.planning.pipeline.timetables.actions import Done, done, needs
-from dovetail.train.pipeline.layout import Layout
+from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.vocabulary import TechniqueRefused
 
 _REPEATS = 3  # how often a stretch must be seen to be taken for one
@@ -25,14 +25,14 @@ class Course:
     """One rank's way through a timetable. Microbatches are numbered within a step if there is a flush, and else through
     the whole training.
 
-    >>> course = Course(Layout.read({"timetable": "2bw"}, size=2, accumulate=2), rank=0)
+    >>> course = Course(PipelineLayout.read({"timetable": "2bw"}, size=2, accumulate=2), rank=0)
     >>> [f"{action.operation[0]}{action.microbatch}" for action in course.step(0)]
     ['f0', 'f1', 'f2', 'b0', 'f3', 'b1', 'u0']
     >>> [f"{action.operation[0]}{action.microbatch}" for action in course.step(1)]
     ['f4', 'b2', 'f5', 'b3', 'u1']
     """
 
-    def __init__(self, layout: Layout, *, rank: int) -> None:
+    def __init__(self, layout: PipelineLayout, *, rank: int) -> None:
         self._layout, self._rank = layout, rank
         if not layout.is_asynchronous:
             self.table = layout.step()
@@ -120,12 +120,12 @@ class Course:
 class Endless:
     """A timetable that never flushes, without its end.
 
-    >>> endless = Endless(Layout.read({"timetable": "stashing"}, size=2, accumulate=1))
+    >>> endless = Endless(PipelineLayout.read({"timetable": "stashing"}, size=2, accumulate=1))
     >>> [f"{a.operation[0]}{a.microbatch}v{a.version}" for a in itertools.islice(endless.actions(0, 100), 4)]
     ['f100v99', 'f101v100', 'b100v99', 'u100v0']
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: PipelineLayout) -> None:
         replicas, each = layout.replicas, layout.microbatches
         self.rounds = [each if layout.timetable == "2bw" else count for count in replicas]
         self._unit = math.lcm(each, *replicas)

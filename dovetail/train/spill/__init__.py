@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Technique
-from dovetail.train.spill.knobs import Knobs
 from dovetail.train.spill.refusals import refusal
-from dovetail.train.spill.session import SpillSession
+from dovetail.train.spill.spill_knobs import SpillKnobs
+from dovetail.train.spill.spill_session import SpillSession
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
 
@@ -38,9 +38,9 @@ class Spill(Technique):
         """A session within the budgets of the knobs; refused with numbers where no layout keeps within them."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)
-        return SpillSession(members[0], device=device, threads=threads, knobs=Knobs.read(knobs))
+        return SpillSession(members[0], device=device, threads=threads, knobs=SpillKnobs.read(knobs))
 
 
 SPILL = Spill()
 
-__all__ = ["SPILL", "Knobs", "SpillSession"]
+__all__ = ["SPILL", "SpillKnobs", "SpillSession"]

@@ -2,7 +2,7 @@
  * weights as they travel back. torch has no such kernel: its fused update wants float32 gradients and leaves the
  * conversion of weights to a second pass, which costs a third of the memory traffic again.
  *
- * A crew of threads shares each call. Threads of Python did so before: fifteen of them that woke and asked for the
+ * A pool of threads shares each call. Threads of Python did so before: fifteen of them that woke and asked for the
  * interpreter's lock at every turn kept the one thread that launches kernels from it, and the device idled. */
 #define _GNU_SOURCE
 #include <math.h>
@@ -129,11 +129,11 @@ typedef struct {
     int64_t stretches, pieces, turn; /* turn counts the calls */
     atomic_llong next;               /* the piece that nobody has taken */
     int threads, busy, closing;
-} crew;
+} pool;
 
 static int64_t pieces_of(const stretch *one) { return (one->count + PIECE - 1) / PIECE; }
 
-static void take_pieces(crew *all) {
+static void take_pieces(pool *all) {
     for (;;) {
         int64_t piece = atomic_fetch_add(&all->next, 1), which = 0;
         if (piece == all->pieces - FEW) {
@@ -152,7 +152,7 @@ static void take_pieces(crew *all) {
 }
 
 static void *member(void *argument) {
-    crew *all = argument;
+    pool *all = argument;
     int64_t seen = 0;
     pthread_mutex_lock(&all->lock);
     for (;;) {
@@ -173,8 +173,8 @@ static void *member(void *argument) {
 
 /* cores may be null; otherwise each thread is bound to one of them, where that is possible. Null where no thread can be
  * had. */
-crew *crew_gather(int threads, const int *cores) {
-    crew *all = calloc(1, sizeof *all);
+pool *pool_start(int threads, const int *cores) {
+    pool *all = calloc(1, sizeof *all);
     if (!all) return NULL;
     all->members = calloc((size_t)threads, sizeof *all->members);
     pthread_mutex_init(&all->lock, NULL);
@@ -208,7 +208,7 @@ static double now(void) {
 
 /* Returns when all of it is done, and says from when until when. One who calls while another is served goes on at once
  * after it, whoever holds Python's lock by then. */
-void crew_update(crew *all, const stretch *work, int64_t stretches, double *times) {
+void pool_update(pool *all, const stretch *work, int64_t stretches, double *times) {
     pthread_mutex_lock(&all->caller);
     times[0] = now();
     pthread_mutex_lock(&all->lock);
@@ -227,13 +227,13 @@ void crew_update(crew *all, const stretch *work, int64_t stretches, double *time
 }
 
 /* Returns when a call has few pieces left that nobody has taken, or there is no call: time to choose the next. */
-void crew_wait(crew *all) {
+void pool_wait(pool *all) {
     pthread_mutex_lock(&all->lock);
     while (all->busy && atomic_load(&all->next) < all->pieces - FEW) pthread_cond_wait(&all->low, &all->lock);
     pthread_mutex_unlock(&all->lock);
 }
 
-void crew_dismiss(crew *all) {
+void pool_stop(pool *all) {
     pthread_mutex_lock(&all->lock);
     all->closing = 1;
     pthread_cond_broadcast(&all->begin);

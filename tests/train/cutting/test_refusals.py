@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.train.cutting import Call, captured_call, cut, equal, loss_given
+from dovetail.train.cutting import ModelCall, captured_call, cut, equal, loss_given
 from dovetail.vocabulary import TechniqueRefused
 from tests.train.cutting.chains import check, check_all, mean
 
@@ -28,7 +28,7 @@ class Model(nn.Module):
 
 
 def made(model, stages, x=X):
-    return cut(model, Call(args=(x,)), stages=stages)
+    return cut(model, ModelCall(args=(x,)), stages=stages)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_another_way_through_the_code():
     with pytest.raises(
         TechniqueRefused, match=r"this call does '(sin|cos)' where the example call had operation '(sin|cos)'"
     ):
-        cutting.pieces[0](cutting.inputs(Call(args=(other,))))
+        cutting.pieces[0](cutting.inputs(ModelCall(args=(other,))))
 
 
 def test_what_is_kept_between_calls():
@@ -145,12 +145,12 @@ def test_arguments_must_stay():
             return super().forward(x) * scale
 
     model = Scaled(nn.Linear(4, 4), nn.Linear(4, 4))
-    call = Call(args=(X,), kwargs={"scale": 2.0})
+    call = ModelCall(args=(X,), kwargs={"scale": 2.0})
     cutting = cut(model, call, stages=[["0"], ["1"]])
     with pytest.raises(TechniqueRefused, match=r"has 2\.0 where this one has 3\.0"):
-        cutting.inputs(Call(args=(X,), kwargs={"scale": 3.0}))
+        cutting.inputs(ModelCall(args=(X,), kwargs={"scale": 3.0}))
     with pytest.raises(TechniqueRefused, match="the same arguments"):
-        cutting.inputs(Call(args=(X, 2.0)))
+        cutting.inputs(ModelCall(args=(X, 2.0)))
 
 
 def test_a_piece_without_what_it_takes():
@@ -192,4 +192,4 @@ def test_a_loss_may_ask_what_the_model_is():
 
 def test_no_layer_for_each_stage():
     with pytest.raises(TechniqueRefused, match="3 layers, and 4 stages"):
-        equal(Model(), Call(args=(X,)), 4)
+        equal(Model(), ModelCall(args=(X,)), 4)

@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from dovetail.train import PIPELINE
-from dovetail.train.pipeline.layout import Layout
+from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from tests.train.pipeline import towers
 from tests.train.pipeline.recurrence import recurrence
 
@@ -26,7 +26,7 @@ def spans_of(depth):
 
 def expected(timetable, replicas, program, count, steps=STEPS):
     """What the recurrence gives. Where stages are replicated, delays are not in closed form, but in the timetable."""
-    layout = Layout.read({"timetable": timetable, "replicas": replicas}, size=sum(replicas), accumulate=count)
+    layout = PipelineLayout.read({"timetable": timetable, "replicas": replicas}, size=sum(replicas), accumulate=count)
     if max(replicas) == 1:
         version = DELAYS[timetable](len(replicas), count)
     else:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.planning.pipeline.timetables import Timetable, check
 from dovetail.train.pipeline.course import Course, Endless
-from dovetail.train.pipeline.layout import ASYNCHRONOUS, Layout
+from dovetail.train.pipeline.pipeline_layout import ASYNCHRONOUS, PipelineLayout
 
 LAYOUTS = [
     (timetable, replicas, count)
@@ -20,7 +20,7 @@ LAYOUTS = [
 
 def layout_of(timetable, replicas, count):
     knobs = {"timetable": timetable, "replicas": replicas}
-    return Layout.read(knobs, size=sum(replicas), accumulate=count)
+    return PipelineLayout.read(knobs, size=sum(replicas), accumulate=count)
 
 
 @functools.cache

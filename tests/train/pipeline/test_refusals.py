@@ -6,7 +6,7 @@ from torch import nn
 
 from dovetail.testing import programs
 from dovetail.train import PIPELINE, RESIDENT
-from dovetail.train.pipeline.division import Division
+from dovetail.train.pipeline.row_division import RowDivision
 from dovetail.vocabulary import TechniqueRefused
 from tests.train import ranked
 from tests.train.pipeline import towers
@@ -74,7 +74,7 @@ def test_ranks_that_disagree(followers):
 def test_norms_over_a_batch_are_not_divided():
     member = programs.fresh("norm")
     with pytest.raises(TechniqueRefused, match=r"the statistics of '1' \(BatchNorm1d\) are those of a whole batch"):
-        Division(member, 2, generator=torch.default_generator)
+        RowDivision(member, 2, generator=torch.default_generator)
 
 
 @pytest.mark.parametrize("timetable", ["1f1b", "gpipe"])

@@ -16,7 +16,7 @@ from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layo
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, SPILL, Session, SessionMember, Training, TrainingState, checkpoint
-from dovetail.train.spill import SpillSession, keeping, parking
+from dovetail.train.spill import SpillSession, parked_inputs, resident_segments
 
 CPU = torch.device("cpu")
 # More than the least that a program needs, in bytes, and the knobs beside it.
@@ -48,9 +48,9 @@ def spill(members: Sequence[SessionMember], knobs: str = "tight", *, device: tor
 def _stream_what_can_be(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     # Of models this small, all is kept within less than what streaming takes, so tight budgets alone keep it.
     found = _knobs_of(request)
-    monkeypatch.setattr(parking, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(parked_inputs, "_LEAST_BYTES", 0)
     if found in ("tight", "recompute", "offload", "deep"):
-        monkeypatch.setattr(keeping, "layout", _only_fixed)
+        monkeypatch.setattr(resident_segments, "layout", _only_fixed)
 
 
 def _knobs_of(request: pytest.FixtureRequest) -> str:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from dovetail.train.spill.host_updates import HostUpdates, Job, part
 from dovetail.train.spill.segments import LiveSegment, cut
-from dovetail.train.spill.updates import HostUpdates, Job, part
 from tests.train.spill.towers import CPU
 
 

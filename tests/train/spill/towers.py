@@ -13,7 +13,7 @@ from torch.nn import functional
 from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SPILL, Session, Training, TrainingState
-from dovetail.train.spill import SpillSession, keeping
+from dovetail.train.spill import SpillSession, resident_segments
 
 CPU = torch.device("cpu")
 WIDTH = 8
@@ -81,7 +81,7 @@ def streaming() -> Iterator[None]:
     def only_fixed(segments: Sequence[Segment], **budgets: Any) -> Layout:
         return dataclasses.replace(layout(segments, **budgets), kept=frozenset(s.name for s in segments if s.fixed))
 
-    with mock.patch.object(keeping, "layout", only_fixed):
+    with mock.patch.object(resident_segments, "layout", only_fixed):
         yield
 
 

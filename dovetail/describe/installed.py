@@ -1,0 +1,90 @@
+"""Which files come with Python or with an installed package, wherever that lies. All others are the user's own: their
+source counts, where of an installed package the version does. An editable install is the user's own.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+_SITES = {"site-packages", "dist-packages"}
+_STANDARD = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
+_OWN = str(Path(__file__).parents[1])
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to the standard library or to an installed package, also one that `PYTHONPATH`, a `.pth`
+    file or `pip install --target` put outside the interpreter's own folders.
+
+    >>> import json
+    >>> is_installed(json.__file__), is_installed("/home/me/sweep.py")
+    (True, False)
+    """
+    if file.startswith("<frozen") or _is_under(file, _STANDARD):
+        return True
+    path = Path(file)
+    if any(part in _SITES or part.endswith(".egg") for part in path.parts[:-1]):
+        return True
+    return any(path.relative_to(folder).parts[0] in _distributed(folder) for folder in path.parents)
+
+
+def standard_paths() -> list[str]:
+    """The entries of Python's path that are the standard library.
+
+    >>> all(each in sys.path for each in standard_paths())
+    True
+    """
+    # Below its folder lie the compiled ones and, in most installations, what was installed; beside it may lie a zip.
+    packed = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    return [
+        each
+        for each in sys.path
+        if os.path.basename(each) == packed
+        or (_is_under(os.path.join(each, ""), _STANDARD) and os.path.basename(each) not in _SITES)
+    ]
+
+
+@functools.cache
+def _distributed(folder: Path) -> frozenset[str]:
+    """What lies directly in a folder because a distribution was installed into it; its record says so. The folder of
+    an editable install has none, or one that lists nothing."""
+    try:
+        records = [entry for entry in os.listdir(folder) if entry.endswith(".dist-info")]
+    except OSError:
+        return frozenset()
+    files = (importlib.metadata.Distribution.at(folder / record).files or () for record in records)
+    return frozenset(file.parts[0] for each in files for file in each)
+
+
+def _is_under(file: str, folders: Sequence[str]) -> bool:
+    return file.startswith(tuple(os.path.join(folder, "") for folder in folders))
+
+
+class StandardLibraryFirst(importlib.abc.MetaPathFinder):
+    """Gives installed packages, and Dovetail, the standard library's modules, whatever files of the same names lie
+    beside a program whose folder comes first on the path. The program's own imports are left as Python does them.
+
+    >>> StandardLibraryFirst().find_spec("queue", None) is None  # it is not imported by an installed package
+    True
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The standard library's module of that name, where it is for an installed package."""
+        if path is not None or name not in sys.stdlib_module_names:
+            return None
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_im")):
+            frame = frame.f_back
+        file = frame.f_code.co_filename
+        if not (is_installed(file) or _is_under(file, [_OWN])):
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, standard_paths())

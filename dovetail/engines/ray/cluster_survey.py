@@ -1,0 +1,130 @@
+"""A Ray cluster's nodes as a `Cluster`: how many devices Ray says there are, and what each node finds itself to have.
+
+A kind's name is, in this order: what the node's custom resource `kind:NAME` says, what the node detects, Ray's
+accelerator type. CPU cores are devices where a node has nothing better, as on one machine.
+"""
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.engines.detection import available_cores, detect
+from dovetail.engines.ray.connection import installed
+from dovetail.planning.options.kinds import SHEETS
+from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
+
+LOOK_SECONDS = 120.0
+_ACCELERATOR, _KIND = "accelerator_type:", "kind:"
+
+
+def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster, dict[str, str]]:
+    """The Ray cluster to which this process is connected, and Ray's number for each of its nodes by name. Refuses one
+    whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = installed()
+    nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=_rank)
+    remote = ray.remote(_look)
+    folders = [home] if shared is None else list(shared)
+    with contextlib.ExitStack() as stack:
+        marks = [
+            stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".ray-")).name for folder in folders
+        ]
+        looks = [
+            remote.options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(marks)
+            for node in nodes
+        ]
+        try:
+            found = [json.loads(each) for each in ray.get(looks, timeout=LOOK_SECONDS)]
+        except ray.exceptions.RayError as error:
+            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
+    for node, each in zip(nodes, found, strict=True):
+        _check(node["NodeManagerHostname"], each, folders)
+    return described(nodes, found)
+
+
+def _look(marks: list[str]) -> bytes:
+    """What a node finds itself to have, whether it sees these files, and whether it demands a token; runs there."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return dumps(
+        {
+            "cluster": detect(),
+            "cores": available_cores(),
+            "shares": [Path(mark).is_file() for mark in marks],
+            "guarded": is_token_auth_enabled(),
+        }
+    ).encode()
+
+
+def _check(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> None:
+    if not found["guarded"]:
+        raise DovetailError(
+            f"the Ray cluster must have token authentication on; on {machine} it is off, so anybody who reaches that "
+            f"machine could run code there. Start the cluster with RAY_AUTH_MODE=token on every node."
+        )
+    for folder, is_seen in zip(folders, found["shares"], strict=True):
+        if not is_seen:
+            raise DovetailError(
+                f"the store's directory, or that of its checkpoints, must be shared by all nodes under one path; "
+                f"{machine} does not see the files at {folder.resolve()}. Use --store with a directory on a shared "
+                f"file system, or --checkpoints with a URL that fsspec reaches."
+            )
+
+
+def described(nodes: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> tuple[Cluster, dict[str, str]]:
+    """The cluster of these nodes, as `ray.nodes()` gives them, of which each found itself to have so much.
+
+    >>> node = {"NodeID": "ab", "NodeManagerHostname": "a", "Resources": {"CPU": 2.0, "kind:fast": 1.0}}
+    >>> here = Cluster.uniform(Kind(name="cpu-xeon", processor="cpu"), devices_per_node=4)
+    >>> cluster, numbers = described([node], [{"cluster": json.loads(dumps(here)), "cores": [0, 1, 2, 3]}])
+    >>> [(device.name, device.kind) for device in cluster.devices], numbers
+    ([('n0:0', 'fast'), ('n0:1', 'fast')], {'n0': 'ab'})
+    """
+    kinds: dict[str, Kind] = {}
+    hosts: list[Node] = []
+    devices: list[Device] = []
+    numbers: dict[str, str] = {}
+    dealt: Counter[str] = Counter()  # several nodes may be on one machine: each gets cores of its own, if there are
+    for node, each in zip(nodes, found, strict=True):
+        resources, here = node["Resources"], from_json(Cluster, each["cluster"])
+        cores, accelerators = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+        if not (cores or accelerators):
+            continue  # a head that only leads
+        name, machine = f"n{len(hosts)}", node["NodeManagerHostname"]
+        numbers[name] = node["NodeID"]
+        kind = _kind(resources, here, processor="cuda" if accelerators else "cpu")
+        kinds.setdefault(kind.name, kind)
+        if accelerators:
+            seen = [device.index for device in here.devices if here.kind(device.kind).processor == "cuda"]
+            indices = seen if len(seen) == accelerators else list(range(accelerators))
+        else:
+            indices = [each["cores"][(dealt[machine] + n) % len(each["cores"])] for n in range(cores)]
+            dealt[machine] += cores
+        devices += [Device(name=f"{name}:{n}", kind=kind.name, node=name, index=i) for n, i in enumerate(indices)]
+        memory = int(resources.get("memory", here.nodes[0].memory_bytes))
+        hosts.append(dataclasses.replace(here.nodes[0], name=name, cores=max(1, cores), memory_bytes=memory))
+    return Cluster(kinds=tuple(kinds.values()), nodes=tuple(hosts), devices=tuple(devices)), numbers
+
+
+def _kind(resources: Mapping[str, float], here: Cluster, *, processor: str) -> Kind:
+    found = next((kind for kind in here.kinds if kind.processor == processor), None)
+    if found is None:
+        stated = next((key.removeprefix(_ACCELERATOR).lower() for key in resources if key.startswith(_ACCELERATOR)), "")
+        sheet = SHEETS.get(stated)
+        memory = sheet.memory_bytes if sheet else 0
+        found = Kind(name=stated or processor, processor=processor, memory_bytes=memory)
+    named = next((key.removeprefix(_KIND) for key in resources if key.startswith(_KIND)), "")
+    return dataclasses.replace(found, name=named) if named else found
+
+
+def _rank(node: Mapping[str, Any]) -> tuple[bool, str, str]:
+    # The head first, then by machine, so that names stay from run to run.
+    return "node:__internal_head__" not in node["Resources"], node["NodeManagerHostname"], node["NodeID"]

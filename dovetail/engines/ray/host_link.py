@@ -1,0 +1,210 @@
+"""The engine's side of a node: calls to the host there, and the workers it holds.
+
+Two calls are under way at most: one that waits for what is said, one that carries what is to be said. A call that
+could not reach its host is made again until the engine's patience ends; numbers make that harmless.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.vocabulary import dumps
+
+# A host takes seconds to start: Ray brings the code, starts an interpreter, and this imports Dovetail.
+START_SECONDS = 120.0
+RETRY_SECONDS = 0.5
+
+
+class HostLink:
+    """A node's host, reached by Ray. `lost` is why it is gone, empty while it is not."""
+
+    def __init__(self, node: str, *, ray: Any, host: Any, silence_seconds: float) -> None:
+        self.node, self.lost = node, ""
+        self._ray, self._host, self._silence_seconds = ray, host, silence_seconds
+        self._workers: dict[int, RemoteWorker] = {}
+        self._hired = self._numbers = 0
+        self._unsent: list[tuple[int, dict[str, Any]]] = []
+        self._have, self._posted = 0, 0
+        self._calls: dict[Any, Callable[[Any], None]] = {}
+        self._answered_at, self._retry_at = time.monotonic() + START_SECONDS - silence_seconds, 0.0
+        self._answers, self._clock = False, 0.0
+        self._pull()
+
+    def hire(self, devices: tuple[str, ...]) -> "RemoteWorker":
+        """Start a worker on devices of this node. Returns at once."""
+        self._hired += 1
+        number = self._hired
+        worker = self._workers[number] = RemoteWorker(devices, link=self, number=number)
+        self.post({"do": "start", "worker": number, "devices": list(devices)})
+        return worker
+
+    def post(self, message: dict[str, Any]) -> None:
+        """Say something to the host, after all that was said before. Returns at once."""
+        self._numbers += 1
+        self._unsent.append((self._numbers, message))
+        self._post()
+
+    def silence(self, since: float) -> float:
+        """The seconds since then, by the host's clock when it last answered."""
+        return max(0.0, self._clock - since)
+
+    def calls(self) -> list[Any]:
+        """The calls under way, each made again if it failed and it is time."""
+        if not self.lost and time.monotonic() > self._retry_at:
+            self._pull()
+            self._post()
+        return list(self._calls)
+
+    def take(self, call: Any) -> None:
+        """A call has been answered, or has failed."""
+        done = self._calls.pop(call, None)
+        if done is None:  # another one that came with it has told that the host is gone
+            return
+        try:
+            answer = self._ray.get(call)
+        except self._ray.exceptions.ActorUnavailableError:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        except self._ray.exceptions.RayError as error:
+            self.lose(_explained(error))
+        else:
+            self._answered_at, self._answers = time.monotonic(), True
+            done(answer)
+
+    def look(self) -> None:
+        """Give up a host that has not answered for too long."""
+        silent = time.monotonic() - self._answered_at
+        if not self.lost and silent > self._silence_seconds:
+            limit = self._silence_seconds if self._answers else START_SECONDS
+            self.lose(f"it has not answered for {limit:.0f} s")
+
+    def lose(self, reason: str) -> None:
+        """The host is gone, and with it its workers."""
+        self.lost = reason
+        self._calls.clear()
+        for worker in self._workers.values():
+            worker.end(f"node {self.node} is lost: {reason}", log="")
+        self._workers.clear()
+
+    def end(self) -> None:
+        """End the host; its workers end with it."""
+        if not self.lost:
+            self.lose("the engine was closed")
+            self._ray.kill(self._host)
+
+    def stay(self) -> None:
+        """Let the host know that the engine is there. May be called from any thread."""
+        if not self.lost:
+            self._host.stay.remote()
+
+    def wait(self, seconds: float) -> None:
+        """Until a call is answered, at most so long."""
+        for call in answered(self._ray, self.calls(), seconds):
+            self.take(call)
+        self.look()
+
+    def _pull(self) -> None:
+        if self._hear not in self._calls.values():
+            self._calls[self._host.pull.remote(self._have)] = self._hear
+
+    def _post(self) -> None:
+        if not self.lost and self._unsent and self._confirm not in self._calls.values():
+            self._posted = self._unsent[-1][0]
+            self._calls[self._host.post.remote(dumps(self._unsent).encode())] = self._confirm
+
+    def _confirm(self, answer: Any) -> None:
+        self._unsent = [each for each in self._unsent if each[0] > self._posted]
+        self._post()
+
+    def _hear(self, answer: bytes) -> None:
+        found = json.loads(answer)
+        self._clock = found["clock"]
+        for number, message in found["messages"]:
+            if number <= self._have:
+                continue
+            self._have = number
+            worker = self._workers[message["worker"]]
+            worker.hear(message)
+            if worker.is_gone:
+                del self._workers[message["worker"]]
+        self._pull()
+
+
+class RemoteWorker(WorkerHandle):
+    """A worker on another node. What it says gathers in `lines` until the engine takes it."""
+
+    def __init__(self, devices: tuple[str, ...], *, link: HostLink, number: int) -> None:
+        self.devices, self.link = devices, link
+        self.order, self.doing, self.process = "", "starting", 0
+        self.lines: list[dict[str, Any]] = []
+        self.is_gone = False
+        self._number, self._heard_clock = number, math.inf  # by its host's clock; it was not heard of yet
+        self._reason, self._log, self._doomed = "", "", ""
+
+    @property
+    def heard_at(self) -> float:  # type: ignore[override]
+        """When it was last heard of, by the monotonic clock here; a host that does not answer is not its fault."""
+        return time.monotonic() - self.link.silence(self._heard_clock)
+
+    def begin(self, order: str, message: dict[str, Any]) -> None:
+        """Hand it an order."""
+        assert not self.order, f"{self.devices} are busy with {self.order}"
+        self.order, self.doing = order, "starting"
+        self.link.post({"do": "begin", "worker": self._number, "order": order, "message": message})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Through its host."""
+        self.link.post({"do": "send", "worker": self._number, "message": message})
+
+    def kill(self, why: str) -> None:
+        """Through its host, which knows how it ended."""
+        self._doomed = self._doomed or why
+        self.link.post({"do": "kill", "worker": self._number, "why": why})
+
+    def ended(self, seconds: float) -> bool:
+        """Whether its host says so within so many seconds, or is gone itself."""
+        until = time.monotonic() + seconds
+        while not self.is_gone and (left := until - time.monotonic()) > 0:
+            self.link.wait(left)
+        return self.is_gone
+
+    def reason(self) -> str:
+        """How it ended, in words."""
+        return self._reason or f"worker on {', '.join(self.devices)} was ended: {self._doomed or 'it does not answer'}"
+
+    def last_words(self) -> str:
+        """The end of its log, once it has ended."""
+        return self._log
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Its host says something of it."""
+        self._heard_clock = message["at"]
+        if "gone" in message:
+            self.end(**message["gone"])
+        elif "process" in message:
+            self.process = message["process"]
+        else:
+            self.lines += message["lines"]
+            self.doing = next((each["doing"] for each in reversed(self.lines) if "doing" in each), self.doing)
+
+    def end(self, reason: str, *, log: str) -> None:
+        """It is gone."""
+        self.is_gone, self._reason, self._log = True, reason, log
+
+
+def answered(ray: Any, calls: list[Any], seconds: float) -> list[Any]:
+    """All calls that have been answered, once one of them has, or when so many seconds have passed."""
+    if not calls:
+        return []
+    ray.wait(calls, timeout=max(0.0, seconds))
+    found: list[Any] = ray.wait(calls, num_returns=len(calls), timeout=0)[0]
+    return found
+
+
+def _explained(error: Exception) -> str:
+    """What Ray says, less its advice: `cause` of an error in a host's own code, else the first lines."""
+    cause = getattr(error, "cause", None)
+    text = str(cause or error).strip()
+    return " ".join(text.split())[:600]

@@ -1,0 +1,64 @@
+"""Watching over a Ray cluster's nodes, and over its head: a thread that asks again and again which nodes there are,
+and another that lets the nodes know that the engine is there.
+
+When the head dies, actors that exist go on answering for a while, whoever asks for a new one waits, and about a minute
+later Ray ends this process. So the head must be missed sooner than that, and by somebody who may wait for an answer.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.vocabulary import DovetailError
+
+ASK_SECONDS = 1.0
+
+
+class NodeMonitor:
+    """What the head says of its nodes, and when it last said anything. `beat` is called every second, from a thread."""
+
+    def __init__(self, ray: Any, *, beat: Callable[[], None]) -> None:
+        self._ray, self._beat = ray, beat
+        self._address = ray.get_runtime_context().gcs_address
+        self._answered_at = time.monotonic()
+        self._lost: dict[str, str] = {}
+        self._closed = threading.Event()
+        threading.Thread(target=self._ask, daemon=True).start()
+        threading.Thread(target=self._tell, daemon=True).start()
+
+    def silent(self, seconds: float) -> bool:
+        """Whether the head has not answered for so long."""
+        return time.monotonic() - self._answered_at > seconds
+
+    def check(self, seconds: float) -> None:
+        """Raises `DovetailError` when the head has not answered for so long."""
+        if self.silent(seconds):
+            raise DovetailError(
+                f"the head of the Ray cluster at {self._address} must answer; it has not for {seconds:.0f} s. What was "
+                f"saved is safe: start the cluster again and run the same command to go on."
+            )
+
+    def lost(self, number: str) -> str:
+        """Why the node of this number is gone; empty while it is there."""
+        return self._lost.get(number, "")
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def _tell(self) -> None:
+        while not self._closed.wait(ASK_SECONDS):
+            self._beat()
+
+    def _ask(self) -> None:
+        while not self._closed.wait(ASK_SECONDS):
+            try:
+                nodes = self._ray.nodes()
+            except Exception:  # whatever it is, it is no answer: `check` says so when there was none
+                continue
+            self._answered_at = time.monotonic()
+            for node in nodes:
+                if not node["Alive"]:
+                    said = node.get("DeathReasonMessage") or "it has left the cluster"
+                    self._lost[node["NodeID"]] = said

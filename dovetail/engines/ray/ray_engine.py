@@ -1,0 +1,177 @@
+"""The engine `ray`: workers on the nodes of a Ray cluster, each node's held by an actor there.
+
+Ray reserves, ships code, starts the actors and says what became of their nodes; which worker does what on which device
+is decided here, as on one machine. A node's devices are reserved for as long as the run lasts, in one placement group a
+node, so that all devices of a gang are there when it starts, and no other job of the cluster gets between.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.engines.ray.connection import installed
+from dovetail.engines.ray.host import Host
+from dovetail.engines.ray.host_link import HostLink, RemoteWorker, answered
+from dovetail.engines.ray.node_monitor import NodeMonitor
+from dovetail.engines.worker_engine import WorkerEngine
+from dovetail.engines.worker_handle import WorkerHandle, cores_of
+from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
+from dovetail.vocabulary.events import DevicesLeft
+
+RESERVE_SECONDS = 60.0
+CLOSE_SECONDS = 10.0
+# What belongs to one machine or to Ray itself does not travel with the rest of the environment.
+_STAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "SSH_", "XDG_")
+
+
+class RayEngine(WorkerEngine):
+    """Placements on a Ray cluster to which this process is connected. `nodes` are Ray's numbers of the cluster's
+    nodes, by name, as `survey` gives them."""
+
+    def __init__(
+        self, cluster: Cluster, *, nodes: Mapping[str, str], home: Path, silence_seconds: float = 20.0
+    ) -> None:
+        super().__init__(cluster, home=home, silence_seconds=silence_seconds)
+        self._ray, self._nodes = installed(), dict(nodes)
+        self._links: dict[str, HostLink] = {}
+        self._meetings: dict[str, HostLink] = {}
+        self._watch = NodeMonitor(self._ray, beat=self._beat)
+        self._groups: dict[str, Any] = {}
+        self._departed: set[str] = set()  # nodes of which that was said
+        try:
+            self._reserve()
+        except BaseException:
+            self.close()
+            raise
+
+    def processes(self) -> dict[str, int]:
+        """The process numbers of live workers by device, each on its node, for tests and fault injection."""
+        workers = [worker for worker in self._workers.values() if isinstance(worker, RemoteWorker)]
+        return {",".join(worker.devices): worker.process for worker in workers}
+
+    def close(self) -> None:
+        """End all workers, their hosts, and the reservation."""
+        if not self._watch.silent(self._silence_seconds):
+            super().close()
+            # With its head gone, which nobody may have noticed yet, Ray answers no more and ends this process after a
+            # minute: hosts end by themselves when nobody asks for their news.
+            giving_back = threading.Thread(target=self._give_back, daemon=True)
+            giving_back.start()
+            giving_back.join(CLOSE_SECONDS)
+        self._links.clear()
+        self._groups.clear()
+        self._watch.close()
+
+    def _give_back(self) -> None:
+        for link in list(self._links.values()):
+            link.end()
+        for group in list(self._groups.values()):
+            self._ray.util.remove_placement_group(group)
+
+    def _reserve(self) -> None:
+        from ray.util.placement_group import placement_group
+
+        for node, number in self._nodes.items():
+            devices = tuple(device.name for device in self._cluster.devices if device.node == node)
+            cores = cores_of(devices, self._cluster)
+            bundle = {"CPU": len(cores) or self._cluster.node(node).cores, "GPU": len(devices) - len(cores)}
+            self._groups[node] = placement_group(
+                [{name: count for name, count in bundle.items() if count}],
+                strategy="STRICT_PACK",
+                bundle_label_selector=[{"ray.io/node-id": number}],
+            )
+        for node, group in self._groups.items():
+            if not group.wait(RESERVE_SECONDS):
+                raise DovetailError(
+                    f"the devices of node {node} must be free for this run; after {RESERVE_SECONDS:.0f} s Ray could "
+                    f"not reserve {group.bundle_specs[0]} there. See 'ray status' for who holds them."
+                )
+
+    def _hire(self, devices: tuple[str, ...]) -> WorkerHandle:
+        (node,) = {self._cluster.device(device).node for device in devices}
+        return self._link(node).hire(devices)
+
+    def _link(self, node: str) -> HostLink:
+        link = self._links.get(node)
+        if link is None or link.lost:
+            link = self._links[node] = HostLink(
+                node, ray=self._ray, host=self._host(node), silence_seconds=self._silence_seconds
+            )
+        return link
+
+    def _host(self, node: str) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        given = {
+            "cluster": to_json(self._cluster),
+            "home": str(self._home),
+            "environment": {k: v for k, v in os.environ.items() if not k.startswith(_STAYS)},
+            "patience_seconds": self._silence_seconds,
+        }
+        remote = self._ray.remote(Host).options(
+            num_cpus=0,  # the group holds what the workers use
+            max_restarts=0,
+            max_concurrency=4,  # a pull that waits and a post, and each once more if it had to be made again
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[node], placement_group_bundle_index=0),
+        )
+        return remote.remote(dumps(given).encode())
+
+    def _listen(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
+        until = time.monotonic() + seconds
+        while True:
+            self._watch.check(self._silence_seconds)
+            self._miss()
+            self._attend(until - time.monotonic())
+            heard = [w for w in self._workers.values() if isinstance(w, RemoteWorker) and (w.lines or w.is_gone)]
+            if heard or time.monotonic() >= until:
+                break
+        for worker in heard:
+            if self._workers.get(worker.devices) is worker:
+                lines, worker.lines = worker.lines, []
+                yield worker, lines
+            if worker.is_gone and self._workers.get(worker.devices) is worker:
+                yield worker, None
+
+    def _miss(self) -> None:
+        """Say once of each node that has left which devices went with it, and take its workers for lost."""
+        for node, number in self._nodes.items():
+            reason = self._watch.lost(number)
+            if reason and node not in self._departed:
+                self._departed.add(node)
+                devices = tuple(device.name for device in self._cluster.devices if device.node == node)
+                left = DevicesLeft(at_seconds=time.time(), devices=devices, reason=f"node {node} is lost: {reason}")
+                self._pending.append(left)
+            link = self._links.get(node)
+            if reason and link is not None and not link.lost:
+                link.lose(reason)
+
+    def _beat(self) -> None:
+        for link in list(self._links.values()):
+            link.stay()
+
+    def _attend(self, seconds: float) -> None:
+        calls = {call: link for link in self._links.values() for call in link.calls()}
+        if calls:
+            for call in answered(self._ray, list(calls), seconds):
+                calls[call].take(call)
+        else:
+            time.sleep(max(0.0, min(seconds, 0.1)))
+        for link in self._links.values():
+            link.look()
+
+    def _dismiss(self, worker: WorkerHandle) -> None:
+        pass  # its host tells how it ended; whoever does not ask any more does not hear
+
+    def _meet(self, order: str, workers: list[WorkerHandle]) -> str:
+        links = {worker.link.node: worker.link for worker in workers if isinstance(worker, RemoteWorker)}
+        assert len(links) == 1, f"no technique may span nodes yet; {order} does: {sorted(links)}"
+        (self._meetings[order],) = links.values()
+        self._meetings[order].post({"do": "meet", "order": order})
+        return ""  # the host knows where
+
+    def _part(self, order: str) -> None:
+        if (link := self._meetings.pop(order, None)) is not None:
+            link.post({"do": "part", "order": order})

@@ -1,0 +1,133 @@
+"""Which code travels to the nodes of a Ray cluster, and where it is found there.
+
+A shipment is a folder that Ray's runtime environment carries to each node: Dovetail itself, and for every folder that
+holds programs the files that they reach there. On a node a program is taken from its own path if that holds the same
+bytes (a shared file system, this machine), because data may lie beside it, and from the shipment otherwise. Data is
+not shipped: programs find it by path, or fetch it.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import dovetail
+from dovetail.describe.programs import PICKLED
+from dovetail.describe.source_digest import reached
+from dovetail.vocabulary import DovetailError, Program
+
+MANIFEST = "shipment.json"
+# How often a copy is tried, and the seconds between: unpacking takes less than one.
+_TRIES, _PAUSE_SECONDS = 40, 0.25
+
+
+def pack(programs: Iterable[Program], folder: Path) -> None:
+    """Fill `folder` with Dovetail and the code of these programs. Pickled ones lie in the store, which is shared."""
+    tool = Path(dovetail.__file__).parent
+    shutil.copytree(tool, folder / "dovetail", ignore=shutil.ignore_patterns("__pycache__"))
+    roots: dict[str, dict[str, str]] = {}
+    modules: set[str] = set()
+    for program in programs:
+        place, _, function = program.reference.rpartition(":")
+        if program.reference.startswith(PICKLED) or place.partition(".")[0] == "dovetail":
+            continue
+        found = _located(place)
+        if found is None:
+            continue
+        file, root = found
+        if not place.endswith(".py"):
+            modules.add(str(root))
+        files = roots.setdefault(str(root), {})
+        for path in reached(file, function, root=root):
+            if path.is_relative_to(root):
+                files[str(path.relative_to(root))] = _digest(path)
+    for number, (root_name, files) in enumerate(roots.items()):
+        for name in files:
+            target = folder / f"code-{number}" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(root_name, name), target)
+    entries = [
+        {"root": root, "folder": f"code-{number}", "files": files, "modules": root in modules}
+        for number, (root, files) in enumerate(roots.items())
+    ]
+    whole = {str(path.relative_to(folder)): _digest(path) for path in folder.rglob("*") if path.is_file()}
+    (folder / MANIFEST).write_text(json.dumps({"entries": entries, "whole": whole}))
+
+
+def take(folder: Path) -> Path:
+    """A whole copy of the shipment in `folder`, beside it, for whoever calls to keep and to remove.
+
+    Ray removes what it unpacked and unpacks it again, under the feet of those that use it, when another node of the
+    same machine is to have the same code: a process there has no folder to be in any more, and its imports find half.
+    """
+    for _ in range(_TRIES):
+        own = Path(tempfile.mkdtemp(prefix="dovetail-", dir=folder.parent))
+        with contextlib.suppress(OSError, ValueError, shutil.Error):  # it changes while it is copied
+            shutil.copytree(folder, own, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            if _holds(own, json.loads((own / MANIFEST).read_text())["whole"]):
+                return own
+        shutil.rmtree(own, ignore_errors=True)
+        time.sleep(_PAUSE_SECONDS)
+    raise DovetailError(
+        f"the code of a run must come to this node whole; after {_TRIES * _PAUSE_SECONDS:.0f} s files are still "
+        f"missing from {folder}, or others. Look for a full disk there."
+    )
+
+
+class Shipment:
+    """The code that came to a node, in `folder`; empty where none did."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places: dict[str, str] = {}
+        self._modules: list[str] = []
+        self.folder = folder
+        if (folder / MANIFEST).is_file():
+            for entry in json.loads((folder / MANIFEST).read_text())["entries"]:
+                here = _holds(Path(entry["root"]), entry["files"])
+                place = entry["root"] if here else str(folder / entry["folder"])
+                self._places[entry["root"]] = place
+                self._modules += [place] if entry["modules"] else []
+
+    def enter(self) -> None:
+        """Let this process, and the workers that it starts, import the programs that are modules."""
+        sys.path[1:1] = [place for place in self._modules if place not in sys.path]
+
+    def relocate(self, order: dict[str, Any]) -> None:
+        """Let an order, as JSON, name its programs' files where they are on this node.
+
+        A task's identity does not hang on the folder of its program.
+        """
+        for member in order["members"]:
+            program = member["task"]["program"]
+            place, _, function = program["reference"].rpartition(":")
+            folder, slash, name = place.rpartition("/")
+            if slash and folder in self._places:
+                program["reference"] = f"{self._places[folder]}/{name}:{function}"
+
+
+def _located(place: str) -> tuple[Path, Path] | None:
+    """A program's file, and the folder from which its imports are found; None for an installed one."""
+    if place.endswith(".py"):
+        return Path(place).resolve(), Path(place).resolve().parent
+    spec = importlib.util.find_spec(place)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    depth = place.count(".") + (file.name == "__init__.py")
+    root = file.parents[depth]
+    return None if root.name in ("site-packages", "dist-packages") else (file, root)
+
+
+def _holds(root: Path, files: dict[str, str]) -> bool:
+    return all((root / name).is_file() and _digest(root / name) == digest for name, digest in files.items())
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,102 @@
+"""What an order has around it inside a worker, and how what goes wrong there is told."""
+
+import contextlib
+import dataclasses
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.engines.base import MemberOrder
+from dovetail.planning.techniques import spec_of
+from dovetail.train.ranks import Ranks, is_of_others
+from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
+from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
+
+
+@dataclasses.dataclass(kw_only=True)
+class WorkerContext:
+    """What a runner has around it: where it reports, whether it should stop, on what it runs."""
+
+    report: Callable[[Event], None]
+    stop_reason: Callable[[], str | None]
+    acknowledged_step: Callable[[str], int]
+    device: torch.device
+    kind: Kind
+    threads: int
+    home: Path
+    ranks: Ranks | None = None
+    """Which of several processes this is that carry out the order together, each with its device."""
+    doing: Callable[..., None] = lambda action, **how: None
+    """Told what is under way, in a few words; `computing=True` where idling means a stall."""
+
+
+def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext) -> dict[str, Any]:
+    """An option's knobs with what only the worker knows: where on its disk a session may put what it moves there."""
+    found = dict(knobs)
+    if "disk_directory" in spec_of(technique).knobs:
+        found.setdefault("disk_directory", str(around.home / "scratch"))
+    return found
+
+
+def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
+    """What happened to a member of an order, now."""
+    return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
+
+
+@contextlib.contextmanager
+def failing(member: MemberOrder, around: WorkerContext, *, gang: Sequence[MemberOrder] = ()) -> Iterator[None]:
+    """Turn whatever goes wrong with this member into its `failed` event. The rest of its gang, if that cannot go on
+    without it, has lost its worker and nothing else. A session says whose fault it was by `error.member`."""
+    try:
+        yield
+    except Exception as error:
+        if around.ranks is not None and is_of_others(error):
+            reason = f"another rank is gone: {_innermost(error)}"
+            for each in gang or (member,):
+                around.report(event_of(AttemptLost, each, reason=reason, of_others=True))
+            return
+        if gang:
+            member = gang[getattr(error, "member", gang.index(member))]
+        around.report(_failure(member, error))
+        reason = f"task {member.task.name!r}, with which it ran together, failed"
+        for other in gang:
+            if other is not member:
+                around.report(event_of(AttemptLost, other, reason=reason))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
+    reason, cause = str(error), "program"
+    if is_out_of_memory(error):
+        cause = "memory"
+        reason = (
+            f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
+            f"Use a smaller batch with accumulate, or a device with more memory."
+        )
+    elif isinstance(error, TechniqueRefused):
+        cause = "refused"
+    elif not isinstance(error, DovetailError):
+        reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
+    log = "".join(traceback.format_exception(error))[-4000:]
+    smallest = getattr(error, "is_smallest", False)
+    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, log=log)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or this machine, had no room.
+
+    >>> is_out_of_memory(torch.OutOfMemoryError("no room")), is_out_of_memory(RuntimeError("no batch"))
+    (True, False)
+    """
+    # On a CPU torch says so in words only.
+    words = "DefaultCPUAllocator: can't allocate memory"
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or words in str(_innermost(error))

@@ -1,0 +1,237 @@
+"""How long whole steps, evaluations and saves of a training take with a technique, and what memory.
+
+Takes real steps through a real session, nothing mocked, so the training that is handed in has moved on
+afterwards: measure a training of its own. Knows sessions; knows nothing of engines or of when to measure.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.profile.batch_structure import batch_bytes
+from dovetail.profile.clocks import synchronize
+from dovetail.profile.family_digest import shared, versions
+from dovetail.profile.layers import Edges, Layers, measure_layers
+from dovetail.profile.peak_memory import PeakMemory
+from dovetail.train import checkpoint
+from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.spill import SpillSession
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
+
+MOST_STEPS = 200
+SAMPLE_BYTES = 1 << 30
+MOST_READ, READING_SECONDS = 20, 0.3
+
+
+def measure(
+    technique: Technique,
+    training: Training,
+    *,
+    seed: int,
+    device: torch.device,
+    threads: int,
+    kind: str,
+    count: int,
+    family: str,
+    build_seconds: float,
+    scratch: Path,
+    batch: Any = None,
+    others: Sequence[Training] = (),
+    layers: bool = False,
+    knobs: Mapping[str, Any] = FrozenDict(),
+    warmup_steps: int = 3,
+    least_steps: int = 5,
+    seconds: float = 0.4,
+    most_seconds: float = 60.0,
+) -> Profile:
+    """The profile of a training with a technique on one device kind and count.
+
+    Steps are timed until there are `least_steps` and `seconds` of them, and at the latest after `most_seconds`,
+    warm-up included, if at least one was timed. `batch` is the first batch where the caller has it already;
+    without, one is drawn. `others` are the rest of a gang, of the same family: a step is then one of all of them,
+    and the profile's knobs say how many `members` there were. `scratch` is a directory on the disk that checkpoints
+    go to. Raises what the session raises.
+
+    >>> from dovetail.train.resident import RESIDENT
+    >>> model = torch.nn.Linear(2, 1)
+    >>> training = Training(model=model, batches=[torch.ones(4, 2)], loss=lambda model, batch: model(batch).mean(),
+    ...                     optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     profile = measure(RESIDENT, training, seed=0, device=torch.device("cpu"), threads=1, kind="cpu", count=1,
+    ...                       family="f", build_seconds=0.0, scratch=Path(scratch), seconds=0.0)
+    >>> profile.parameter_bytes, profile.batch_bytes, profile.metrics
+    (12, 32, ('train/loss',))
+    """
+    batch = _first(training) if batch is None else batch
+    with _kept_threads(threads):
+        peak = PeakMemory(device)
+        members = [SessionMember(training=one, seed=seed + number) for number, one in enumerate((training, *others))]
+        with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
+            advance = functools.partial(session.advance, range(len(members)))
+            step_seconds, report = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
+            evaluate_seconds, evaluated = _timed(session.evaluate, device)
+            save_seconds, state = _save(session, scratch, device)
+            spilled = _spilled(session) if isinstance(session, SpillSession) else None
+        peak_bytes = peak.bytes()
+        found: tuple[Layers, Edges] = ((), ())
+        if spilled is not None:
+            found = spilled.layers, ()
+        elif layers:
+            found = measure_layers(training, batch, device=device)
+    return Profile(
+        family=family,
+        kind=kind,
+        count=count,
+        step_seconds=step_seconds,
+        peak_bytes=peak_bytes,
+        technique=technique.name,
+        parameter_bytes=sum(parameter.nbytes for parameter in training.model.parameters()),
+        optimizer_bytes=_optimizer_bytes(state),
+        batch_bytes=batch_bytes(batch),
+        steps_per_epoch=training.steps_per_epoch(),
+        evaluate_seconds=evaluate_seconds if training.evaluate is not None else 0.0,
+        evaluate_every=training.evaluate_every,
+        build_seconds=build_seconds,
+        save_seconds=save_seconds,
+        metrics=tuple(sorted({"train/loss", *(f"train/{name}" for name in report.metrics), *evaluated})),
+        layers=found[0],
+        edges=found[1],
+        versions=versions(training),
+        knobs={**knobs, "members": len(members)} if others else knobs,
+        host_bytes=spilled.host_bytes if spilled else 0,
+        disk_bytes=spilled.disk_bytes if spilled else 0,
+        accumulate=training.accumulate,
+        clips=training.clip_norm is not None,
+        precision=training.precision,
+        timetable=training.timetable or "",
+        shares=shared(training, batch),
+        batch_seconds=_batch_seconds(training) if training.shares else 0.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _SpillFigures:
+    """What a spilled session knows of itself."""
+
+    layers: Layers
+    host_bytes: int
+    disk_bytes: int
+
+
+def _spilled(session: SpillSession) -> _SpillFigures:
+    """Its segments as layers: the model as a whole may be on no device, so they are timed as they stream by."""
+    timed, forecast = session.timed(), session.forecast()
+    segments = timed[0] if timed else ()
+    sizes = {segment.name: sum(entry.master.nbytes for entry in segment.entries) for segment in session.segments}
+    layers = tuple(
+        LayerProfile(
+            name=segment.name,
+            operation="segment",
+            forward_seconds=segment.forward_seconds,
+            backward_seconds=segment.backward_seconds,
+            parameter_bytes=sizes[segment.name],
+        )
+        for segment in segments
+    )
+    return _SpillFigures(layers, forecast.host_bytes, forecast.disk_bytes)
+
+
+def _first(training: Training) -> Any:
+    for batch in training.batches:
+        return batch
+    raise ProgramError("batches must give at least one each time they are iterated; they gave none.")
+
+
+@contextlib.contextmanager
+def _kept_threads(threads: int) -> Iterator[None]:
+    # Sessions set the process's thread count and leave it so.
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _steps(
+    advance: Callable[[], list[StepReport]],
+    device: torch.device,
+    warmup: int,
+    least: int,
+    seconds: float,
+    most_seconds: float,
+) -> tuple[float, StepReport]:
+    """The median seconds of a step, and the last step's report."""
+    begin = time.perf_counter()
+    for _ in range(warmup):
+        if time.perf_counter() - begin < most_seconds:
+            _timed(advance, device)
+    timed: list[float] = []
+    while not _is_enough(timed, least, seconds, late=time.perf_counter() - begin > most_seconds):
+        step_seconds, reports = _timed(advance, device)
+        timed.append(step_seconds)
+    return statistics.median(timed), reports[0]
+
+
+def _is_enough(timed: list[float], least: int, seconds: float, *, late: bool) -> bool:
+    if not timed:
+        return False
+    return late or len(timed) >= MOST_STEPS or (len(timed) >= least and sum(timed) >= seconds)
+
+
+def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    synchronize(device)
+    start = time.perf_counter()
+    found = action()
+    synchronize(device)
+    return time.perf_counter() - start, found
+
+
+def _batch_seconds(training: Training) -> float:
+    """The median seconds that reading one batch takes."""
+    timed: list[float] = []
+    batches, began = iter(training.batches), time.perf_counter()
+    while len(timed) < MOST_READ and time.perf_counter() - began < READING_SECONDS:
+        start = time.perf_counter()
+        try:
+            next(batches)
+        except StopIteration:
+            break
+        timed.append(time.perf_counter() - start)
+    return statistics.median(timed) if timed else 0.0
+
+
+def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:
+    """The seconds that one checkpoint takes, and the state that it holds. Of a large one only a part is written, and
+    the rest is taken to go as fast: a trial must not fill the disk."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as directory:
+        state = session.state()
+        sample, share = _sample(state)
+        seconds, _ = _timed(lambda: checkpoint.write(Path(directory), sample, task="a trial", attempt=1), device)
+        return seconds / share, state
+
+
+def _sample(state: TrainingState) -> tuple[TrainingState, float]:
+    """The first tensors of a state, up to `SAMPLE_BYTES`, and their share of its bytes."""
+    total, taken = sum(tensor.nbytes for tensor in state.tensors.values()), 0
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in state.tensors.items():
+        if taken >= SAMPLE_BYTES:
+            break
+        tensors[name] = tensor
+        taken += tensor.nbytes
+    return dataclasses.replace(state, tensors=tensors), taken / total if total else 1.0
+
+
+def _optimizer_bytes(state: TrainingState) -> int:
+    return sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith("optimizer/"))

@@ -1,0 +1,107 @@
+"""One task of a stack: its feed, its random numbers, its evaluation and its state, as when it is alone."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dovetail.feed import Cursor
+from dovetail.train.base import SessionMember, StepReport, Training
+from dovetail.train.loop import LoopSession
+from dovetail.train.randomness import KeyedRandomness
+from dovetail.train.state import TrainingState, capture, restore
+from dovetail.train.weights import HalfWeights
+from dovetail.vocabulary import TechniqueRefused
+
+
+class FusedMember(LoopSession):
+    """What a member has for itself. Its steps are taken by the stack."""
+
+    def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
+        member.training.model.to(device)
+        super().__init__(member, device=device, threads=threads)
+        if isinstance(member.training.batches, list | tuple):
+            self._cursor = Cursor(member.training.batches, before_draw=self._before_epoch)
+        if member.training.schedule is not None:
+            # Else the schedule's first step would warn that the optimizer's own was never called.
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    @property
+    def training(self) -> Training:
+        """What the program built."""
+        return self._training
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The only one."""
+        assert isinstance(self._training.optimizer, torch.optim.Optimizer)
+        return self._training.optimizer
+
+    @property
+    def random(self) -> KeyedRandomness:
+        """Its random numbers."""
+        return self._random
+
+    def take(self) -> list[Any]:
+        """The batches of its next step."""
+        return self._cursor.take(self._training.accumulate)
+
+    def begin(self, microbatch: int) -> None:
+        """Random numbers from here on are those of this microbatch of its next step."""
+        self._random.begin(self._step, microbatch)
+
+    def where(self) -> str:
+        """Which step it is at, in words."""
+        return f"step {self._step + 1} (epoch {self._cursor.epoch}, batch {self._cursor.index})"
+
+    def stepped(self, loss: torch.Tensor, metrics: dict[str, Any]) -> StepReport:
+        """The stack has taken its step."""
+        self._step += 1
+        if self._training.schedule is not None:
+            self._training.schedule.step()
+        return StepReport(step=self._step, loss=loss, metrics=metrics)
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """Its metrics."""
+        with self._as_computed():
+            return super().evaluate()
+
+    def state(self, member: int = 0) -> TrainingState:
+        """Its state; the stack has put its optimizer's there."""
+        return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
+
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Go on from `state`; the stack takes over its tensors afterwards."""
+        feed, random = restore(self._training, state)
+        self._cursor.restore(feed)
+        self._random.restore(random)
+        self._step = state.step
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self._random.close()
+
+    def try_alone(self, batch: Any) -> None:
+        """Raise what this member raises for its batch by itself."""
+        loss_of = self._training.loss
+        assert loss_of is not None
+        with self._as_computed(), torch.no_grad(), self._computing():
+            loss_of(self._training.model, batch)
+
+    def _before_epoch(self, epoch: int, index: int) -> None:
+        # A list draws nothing, and that members take turns with Python's and NumPy's generators costs each 0.1 ms.
+        if index < 0:
+            self._random.before_batch(epoch, index)
+
+    @contextlib.contextmanager
+    def _as_computed(self) -> Iterator[None]:
+        """Within, the model holds what it computes with."""
+        if self._training.precision != "bf16-pure":
+            yield
+            return
+        with contextlib.closing(HalfWeights(self._training.model)):
+            yield
+
+    def _take_step(self, batches: list[Any]) -> StepReport:
+        raise TechniqueRefused("a member of a stack takes its steps with the others")

@@ -1,0 +1,74 @@
+"""A run whose checkpoints go where fsspec reaches, killed with its controller in the middle: it goes on from the newest
+that has its index, and ends with the bits of a run that nobody disturbed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dovetail import open_result
+from dovetail.store import RemoteFolder, Store
+from dovetail.train import checkpoint
+
+STEPS = 300
+
+SWEEP = f"""
+import time
+import dovetail as dt
+
+def net():
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+
+    def loss(model, batch):
+        time.sleep(0.01)
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    batches = [torch.randn(8, 6, generator=torch.Generator().manual_seed(n)) for n in range({STEPS})]
+    return dt.Training(model=model, batches=batches, loss=loss, optimizer=torch.optim.AdamW(model.parameters()))
+
+workload = dt.grid(net, steps={STEPS}, name="far")
+"""
+
+
+def command(folder: Path, store: str, *words: str) -> list[str]:
+    run = [sys.executable, "-m", "dovetail", "run", str(folder / "sweep.py"), "--store", str(folder / store)]
+    return [*run, "--exact", "--save-steps", "10", "--quiet", *words]
+
+
+@pytest.mark.process
+def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path) -> None:
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    there = tmp_path / "there"
+    with subprocess.Popen(command(tmp_path, "far", "--checkpoints", f"file://{there}"), env=environment) as process:
+        while not any(checkpoint.step_of(path.parent) >= 30 for path in there.glob("*/step-*/index.json")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    (folder,) = [each for each in there.iterdir() if each.is_dir()]
+    time.sleep(1.0)  # its worker ends with it
+    newest, before = checkpoint.complete(folder)
+    (newest / "index.json").unlink()  # as if it had been killed a moment earlier
+    # Where they are is known to the store from now on.
+    subprocess.run(command(tmp_path, "far"), env=environment, check=True)
+    subprocess.run(command(tmp_path, "near"), env=environment, check=True)
+
+    (far,), (near,) = open_result(tmp_path / "far").tasks, open_result(tmp_path / "near").tasks
+    assert (far.status, far.step) == (near.status, near.step) == ("finished", STEPS)
+    assert far.directory == RemoteFolder(f"file://{there}") / far.task.identity
+    assert not (tmp_path / "far" / "checkpoints").exists()
+    with Store(tmp_path / "far") as store:
+        steps = [event.step for _, event in store.events() if event.kind == "saved" and event.attempt == 2]
+    assert steps[0] == checkpoint.step_of(before) + 10
+    assert far.history["train/loss"] == near.history["train/loss"]
+    states = [checkpoint.read(checkpoint.complete(task.directory)[0]) for task in (far, near)]
+    assert all(torch.equal(tensor, states[1].tensors[name]) for name, tensor in states[0].tensors.items())
+    assert all(torch.equal(a, b) for a, b in zip(far.model().parameters(), near.model().parameters(), strict=True))

@@ -1,0 +1,108 @@
+"""What a report shows is read once, for one workload or for all."""
+
+import math
+
+import pytest
+
+from dovetail.store import Point, Store
+from dovetail.vocabulary import DovetailError, read_event
+from dovetail.web import report_data
+from dovetail.web.report_data import read
+from tests.web.synthetic import START, fill_many, fill_sweep, make_task
+
+
+@pytest.fixture
+def store():
+    with Store(None, write=True) as opened:
+        yield opened
+
+
+def test_the_sweep_is_read(store: Store):
+    tasks = fill_sweep(store)
+    made = read(store)
+    assert made.workload == "sweep"
+    assert made.summary.counts["finished"] == 9
+    assert (made.summary.counts["failed"], made.summary.counts["running"], made.summary.counts["pending"]) == (1, 1, 1)
+    assert list(made.planned) == ["first", "latest"]
+    assert made.devices == ["n0:0", "n0:1", "n0:2", "n0:3"]
+    assert [metric.name for metric in made.metrics] == ["loss", "accuracy"]
+    assert made.origin_seconds == START
+    fused = next(bar for bar in made.measured if len(bar.tasks) == 3)
+    assert (fused.technique, set(fused.tasks)) == ("fuse", {task.identity for task in tasks[:3]})
+    assert [one.kind for one in made.incidents] == ["warned", "failed", "lost"]
+    assert made.comparison.interrupted == 2
+    assert sum(target.reached is not None for target in made.targets) == 6
+
+
+def test_an_empty_store_is_read(store: Store):
+    made = read(store)
+    assert (made.workload, made.devices, made.last_plan, made.metrics) == ("", [], None, ())
+
+
+def test_an_unknown_workload_is_refused_with_the_known_ones(store: Store):
+    fill_sweep(store)
+    with pytest.raises(DovetailError, match=r"\['sweep'\], got 'swep'"):
+        read(store, workload="swep")
+
+
+def test_other_workloads_stay_out(store: Store):
+    fill_sweep(store)
+    fill_many(store, count=3)
+    assert read(store, workload="many").summary.total == 3
+    assert {bar.technique for bar in read(store, workload="many").measured} == {"resident"}
+    assert read(store).workload == "sweep, many"
+    assert read(store, workload="sweep").comparison.measured_seconds < 700
+
+
+def test_secrets_are_masked_everywhere(store: Store):
+    task = make_task("run-hunter22", password="hunter22")
+    failed = read_event(
+        "failed", task=task.identity, at_seconds=1.0, data={"reason": "bad hunter22", "log": "login hunter22"}
+    )
+    store.add(tasks=[("w", task)], events=[failed])
+    made = read(store)
+    assert made.names[task.identity] == "run-***"
+    assert made.summary.rows[0].reason == "bad ***"
+    assert (made.incidents[0].reason, made.incidents[0].log) == ("bad ***", "login ***")
+    assert "hunter22" not in repr(made)
+
+
+def test_a_task_that_was_edited_is_told_from_its_successor(store: Store):
+    old, new = make_task("a", width=1), make_task("a", width=2)
+    changed = read_event("changed", task=old.identity, at_seconds=1.0, data={"by": new.identity})
+    store.add(tasks=[("w", old), ("w", new)], events=[changed])
+    made = read(store)
+    assert (made.names[old.identity], made.names[new.identity]) == ("a (former)", "a")
+    assert made.summary.total == 1
+
+
+def test_the_best_curves_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_data, "MOST_CURVES", 5)
+    fill_many(store, count=40)
+    broken = make_task("broken")
+    store.add(
+        tasks=[("many", broken)],
+        points=[Point(task=broken.identity, name="loss", step=1, value=math.nan, at_seconds=1.0)],
+    )
+    (metric,) = read(store).metrics
+    assert (metric.total, len(metric.curves)) == (41, 5)
+    assert [read(store).name(task) for task in metric.curves] == [f"many-{n:05d}" for n in range(5)]
+
+
+def test_only_the_end_of_a_log_is_kept(store: Store):
+    task = make_task("a")
+    log = "\n".join(f"line {n}" for n in range(500))
+    store.add(tasks=[("w", task)], events=[read_event("lost", task=task.identity, at_seconds=1.0, data={"log": log})])
+    (incident,) = read(store).incidents
+    assert incident.log.splitlines()[0] == "line 460"
+    assert incident.reason == "no reason was given"
+
+
+def test_warnings_do_not_push_out_failures(store: Store):
+    task = make_task("a")
+    failed = read_event("failed", task=task.identity, at_seconds=0.0, data={"reason": "nan"})
+    warned = [read_event("warned", at_seconds=float(n), data={"message": "m"}) for n in range(1, 500)]
+    store.add(tasks=[("w", task)], events=[failed, *warned])
+    made = read(store)
+    assert made.incidents[0].kind == "failed"
+    assert made.incidents_total == 500
