@@ -75,7 +75,7 @@ FILL = """
 import resource, signal, sys
 from pathlib import Path
 from dovetail.store import Point, Store, checksums
-from dovetail.vocabulary import Event, StoreError
+from dovetail.vocabulary import read_event, StoreError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(Path(sys.argv[1]), write=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))

@@ -118,7 +118,7 @@ def test_nothing_of_the_user_is_markup(store: Store, tmp_path: Path):
     points = [Point(task=task.identity, name=NASTY, step=1, value=0.5, at_seconds=2.0)]
     data = {
         "placement": NASTY, "devices": [NASTY], "step": 0, "until": 500, "predicted_seconds": 5.0,
-        "option": {"technique": NASTY},
+        "option": {"technique": NASTY, "families": [NASTY], "kind": NASTY, "count": 1, "step_seconds": [1.0]},
     }  # fmt: skip
     events = [
         read_event("started", task=task.identity, attempt=1, at_seconds=1.0, data=data),
