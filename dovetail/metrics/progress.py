@@ -171,7 +171,7 @@ def _saved(one: Progress, event: CheckpointSaved) -> None:
 
 def _end(one: Progress, event: Event, *, status: str, step: int | None = None, reason: str = "") -> None:
     """An attempt is over, or a task is."""
-    one.status, one.reason = status, reason
+    one.status, one.reason, one.retry_at_seconds = status, reason, 0.0
     if step is not None:
         one.step = step
     if one.spans and one.spans[-1].end_seconds is None:
