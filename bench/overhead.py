@@ -167,7 +167,7 @@ class Reporting:
         subprocess.Popen(["cat"], stdin=theirs, stdout=subprocess.DEVNULL)
         theirs.close()
         worker = Worker(ours)
-        threading.Thread(target=worker._beat, daemon=True).start()
+        threading.Thread(target=worker._send_heartbeats, daemon=True).start()
         self.context = WorkerContext(
             report=worker._report,
             stop_reason=lambda: worker._stop_reason,

@@ -1,4 +1,4 @@
-"""The command line, and the two verbs it shares with Python."""
+"""The command line. What it does is in `dovetail.verbs`; here it is asked for and shown."""
 
 
 def main() -> None:

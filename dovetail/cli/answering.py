@@ -16,6 +16,13 @@ from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 
 StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+TechniquesOption = Annotated[
+    str | None,
+    typer.Option(help="The only techniques to use: resident,spill; or those not to use: -fuse,-replicate."),
+]
+DeviceMemoryOption = Annotated[
+    str | None, typer.Option(help="Use accelerators as if they had no more memory than this: 24GiB.")
+]
 HOME = Path(".dovetail")
 
 FAILED, INVALID, BUSY, STOPPED = 1, 2, 3, 130

@@ -6,13 +6,23 @@ Only imported when the command runs; torch is not. `answering` has the exit code
 import math
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from dovetail.cli import simulate, tasks
-from dovetail.cli.answering import FAILED, HOME, STOPPED, JsonOption, StoreOption, answering, figures
+from dovetail.cli.answering import (
+    FAILED,
+    HOME,
+    STOPPED,
+    DeviceMemoryOption,
+    JsonOption,
+    StoreOption,
+    TechniquesOption,
+    answering,
+    figures,
+)
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
@@ -50,6 +60,14 @@ AddressOption = Annotated[
 DeadlineOption = Annotated[
     list[str] | None, typer.Option(help="By when a task must have ended, from now: large=2h. May be repeated.")
 ]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(help="What to make small: makespan, mean, weighted, first:3, spend:deadline=2h or target:chance=0.2."),
+]
+WeightOption = Annotated[
+    list[str] | None, typer.Option(help="Of a task, by name, for objective weighted: large=3. May be repeated.")
+]
+PriceOption = Annotated[list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")]
 NameOption = Annotated[str | None, typer.Option("--workload", help="Only this workload's tasks.")]
 
 
@@ -71,9 +89,14 @@ def run(
     trial_seconds: Annotated[
         float, typer.Option(help="How long trials beyond each family's first may take, about.", show_default=False)
     ] = math.inf,
+    objective: ObjectiveOption = None,
+    weight: WeightOption = None,
+    deadline: DeadlineOption = None,
+    price: PriceOption = None,
+    techniques: TechniquesOption = None,
+    device_memory: DeviceMemoryOption = None,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
-    deadline: DeadlineOption = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
@@ -101,9 +124,9 @@ def run(
             partial(load_workload, workload),
             store=store,
             settings=settings,
+            **_wishes(objective, weight, deadline, price, techniques, device_memory),
             engine=engine,
             address=address,
-            deadlines=_deadlines(deadline),
             progress=not quiet,
             before=lambda found: _print_lines(console, found.lines()),
         )
@@ -123,17 +146,14 @@ def plan(
     cluster: Annotated[
         str | None, typer.Option(help="Imagine this cluster instead of this machine: 8xa100+4xv100, 2x8xh100.")
     ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(help="makespan, mean, weighted, first:3, spend:deadline=2h or target:chance=0.2."),
-    ] = None,
+    objective: ObjectiveOption = None,
+    weight: WeightOption = None,
+    deadline: DeadlineOption = None,
+    price: PriceOption = None,
+    techniques: TechniquesOption = None,
+    device_memory: DeviceMemoryOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also say what one more device would buy.")] = False,
     solve_seconds: Annotated[float, typer.Option(help="How long the solver may take, about.")] = 5.0,
-    price: Annotated[
-        list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")
-    ] = None,
-    weight: Annotated[list[str] | None, typer.Option(help="Of a task, by name: large=3. May be repeated.")] = None,
-    deadline: DeadlineOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
     store: StoreOption = HOME,
     engine: EngineOption = "local",
@@ -149,13 +169,10 @@ def plan(
         console = Console(stderr=True)
         found = verbs.plan(
             partial(load_workload, workload),
+            **_wishes(objective, weight, deadline, price, techniques, device_memory),
             cluster=cluster,
-            objective=objective,
             explain=explain,
             solve_seconds=solve_seconds,
-            prices=figures(price or [], "--price", "a100=2.50"),
-            weights=figures(weight or [], "--weight", "large=3"),
-            deadlines=_deadlines(deadline),
             store=store,
             engine=engine,
             address=address,
@@ -293,8 +310,23 @@ def _bytes(text: str) -> int:
         raise DovetailError(f"--keep-bytes: {error}") from None
 
 
-def _deadlines(given: list[str] | None) -> dict[str, float]:
-    return figures(given or [], "--deadline", "large=2h", read=parse_seconds)
+def _wishes(
+    objective: str | None,
+    weight: list[str] | None,
+    deadline: list[str] | None,
+    price: list[str] | None,
+    techniques: str | None,
+    device_memory: str | None,
+) -> dict[str, Any]:
+    """What is wanted of the whole, as `plan` and `run` are told."""
+    return {
+        "objective": objective,
+        "weights": figures(weight or [], "--weight", "large=3"),
+        "deadlines": figures(deadline or [], "--deadline", "large=2h", read=parse_seconds),
+        "prices": figures(price or [], "--price", "a100=2.50"),
+        "techniques": techniques,
+        "device_memory": device_memory,
+    }
 
 
 def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> None:

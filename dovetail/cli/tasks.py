@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dovetail.cli.answering import HOME, JsonOption, StoreOption, answering, asked, entities
+from dovetail.cli.answering import (
+    HOME,
+    DeviceMemoryOption,
+    JsonOption,
+    StoreOption,
+    TechniquesOption,
+    answering,
+    asked,
+    entities,
+)
 from dovetail.vocabulary import DovetailError, InvalidWorkload
 from dovetail.vocabulary.units import parse_seconds
 
@@ -36,6 +45,8 @@ def daemon(
         str | None,
         typer.Option(help="Follow one schedule, made for this, instead of sharing: weighted, mean, makespan."),
     ] = None,
+    techniques: TechniquesOption = None,
+    device_memory: DeviceMemoryOption = None,
     save_seconds: Annotated[float, typer.Option(help="Save each task this often.")] = 30.0,
     keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
     retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
@@ -47,16 +58,18 @@ def daemon(
     """Take tasks on as they come, until it is stopped; started again, it goes on with what it had."""
     with answering():
         from dovetail.control import Settings
-        from dovetail.verbs import daemon as verb
+        from dovetail.verbs.daemon import run_daemon
 
         settings = Settings(save_every_seconds=save_seconds, keep_count=keep, retries=retries, exact=exact)
-        verb.daemon(
+        run_daemon(
             store=store,
             settings=settings,
             policy=policy,
             shared_by=entities(entity),
             round_seconds=_seconds(round_),
             objective=objective,
+            techniques=techniques or (),
+            device_memory=device_memory,
             port=port,
             progress=not quiet,
             listening=lambda where: typer.echo(f"dovetail daemon on {store}, listening on {where}", err=True),
@@ -180,6 +193,16 @@ def _workload(what: str, parameters: dict[str, Any], *, steps: int | None, epoch
             raise InvalidWorkload(
                 f"a daemon's tasks come and go, so that they cannot be halved; {found.name!r} is to be. "
                 f"Use 'dovetail run', or leave out halving."
+            )
+        of_whole = [
+            name for name in ("weights", "deadlines", "techniques", "device_memory_bytes") if getattr(found, name)
+        ]
+        of_whole += ["objective"] if found.objective != "makespan" else []
+        if of_whole:
+            raise InvalidWorkload(
+                f"a daemon's tasks share what it was started with; {found.name!r} has {', '.join(of_whole)} of its "
+                f"own. Start the daemon with --objective, --techniques or --device-memory, submit with --priority or "
+                f"--deadline, or use 'dovetail run'."
             )
         return found
     reference = program(what)

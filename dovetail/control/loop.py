@@ -61,7 +61,8 @@ Command = tuple[str, dict[str, Any]]
 
 
 class Controller:
-    """Carries one workload to its end on one engine, deciding by a schedule of `planner`, or as `decider` says.
+    """Carries one workload to its end on one engine, deciding by schedules of `planner`, the first of them that of the
+    plan that was `given`, if one was; or as `decider` says.
 
     The options that tasks have are those of what was measured, unless they are given as `offers`.
 
@@ -78,6 +79,7 @@ class Controller:
         engine: Engine,
         settings: Settings | None = None,
         planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+        given: Plan | None = None,
         decider: Decider | None = None,
         offers: Offers | None = None,
         observe: Callable[["Controller"], None] = lambda controller: None,
@@ -89,7 +91,7 @@ class Controller:
             workload, cluster=cluster, store=store, settings=settings or Settings(), now=engine.now, offers=offers
         )
         self._ledger, self._running, self._queues = self._state.ledger, self._state.running, self._state.queues
-        self._scheduling = Scheduling(self._state, planner=planner)
+        self._scheduling = Scheduling(self._state, planner=planner, given=given)
         self._deciding = decider(self._state) if decider is not None else self._scheduling
         self._orders = Orders(self._state, store=store)
         self._stale = RUN_BEGAN
@@ -177,9 +179,9 @@ class Controller:
         self.phase = "measuring"
         self._measurer.measure(everything=everything)
 
-    def plan(self) -> Plan:
-        """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
-        return self._scheduling.plan()
+    def problem(self) -> Problem:
+        """What is left to place, as of now. Tasks that nothing fits have failed, with the reason."""
+        return self._scheduling.problem()
 
     def run(self) -> None:
         """Until every task has ended and none can come, or a stop was asked for and everything is saved."""

@@ -141,7 +141,9 @@ def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: s
     """What the first plan of the last run predicted, and how long that run took so far."""
     planned, since = 0.0, math.inf
     for event in events:
-        if isinstance(event, PlanMade) and event.because == RUN_BEGAN and workload in (None, event.workload):
+        if not isinstance(event, PlanMade) or not event.because.startswith(RUN_BEGAN):
+            continue
+        if workload in (None, event.workload):
             planned, since = event.makespan_seconds, event.at_seconds
     ends = [span.end_seconds for one in progress for span in one.spans if span.end_seconds and span.end_seconds > since]
     return planned, max(ends) - since if ends else 0.0

@@ -5,10 +5,20 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dovetail.describe import programs
-from dovetail.vocabulary import Halving, InvalidRecord, InvalidWorkload, Program, Stop, Task, Workload
+from dovetail.vocabulary import (
+    Halving,
+    InvalidRecord,
+    InvalidWorkload,
+    Program,
+    Stop,
+    Task,
+    Workload,
+    parse_device_memory,
+)
 from dovetail.vocabulary.records import dumps, freeze
 
 Named = str | Callable[..., Any]
@@ -61,14 +71,21 @@ def grid(
     at_most: float | None = None,
     name: str | None = None,
     halving: Halving | None = None,
+    objective: str = "makespan",
+    weights: Mapping[str, float] = MappingProxyType({}),
+    techniques: str | Iterable[str] = (),
+    device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
     """A task for every combination of the parameters given as lists, ranges or NumPy arrays; the others are fixed.
     A program gets a tuple as a list, because tasks are kept as JSON.
 
-    >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10)
-    >>> [task.name for task in workload.tasks]
-    ['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3']
+    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much. What is wanted of
+    the whole, `objective` to `device_memory`, is as in `dt.workload`.
+
+    >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10, objective="mean")
+    >>> [task.name for task in workload.tasks], workload.objective
+    (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
     stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
     swept = {key: axis for key, value in parameters.items() if (axis := _axis(value)) is not None}
@@ -77,7 +94,16 @@ def grid(
             raise InvalidWorkload(f"a grid must have at least one value for each parameter; {key!r} has none.")
     combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
     fixed = {key: value for key, value in parameters.items() if key not in swept}
-    return _workload(program, [(chosen, fixed | chosen) for chosen in combinations], stop, name, halving)
+    tasks = _tasks(program, [(chosen, fixed | chosen) for chosen in combinations], stop)
+    return workload(
+        tasks,
+        name=name or "",
+        halving=halving,
+        objective=objective,
+        weights=weights,
+        techniques=techniques,
+        device_memory=device_memory,
+    )
 
 
 def sample(
@@ -92,12 +118,16 @@ def sample(
     at_most: float | None = None,
     name: str | None = None,
     halving: Halving | None = None,
+    objective: str = "makespan",
+    weights: Mapping[str, float] = MappingProxyType({}),
+    techniques: str | Iterable[str] = (),
+    device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
     """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution; the others
     are fixed.
 
-    `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own.
+    `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own. The rest is as in `dt.grid`.
 
     >>> workload = sample("dovetail.vocabulary.units:show_seconds", count=3, steps=10, seconds=uniform(0, 1))
     >>> len(workload.tasks), 0 <= workload.tasks[0].parameters["seconds"] <= 1
@@ -116,8 +146,15 @@ def sample(
         for _ in range(count)
     ]
     fixed = {key: value for key, value in parameters.items() if key not in drawn[0]}
-    return _workload(
-        program, [({"": n, **chosen}, fixed | chosen) for n, chosen in enumerate(drawn)], stop, name, halving
+    tasks = _tasks(program, [({"": n, **chosen}, fixed | chosen) for n, chosen in enumerate(drawn)], stop)
+    return workload(
+        tasks,
+        name=name or "",
+        halving=halving,
+        objective=objective,
+        weights=weights,
+        techniques=techniques,
+        device_memory=device_memory,
     )
 
 
@@ -143,45 +180,72 @@ def task(
     return Task(name=name, program=found, parameters=parameters, stop=stop)
 
 
-def workload(tasks: Iterable[Task], *, name: str = "", halving: Halving | None = None) -> Workload:
-    """A workload from an explicit list of tasks.
+def workload(
+    tasks: Iterable[Task],
+    *,
+    name: str = "",
+    halving: Halving | None = None,
+    objective: str = "makespan",
+    weights: Mapping[str, float] = MappingProxyType({}),
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+    techniques: str | Iterable[str] = (),
+    device_memory: str | int | None = None,
+) -> Workload:
+    """A workload from an explicit list of tasks, with what is wanted of the whole.
 
-    >>> len(workload([task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1)]).tasks)
-    1
+    `objective` is what plans make small: `makespan`, `mean`, `weighted` with `weights` by task name, `first:3`,
+    `spend:deadline=2h` or `target:chance=0.2`. `deadlines` are seconds from the beginning of a run, by task name.
+    `techniques` are the only ones to use, or, with a minus, those not to use. `device_memory`, such as `"24 GiB"`:
+    accelerators are used as if they had no more.
+
+    >>> one = task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1)
+    >>> two = task("dovetail.vocabulary.units:show_bytes", name="two", steps=5, count=2)
+    >>> urgent = workload([one, two], objective="weighted", weights={"two": 3.0}, techniques="-fuse")
+    >>> urgent.weights["two"], urgent.allows("fuse")
+    (3.0, False)
     """
-    return Workload(name=name, tasks=tuple(tasks), halving=halving)
+    return Workload(
+        name=name,
+        tasks=tuple(tasks),
+        halving=halving,
+        objective=objective,
+        weights=weights,
+        deadlines=deadlines,
+        techniques=techniques,  # type: ignore[arg-type]  # parsed there
+        device_memory_bytes=parse_device_memory(device_memory),
+    )
 
 
 def join(*workloads: Workload, name: str) -> Workload:
-    """The tasks of several workloads in one.
+    """The tasks of several workloads in one. What is wanted of the whole must be the same in each of them.
 
     >>> one = grid("dovetail.vocabulary.units:show_bytes", count=[1], steps=10)
     >>> two = grid("dovetail.vocabulary.units:show_seconds", seconds=[1], steps=10)
     >>> len(join(one, two, name="both").tasks)
     2
     """
-    halvings = {each.halving for each in workloads}
-    if len(halvings) > 1:
-        raise InvalidWorkload("joined workloads must all be halved alike, or none; these differ.")
-    halving = halvings.pop() if halvings else None
-    deadlines = {task: due for each in workloads for task, due in each.deadlines.items()}
-    tasks = tuple(task for each in workloads for task in each.tasks)
-    return Workload(name=name, tasks=tasks, halving=halving, deadlines=deadlines)
+    for field in ("halving", "objective", "techniques", "device_memory_bytes"):
+        if len(found := {getattr(each, field) for each in workloads}) > 1:
+            raise InvalidWorkload(
+                f"joined workloads must all have the same {field}; these differ: {', '.join(sorted(map(repr, found)))}."
+            )
+    return dataclasses.replace(
+        workloads[0] if workloads else Workload(name=name, tasks=()),
+        name=name,
+        tasks=tuple(task for each in workloads for task in each.tasks),
+        deadlines={task: due for each in workloads for task, due in each.deadlines.items()},
+        weights={task: weight for each in workloads for task, weight in each.weights.items()},
+    )
 
 
-def _workload(
-    program: Named,
-    combinations: list[tuple[dict[str, Any], dict[str, Any]]],
-    stop: Stop,
-    name: str | None,
-    halving: Halving | None,
-) -> Workload:
+def _tasks(program: Named, combinations: list[tuple[dict[str, Any], dict[str, Any]]], stop: Stop) -> list[Task]:
+    """A task for each pair of the parameters that name it and all that it has."""
     found = programs.program(program)
     tasks = []
     for chosen, parameters in combinations:
         _check(program, parameters, found)
         tasks.append(Task(name=_name(found, chosen), program=found, parameters=parameters, stop=stop))
-    return Workload(name=name or "", tasks=tuple(tasks), halving=halving)
+    return tasks
 
 
 def _axis(value: Any) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""What an engine promises, and what it is asked to do."""
+"""What an engine promises (`Engine`), and what it is asked to do (`Order`). Knows nothing of processes."""
 
 import abc
 import dataclasses
@@ -65,15 +65,14 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def wait(self) -> list[Event]:
-        """What happened since the last call. Blocks for as long as the engine sees fit, and may give nothing.
+        """The events since the last call. Blocks for as long as the engine sees fit, and may give none.
 
-        Calling it again says that everything given before is in the store: orders may forget what they kept for
-        the case that it was not.
+        Calling it again says that everything given before is in the store, so orders need not keep it any longer.
         """
 
     def wake(self, at_seconds: float) -> None:  # noqa: B027
-        """Let the next `wait` return when the clock shows this, though nothing has happened. An engine whose `wait`
-        returns within a second anyway need not do anything; one with a clock of its own must."""
+        """Let the next `wait` return at this time even if nothing has happened. An engine whose `wait` returns within
+        a second anyway need not do anything; one with a clock of its own must."""
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -16,7 +16,7 @@ from dovetail.vocabulary import Cluster
 
 
 class LocalEngine(WorkerEngine):
-    """Placements in worker processes of this machine, the first of them from among `spares`."""
+    """Placements in worker processes of this machine; the first workers are taken from `spares` where those suit."""
 
     def __init__(
         self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0, spares: Spares | None = None
@@ -25,7 +25,7 @@ class LocalEngine(WorkerEngine):
         self._selector = selectors.DefaultSelector()
         self._meetings: dict[str, Path] = {}
         for worker in spares.take(cluster) if spares is not None else ():
-            worker.settle(self._log(worker.devices))
+            worker.configure(self._log(worker.devices))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.devices] = worker
 
@@ -35,11 +35,11 @@ class LocalEngine(WorkerEngine):
         return {",".join(worker.devices): worker.process.pid for worker in workers}
 
     def close(self) -> None:
-        """End all workers, the busy ones by force."""
+        """Stop the idle workers and kill the busy ones."""
         super().close()
         self._selector.close()
 
-    def _hire(self, devices: tuple[str, ...]) -> WorkerProcess:
+    def _start_worker(self, devices: tuple[str, ...]) -> WorkerProcess:
         worker = WorkerProcess(devices, cluster=self._cluster, log=self._log(devices))
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         return worker
@@ -47,22 +47,22 @@ class LocalEngine(WorkerEngine):
     def _log(self, devices: tuple[str, ...]) -> Path:
         return self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
 
-    def _listen(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
+    def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
         for key, _ in self._selector.select(seconds):
             worker: WorkerProcess = key.data
             if self._workers.get(worker.devices) is worker:
                 yield worker, worker.receive()
 
-    def _dismiss(self, worker: WorkerHandle) -> None:
+    def _disconnect(self, worker: WorkerHandle) -> None:
         assert isinstance(worker, WorkerProcess)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(worker.channel)
         worker.channel.close()
 
-    def _meet(self, order: str, workers: list[WorkerHandle]) -> str:
+    def _make_rendezvous(self, order: str, workers: list[WorkerHandle]) -> str:
         self._meetings[order] = make_scratch(self._home, prefix="meeting-")
         return f"file://{self._meetings[order]}/meeting"
 
-    def _part(self, order: str) -> None:
+    def _remove_rendezvous(self, order: str) -> None:
         if (meeting := self._meetings.pop(order, None)) is not None:
             shutil.rmtree(meeting, ignore_errors=True)

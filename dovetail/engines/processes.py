@@ -1,4 +1,4 @@
-"""One worker process on this machine, as whoever started it sees it: its socket, its log, and how it ended."""
+"""A worker process on this machine, as seen by the process that started it: its socket, its log, and how it ended."""
 
 import contextlib
 import json
@@ -22,16 +22,16 @@ _HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 class WorkerProcess(WorkerHandle):
-    """A worker bound to its devices. It outlives orders: starting one takes seconds, for it imports torch.
+    """A worker bound to its devices. It outlives orders: starting one takes seconds, because it imports torch.
 
-    One without a `log` imports it at once; before its first order it must `settle`.
+    One that is started without a `log` imports torch at once, and must be given `configure` before its first order.
     """
 
     def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path | None = None) -> None:
         self.devices, self.log = devices, log or Path(os.devnull)
         self.order = ""  # the name of the order that it carries out
         self.doing = "starting"
-        self.doomed = ""  # why it was ended, if it was
+        self.killed_because = ""  # the engine's reason, if it killed this process
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
         self._cluster, self._folder, self._environment = cluster, os.getcwd(), _environment(devices, cluster)
@@ -53,43 +53,43 @@ class WorkerProcess(WorkerHandle):
             )
             undone.pop_all()
         if log is None:  # the first optimizer that is made imports this, for a second
-            self.suggest("torch._dynamo")
+            self.preload("torch._dynamo")
 
     @property
     def is_current(self) -> bool:
-        """Whether it lives, and one that were started now would have the same surroundings."""
+        """Whether it is alive and has the environment and folder that a worker started now would have."""
         now = _environment(self.devices, self._cluster)
         changed = {name for name, _ in now.items() ^ self._environment.items()}
         return self.process.poll() is None and changed <= _HARMLESS and os.getcwd() == self._folder
 
-    def settle(self, log: Path) -> None:
-        """Write to this log from now on, and import from where this process can by now."""
+    def configure(self, log: Path) -> None:
+        """Have the worker write to this log from now on, and import from wherever this process can by now."""
         self.log, self.heard_at = log, time.monotonic()
         now = _environment(self.devices, self._cluster)
         variables = {name: now[name] for name in _HARMLESS & now.keys()}
         self.send(
-            {"do": "settle", "log": str(log), "paths": now["PYTHONPATH"].split(os.pathsep), "variables": variables}
+            {"do": "configure", "log": str(log), "paths": now["PYTHONPATH"].split(os.pathsep), "variables": variables}
         )
 
-    def suggest(self, module: str) -> None:
-        """Import this, if there is time; a worker that does not listen misses it."""
+    def preload(self, module: str) -> None:
+        """Ask the worker to import a module while it is idle; one that does not listen misses it."""
         with contextlib.suppress(OSError):  # so short a line is sent whole or not at all
             self.channel.send(dumps({"do": "import", "module": module}).encode() + b"\n", socket.MSG_DONTWAIT)
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
-        """Hand it an order."""
+        """Hand the worker an order."""
         assert not self.order, f"{self.devices} are busy with {self.order}"
         self.order, self.doing = order, "starting"
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         self.send(message)
 
     def send(self, message: dict[str, Any]) -> None:
-        """A line of JSON. A dead worker shows itself by the end of its socket, where it is dealt with."""
+        """Send a message as a line of JSON. A dead worker is noticed by the end of its socket, not here."""
         with contextlib.suppress(OSError):
             self.channel.sendall(dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """What it said, once its socket can be read; None if there will be no more."""
+        """The messages that can be read from its socket now; None once the socket has ended."""
         try:
             data = self.channel.recv(1 << 16)
         except ConnectionError:
@@ -103,13 +103,13 @@ class WorkerProcess(WorkerHandle):
         return messages
 
     def kill(self, why: str) -> None:
-        """End it at once."""
-        self.doomed = self.doomed or why
+        """Kill the process and whatever its programs started."""
+        self.killed_because = self.killed_because or why
         self.process.kill()
         self._end_children()
 
-    def ended(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+    def exited(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the process to exit; whether it has."""
         try:
             self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -118,16 +118,16 @@ class WorkerProcess(WorkerHandle):
         return True
 
     def _end_children(self) -> None:
-        """What its programs have started and left must not keep memory, or a device. They are its group."""
+        """Kill its process group, so that nothing its programs started keeps memory or a device."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def reason(self) -> str:
-        """How it ended, in words."""
+        """How the worker ended, as a sentence for people."""
         code = self.process.poll()
         name = f"worker process {self.process.pid} on {', '.join(self.devices)}"
-        if self.doomed:
-            return f"{name} was ended: {self.doomed}"
+        if self.killed_because:
+            return f"{name} was killed: {self.killed_because}"
         if code is None:
             return f"{name} closed its socket"
         if code < 0:
@@ -135,8 +135,8 @@ class WorkerProcess(WorkerHandle):
             return f"{name} was killed by {signal.Signals(-code).name}{hint}"
         return f"{name} exited with code {code}"
 
-    def last_words(self) -> str:
-        """The end of what it wrote to its log since the order began."""
+    def log_tail(self) -> str:
+        """The end of what the worker wrote to its log since its order began."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
             file.seek(max(self._log_from, self.log.stat().st_size - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")

@@ -15,8 +15,8 @@ import torch
 from dovetail.describe import versions
 from dovetail.engines.base import Order
 from dovetail.engines.trainer import Trainer
-from dovetail.engines.trial import measured
-from dovetail.engines.worker_context import WorkerContext, event_of, failing, is_out_of_memory, local_knobs
+from dovetail.engines.trial import measure_option
+from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs, reporting_failure
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
@@ -50,7 +50,7 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
     from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
-        with failing(member, around):
+        with reporting_failure(member, around):
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
@@ -58,14 +58,14 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
 
 def _measure(order: Order, around: WorkerContext) -> None:
     (member,) = order.members
-    with failing(member, around), _rejecting(order, around):
-        profile = measured(order, around, _technique(order, around))
+    with reporting_failure(member, around), _reporting_rejection(order, around):
+        profile = measure_option(order, around, _technique(order, around))
         around.report(event_of(TrialMeasured, member, profile=profile))
 
 
 @contextlib.contextmanager
-def _rejecting(order: Order, around: WorkerContext) -> Iterator[None]:
-    """That one option does not fit says nothing of the others."""
+def _reporting_rejection(order: Order, around: WorkerContext) -> Iterator[None]:
+    """Report an option that does not fit or is refused as `rejected`, not as the task's failure: others may fit."""
     try:
         yield
     except Exception as error:
@@ -78,7 +78,7 @@ def _rejecting(order: Order, around: WorkerContext) -> Iterator[None]:
 
 
 def _technique(order: Order, around: WorkerContext) -> Technique:
-    """The order's technique; if it takes several ranks, with these, once all have met."""
+    """The order's technique; one that takes several ranks is given them, after all have joined."""
     technique = load_technique(order.technique)
     if around.ranks is None:
         return technique
@@ -95,9 +95,9 @@ def _session(order: Order, around: WorkerContext, members: list[SessionMember]) 
 
 
 def _follow(order: Order, around: WorkerContext) -> None:
-    """What ranks other than 0 do: build the same, and do what rank 0 says."""
-    rejecting = _rejecting(order, around) if order.purpose == "measure" else contextlib.nullcontext()
-    with failing(order.members[0], around, gang=order.members), rejecting:
+    """What ranks other than 0 do: build the same tasks and follow rank 0's calls."""
+    rejecting = _reporting_rejection(order, around) if order.purpose == "measure" else contextlib.nullcontext()
+    with reporting_failure(order.members[0], around, gang=order.members), rejecting:
         around.doing("building")
         members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
         with contextlib.closing(_session(order, around, members)) as session:
@@ -128,7 +128,7 @@ def _why_rejected(error: BaseException) -> str:
 
 def _train(order: Order, around: WorkerContext) -> None:
     with contextlib.ExitStack() as stack:
-        trainers = _opened(order, around, stack)
+        trainers = _open_trainers(order, around, stack)
         live = [trainer for trainer in trainers if trainer.begin()]
         while live:
             if reason := around.stop_reason():
@@ -138,16 +138,16 @@ def _train(order: Order, around: WorkerContext) -> None:
             live = _advance(live, around)
 
 
-def _opened(order: Order, around: WorkerContext, stack: contextlib.ExitStack) -> "list[Trainer]":
-    """A trainer for each member over one session; none where one could not be made, which all have been told."""
+def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitStack) -> "list[Trainer]":
+    """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
     for member in order.members:
         around.doing("building")
-        with failing(member, around, gang=order.members):
+        with reporting_failure(member, around, gang=order.members):
             members.append(SessionMember(training=build(member.task, home=around.home), seed=member.task.seed))
         if len(members) <= order.members.index(member):
             return []
-    with failing(order.members[0], around, gang=order.members):
+    with reporting_failure(order.members[0], around, gang=order.members):
         if reason := load_technique(order.technique).refuse(members):
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
         session = _session(order, around, members)
@@ -159,12 +159,12 @@ def _opened(order: Order, around: WorkerContext, stack: contextlib.ExitStack) ->
 
 
 def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
-    """One step of all; gives those that have more to do."""
+    """Take one step of all members; gives the trainers that have more to do."""
     session, gang = live[0].session, [trainer.member for trainer in live]
     reports = None
     around.doing(f"step {live[0].step + 1}")
     # A session that raised is of no more use to anybody in it.
-    with failing(gang[0], around, gang=gang):
+    with reporting_failure(gang[0], around, gang=gang):
         reports = session.advance([trainer.number for trainer in live])
     if reports is None:
         return []

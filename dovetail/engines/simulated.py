@@ -1,5 +1,5 @@
-"""The engine `simulated`: a virtual clock instead of processes. The loop that drives it is the one that drives
-yours; what it measures, how long things take and what happens by itself is said by a `World`.
+"""The engine `simulated`: a virtual clock instead of processes, driven by the same control loop as real engines. What
+measuring shows, how long things take and what happens by itself is said by a `World`.
 
 Event driven: `wait` jumps to the next instant at which something ends, arrives, breaks, or at which it was asked to
 wake.
@@ -132,7 +132,7 @@ class SimulatedEngine(Engine):
         if run is None or run.is_leaving:
             return
         if save:
-            self._leave(run, self._farewell(run, reason), after=self._world.save_seconds)
+            self._stop_run(run, self._farewell(run, reason), after=self._world.save_seconds)
         else:
             self._break(run, reason)
 
@@ -171,7 +171,7 @@ class SimulatedEngine(Engine):
         return self._wake == math.inf and min(self._next_end(), self._next_happening()) == math.inf
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Clear the calendar; there is no process to end."""
         self._due.clear()
 
     # The calendar
@@ -205,7 +205,7 @@ class SimulatedEngine(Engine):
         return _SimulatedOrder(order=order, first=first, begun=begun, paces=paces, ends=ends, over=[False] * len(begun))
 
     def _over(self, run: _SimulatedOrder, member: int) -> list[Event]:
-        """What is said when a member ends, or when an order that was stopped is gone."""
+        """The events of a member's end, or of the end of an order that was stopped."""
         order = run.order
         if member < 0:
             events = list(run.farewell)
@@ -221,7 +221,7 @@ class SimulatedEngine(Engine):
 
     # Ends before the end
 
-    def _leave(self, run: _SimulatedOrder, farewell: tuple[Event, ...], *, after: float) -> None:
+    def _stop_run(self, run: _SimulatedOrder, farewell: tuple[Event, ...], *, after: float) -> None:
         run.is_leaving, run.farewell = True, farewell
         heapq.heappush(self._due, (self._now + after, next(self._number), run, -1))
 
@@ -259,10 +259,10 @@ class SimulatedEngine(Engine):
                         reason=reason,
                     )
                 )
-        self._leave(run, tuple(events), after=0.0)
+        self._stop_run(run, tuple(events), after=0.0)
 
     def _change(self, outage: Outage, breaks: bool) -> Event:
-        """Devices break or are back. An order that was told to stop has saved by then."""
+        """Devices break or come back. An order that was told to stop counts as saved."""
         if not breaks:
             self._broken.difference_update(outage.devices)
             return DevicesJoined(at_seconds=self._now, devices=outage.devices)

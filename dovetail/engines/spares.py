@@ -41,7 +41,7 @@ class Spares:
 
     @contextlib.contextmanager
     def importing_along(self) -> Iterator[None]:
-        """Within, what this process imports out of installed packages they import as well."""
+        """Within this context the spare workers import whatever this process imports from installed packages."""
         finder = _Telling(self.workers)
         sys.meta_path.insert(0, finder)
         try:
@@ -50,18 +50,19 @@ class Spares:
             sys.meta_path.remove(finder)
 
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
-        """Those that can serve an engine of this cluster as things are now, its own from here on. The others end."""
-        same = cluster.devices == self.cluster.devices and not _shadowing(self._paths)
+        """Hand over the workers that can serve an engine of this cluster as things are now; the others are stopped."""
+        names = [[device.name for device in each.devices] for each in (cluster, self.cluster)]
+        same = names[0] == names[1] and not _shadowing(self._paths)
         taken = [worker for worker in self.workers if same and worker.is_current]
         self.workers = [worker for worker in self.workers if worker not in taken]
         self.close()
         return taken
 
     def close(self) -> None:
-        """End those that nobody took."""
+        """Stop the workers that nobody took. May be called twice."""
         for worker in self.workers:
             worker.kill("nobody had work for it")
-            worker.ended(10)
+            worker.exited(10)
             worker.channel.close()
         self.workers.clear()
 
@@ -78,7 +79,7 @@ class _Telling(importlib.abc.MetaPathFinder):
             return
         if path and any(is_installed(os.path.join(folder, "__init__.py")) for folder in map(str, path)):
             for worker in self._workers:
-                worker.suggest(name)
+                worker.preload(name)
 
 
 @functools.cache

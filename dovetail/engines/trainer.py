@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.worker_context import WorkerContext, event_of, failing
+from dovetail.engines.worker_context import WorkerContext, event_of, reporting_failure
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
@@ -60,21 +60,21 @@ class Trainer:
 
     def begin(self) -> bool:
         """Go on from the last checkpoint; whether there is a step to take."""
-        with failing(self.member, self._around):
+        with reporting_failure(self.member, self._around):
             self._resume()
             return self._goes_on()
         return False
 
     def after(self, report: StepReport) -> bool:
         """A step was taken; whether there is another to take."""
-        with failing(self.member, self._around):
+        with reporting_failure(self.member, self._around):
             self._after(report)
             return self._goes_on()
         return False
 
     def stop(self, reason: str) -> None:
         """Save and end early."""
-        with failing(self.member, self._around):
+        with reporting_failure(self.member, self._around):
             if self._step > self._saved_step:
                 self._save(required=True)
             self._report(AttemptStopped, step=self._step, reason=reason)

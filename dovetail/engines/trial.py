@@ -23,8 +23,8 @@ from dovetail.vocabulary import Profile, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
-def measured(order: Order, around: WorkerContext, technique: Technique) -> Profile:
-    """What the order's trial found. Raises what the session raises."""
+def measure_option(order: Order, around: WorkerContext, technique: Technique) -> Profile:
+    """Carry out an order's trial and give the profile. Raises what the session raises."""
     knobs = asked = {name: value for name, value in order.knobs.items() if name != "members"}
     first = ""
     while True:

@@ -3,8 +3,8 @@
 Started as `python -P -m dovetail.engines.worker FILE_DESCRIPTOR [CORE ...]`, with a socket to its engine on which both
 sides write lines of JSON. It binds itself to its cores before torch is imported: some of the libraries below torch
 decide then, once and for all, how many threads they use, and two threads on one core run four times slower than one.
- It ends when the engine does: on the socket's end, and by the kernel's word that its parent
-died. Orders run on the main thread; a second thread reads the socket, a third sends heartbeats.
+It ends when the engine does: at the end of the socket, or by the kernel when its parent dies. Orders run on the main
+thread; a second thread reads the socket, a third sends heartbeats.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ class Idle:
         self._looked, self._used = time.monotonic(), time.process_time()
 
     def begin(self, moves: int) -> float:
-        """Not idle now."""
+        """Start counting anew from now."""
         self._look()
         self._seconds, self._moves = 0.0, moves
         return 0.0
 
     def seconds(self, moves: int) -> float:
-        """The time, after so many actions were begun."""
+        """How long it has been idle, given how many actions were begun so far."""
         elapsed, used = self._look()
         if moves != self._moves or used > _BUSY_SHARE * elapsed:
             self._seconds, self._moves = 0.0, moves
@@ -69,7 +69,7 @@ class Idle:
 
 
 class Worker:
-    """Reads orders, runs them, reports."""
+    """The worker's side of the socket: reads orders, runs them, reports events and heartbeats."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -82,32 +82,32 @@ class Worker:
         self._noticed, self._beats = False, threading.Event()
 
     def main(self) -> None:
-        """Until the engine says exit or goes away, which `_read` hears."""
+        """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
         threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         while True:
             message = self._orders.get()
             match message["do"]:
                 case "import":
                     self._import(message["module"])
-                case "settle":
-                    _settle(Path(message["log"]), message["paths"], message["variables"])
+                case "configure":
+                    _configure(Path(message["log"]), message["paths"], message["variables"])
                 case "order":
                     self._run(message)
 
     def _import(self, module: str) -> None:
-        """Something that orders will need, most likely; one that does says what is wrong with it, if it ends here."""
+        """Import a module that orders will probably need. An error is left to the order that imports it again."""
         with contextlib.suppress(BaseException):
-            self._ready()
+            self._import_runner()
             importlib.import_module(module)
 
-    def _ready(self) -> None:
-        """Import what every order needs, while heartbeats already flow."""
-        self._do("importing torch")
+    def _import_runner(self) -> None:
+        """Import what every order needs, while heartbeats are sent already."""
+        self._set_action("importing torch")
         import dovetail.engines.runner  # noqa: F401
 
     def _run(self, message: dict[str, Any]) -> None:
-        self._ready()
+        self._import_runner()
         import torch
 
         from dovetail.engines import runner
@@ -121,7 +121,7 @@ class Worker:
             if isinstance(stream, Masking):
                 stream.hide(member.task.parameters for member in order.members)
         kind = from_json(Kind, message["kind"])
-        _calm(torch, threads=message["threads"])
+        _reset_torch(torch, threads=message["threads"])
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
         runner.run(
@@ -135,7 +135,7 @@ class Worker:
                 threads=torch.get_num_threads(),
                 home=Path(message["home"]),
                 ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
-                doing=self._do,
+                doing=self._set_action,
             ),
         )
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
@@ -160,7 +160,7 @@ class Worker:
         # The engine says so, or is gone: whatever runs here has nobody to report to. torch's own teardown takes time.
         os._exit(0)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         idle = Idle()
         while True:
             # While only a step is computed, all that could be waited for without work is another rank.
@@ -170,12 +170,12 @@ class Worker:
             self._beats.clear()
 
     def notice(self, number: int, frame: Any) -> None:
-        """This process will be ended soon, as a machine on the spot market is. The engine is told, and asks for a save.
-        By the heartbeat's thread: a signal's handler that waits for a lock may wait for itself."""
+        """Signal handler: this process will be ended soon, as on a spot machine. The heartbeat's thread tells the
+        engine, which asks for a save; a signal handler that waits for a lock may wait for itself."""
         self._noticed = True
         self._beats.set()
 
-    def _do(self, action: str, *, computing: bool = False) -> None:
+    def _set_action(self, action: str, *, computing: bool = False) -> None:
         self._doing, self._computing = action, computing
         self._moves += 1
 
@@ -207,30 +207,30 @@ class Masking(io.TextIOBase):
         self._redact = hiding(self._secrets)
 
     def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
-        """Show no secrets of these, either."""
+        """Mask the secrets among these parameters as well."""
         self._secrets = self._secrets.union(*map(secrets_of, parameters))
         self._redact = hiding(self._secrets)
 
     def write(self, text: str) -> int:
-        """Write it masked."""
+        """Write the text with its secrets masked."""
         self.below.write(self._redact(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush what is below."""
+        """Flush the stream below."""
         self.below.flush()
 
     def fileno(self) -> int:
-        """The file below; what is written there directly is not masked."""
+        """The descriptor of the stream below; what is written there directly is not masked."""
         return int(self.below.fileno())
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream below."""
+        """The encoding of the stream below."""
         return str(self.below.encoding)
 
 
-def _calm(torch: Any, *, threads: int) -> None:
+def _reset_torch(torch: Any, *, threads: int) -> None:
     """Undo what the program of an earlier order may have set for the whole process."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(True)
@@ -243,8 +243,8 @@ def _calm(torch: Any, *, threads: int) -> None:
     torch.backends.cudnn.deterministic = False
 
 
-def _settle(log: Path, paths: list[str], variables: dict[str, str]) -> None:
-    """Write to a log, and import as one that is started with these paths and variables does."""
+def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
+    """Write to this log, and import as a worker does that was started with these paths and variables."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -264,7 +264,7 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Run a worker: the entry point of its process."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     os.environ["DOVETAIL_WORKER"] = "1"

@@ -1,4 +1,4 @@
-"""What an order has around it inside a worker, and how what goes wrong there is told."""
+"""What an order needs of the worker it runs in, and how failures are turned into events. Knows no sockets."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
 
 @dataclasses.dataclass(kw_only=True)
 class WorkerContext:
-    """What a runner has around it: where it reports, whether it should stop, on what it runs."""
+    """What a runner is given by its worker: where to report, whether to stop, and the device it runs on."""
 
     report: Callable[[Event], None]
     stop_reason: Callable[[], str | None]
@@ -29,9 +29,9 @@ class WorkerContext:
     threads: int
     home: Path
     ranks: Ranks | None = None
-    """Which of several processes this is that carry out the order together, each with its device."""
+    """This process among those that carry out the order together, one a device; None where there is only this one."""
     doing: Callable[..., None] = lambda action, **how: None
-    """Told what is under way, in a few words; `computing=True` where idling means a stall."""
+    """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
 
 
 def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext) -> dict[str, Any]:
@@ -43,14 +43,16 @@ def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext)
 
 
 def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
-    """What happened to a member of an order, now."""
+    """An event of an order's member that happens now."""
     return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
 
 
 @contextlib.contextmanager
-def failing(member: MemberOrder, around: WorkerContext, *, gang: Sequence[MemberOrder] = ()) -> Iterator[None]:
-    """Turn whatever goes wrong with this member into its `failed` event. The rest of its gang, if that cannot go on
-    without it, has lost its worker and nothing else. A session says whose fault it was by `error.member`."""
+def reporting_failure(
+    member: MemberOrder, around: WorkerContext, *, gang: Sequence[MemberOrder] = ()
+) -> Iterator[None]:
+    """Report whatever is raised within as this member's `failed` event. The rest of `gang`, which cannot go on without
+    it, is reported lost. Where a session raises `error.member`, that member failed instead."""
     try:
         yield
     except Exception as error:
@@ -92,7 +94,7 @@ def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or this machine, had no room.
+    """Whether a device or this machine ran out of memory.
 
     >>> is_out_of_memory(torch.OutOfMemoryError("no room")), is_out_of_memory(RuntimeError("no batch"))
     (True, False)

@@ -33,8 +33,8 @@ from dovetail.vocabulary.events import (
 )
 
 WAIT_SECONDS = 0.5
-# Once one rank is through with an order, however that ended, the others have so long to be through as well.
-PARTING_SECONDS = 5.0
+# Once one rank has released an order, however that ended, the others have so long to release it as well.
+RELEASE_SECONDS = 5.0
 # Ranks that are within a step and all idle wait for one another for ever; messages under way take less than this.
 STALL_SECONDS = 15.0
 
@@ -55,7 +55,10 @@ _ENDS = (
 
 
 class WorkerEngine(Engine):
-    """Placements on workers. A subclass says how workers are started, listened to and let go.
+    """Placements on workers. A subclass says how workers are started, heard and disconnected.
+
+    A worker is *stopped* (asked to exit when it has nothing to do), *killed* (at once), or *lost* (gone by itself). An
+    order is *released* by each of its workers and has ended when all have, or when one of them is lost.
 
     `home` is the store's directory: logs go there, pickled programs come from there. A worker that sends no
     heartbeat for `silence_seconds` is killed and its order lost.
@@ -70,8 +73,8 @@ class WorkerEngine(Engine):
         self._cluster, self._home, self._silence_seconds = cluster, home.resolve(), silence_seconds
         # Read once: a clock that is set while this runs changes no length of time.
         self._epoch_seconds = time.time() - time.monotonic()
-        self._leaving: set[WorkerHandle] = set()
-        self._retired: list[WorkerHandle] = []
+        self._given_notice: set[WorkerHandle] = set()
+        self._stopping: list[WorkerHandle] = []
         self._workers: dict[tuple[str, ...], WorkerHandle] = {}
         self._running: dict[str, RunningOrder] = {}
         self._pending: list[Event] = []
@@ -79,26 +82,26 @@ class WorkerEngine(Engine):
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @abc.abstractmethod
-    def _hire(self, devices: tuple[str, ...]) -> WorkerHandle:
+    def _start_worker(self, devices: tuple[str, ...]) -> WorkerHandle:
         """Start a worker on these devices. Returns at once."""
 
     @abc.abstractmethod
-    def _listen(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
-        """What workers said, or None for one that will say no more; waits so long for the first of them to speak.
-        Lazily, because a rank that is lost takes the others along: none is heard that was dismissed meanwhile."""
+    def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
+        """Yield each worker's messages, or None for a worker that is gone; waits up to `seconds` for the first.
+        Lazily, because a lost rank takes the others along: a worker removed meanwhile is not heard any more."""
 
     @abc.abstractmethod
-    def _dismiss(self, worker: WorkerHandle) -> None:
-        """A worker has ended, or was told to: listen to it no more."""
+    def _disconnect(self, worker: WorkerHandle) -> None:
+        """Receive nothing more from a worker that has exited or was told to."""
 
     @abc.abstractmethod
-    def _meet(self, order: str, workers: list[WorkerHandle]) -> str:
-        """Make a place where the ranks of an order meet, one of its own for every attempt: one that a killed group
-        has used rarely lets the next one in. Gives it as torch understands it."""
+    def _make_rendezvous(self, order: str, workers: list[WorkerHandle]) -> str:
+        """Make the rendezvous of an order's ranks and give its URL as torch takes it. Every attempt has its own: one
+        that a killed group has used rarely lets the next group in."""
 
     @abc.abstractmethod
-    def _part(self, order: str) -> None:
-        """Remove the place where the ranks of an order met, if there was one."""
+    def _remove_rendezvous(self, order: str) -> None:
+        """Remove the rendezvous of an order's ranks, if there was one."""
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
@@ -107,10 +110,10 @@ class WorkerEngine(Engine):
         running = self._running[order.name] = RunningOrder(order=order, workers=[])
         workers = running.workers
         try:
-            workers += [self._worker(devices) for devices in shares]
-            rendezvous = self._meet(order.name, workers) if ranked else ""
+            workers += [self._worker_for(devices) for devices in shares]
+            rendezvous = self._make_rendezvous(order.name, workers) if ranked else ""
         except OSError as error:  # no process can be started, or nothing written: this passes, or is met again
-            self._finish(running, reason=f"its worker could not be started: {error}", log="")
+            self._end_order(running, reason=f"its worker could not be started: {error}", log="")
             return
         kind = self._cluster.kind(self._cluster.device(order.devices[0]).kind)
         for rank, worker in enumerate(workers):
@@ -126,7 +129,7 @@ class WorkerEngine(Engine):
             worker.begin(order.name, message)
 
     def stop(self, name: str, *, reason: str, save: bool = True) -> None:
-        """By a word to rank 0, whom the others follow; without saving, by killing the processes."""
+        """Ask rank 0, which the others follow, to save and end; without saving, kill the processes."""
         running = self._running.get(name)
         if running is None:
             return
@@ -139,56 +142,56 @@ class WorkerEngine(Engine):
     def wait(self) -> list[Event]:
         """Events from all workers, at most half a second away."""
         self._acknowledge()
-        for worker, messages in self._listen(0 if self._pending else WAIT_SECONDS):
-            self._hear(worker, messages)
-        self._retired = [worker for worker in self._retired if not worker.ended(0)]
+        for worker, messages in self._receive(0 if self._pending else WAIT_SECONDS):
+            self._handle_messages(worker, messages)
+        self._stopping = [worker for worker in self._stopping if not worker.exited(0)]
         now = time.monotonic()
         for worker in list(self._workers.values()):
             silent = now - worker.heard_at
             if silent > self._silence_seconds:
                 worker.kill(f"no heartbeat for {silent:.0f} s, the limit is {self._silence_seconds:.0f} s")
-                self._lose(worker)
+                self._handle_lost(worker)
         for running in list(self._running.values()):
             idle = min(worker.idle_seconds for worker in running.workers) if len(running.workers) > 1 else 0.0
             if idle >= STALL_SECONDS:
                 stalled = next((w for w in running.workers if not w.doing.startswith("waiting")), running.workers[0])
                 stalled.kill(f"it stalled: no rank has computed anything for {idle:.0f} s, and the others wait")
-                self._lose(stalled)
+                self._handle_lost(stalled)
                 continue
-            if now > running.due:
-                late = [worker for worker in running.workers if worker not in running.through]
+            if now > running.deadline:
+                late = [worker for worker in running.workers if worker not in running.released]
                 reason = f"{running.name(late[0])} did not end with the others; it was at: {late[0].doing}"
                 # Whoever hangs is among the late ones; the others say only that they waited for it.
                 reason = f"{reason}. {running.hearsay}" if running.hearsay else reason
-                self._finish(running, reason=reason, log=late[0].last_words())
+                self._end_order(running, reason=reason, log=late[0].log_tail())
         self._given, self._pending = self._pending, []
         return self._given
 
     def now(self) -> float:
-        """The wall clock of when this engine began, and the time since then."""
+        """The wall clock when this engine began, plus the time since then by the monotonic clock."""
         return self._epoch_seconds + time.monotonic()
 
     def close(self) -> None:
-        """End all workers, the busy ones by force."""
+        """Stop the idle workers and kill the busy ones."""
         for worker in self._workers.values():
             if worker.order:
                 worker.kill("the engine was closed")
             else:
                 worker.send({"do": "exit"})
         for worker in list(self._workers.values()):
-            self._see_off(worker)
-            self._forget(worker)
-        for worker in self._retired:
-            self._see_off(worker)
-        self._retired.clear()
+            self._await_exit(worker)
+            self._remove_worker(worker)
+        for worker in self._stopping:
+            self._await_exit(worker)
+        self._stopping.clear()
         for name in self._running:
-            self._part(name)
+            self._remove_rendezvous(name)
         self._running.clear()
 
-    def _see_off(self, worker: WorkerHandle) -> None:
-        if not worker.ended(5):
+    def _await_exit(self, worker: WorkerHandle) -> None:
+        if not worker.exited(5):
             worker.kill("it did not exit")
-            worker.ended(10)
+            worker.exited(10)
 
     def _acknowledge(self) -> None:
         saved = {event.task: event.step for event in self._given if isinstance(event, CheckpointSaved)}
@@ -198,99 +201,101 @@ class WorkerEngine(Engine):
                     step = saved[member.task.identity]
                     running.workers[0].send({"do": "acknowledge", "task": member.task.identity, "step": step})
 
-    def _worker(self, devices: tuple[str, ...]) -> WorkerHandle:
+    def _worker_for(self, devices: tuple[str, ...]) -> WorkerHandle:
         worker = self._workers.pop(devices, None)
         if worker is None:
-            self._make_room()
-            worker = self._hire(devices)
+            self._stop_idle_workers()
+            worker = self._start_worker(devices)
         self._workers[devices] = worker  # last in the dict is the one used last
         return worker
 
-    def _make_room(self) -> None:
-        """Idle workers take memory: of those that were not used for longest, end what is beyond two a device."""
+    def _stop_idle_workers(self) -> None:
+        """Keep at most two workers a device, because idle ones take memory: stop those not used for longest."""
         idle = [worker for worker in self._workers.values() if not worker.order]
         for worker in idle[: max(0, len(self._workers) + 1 - 2 * len(self._cluster.devices))]:
-            self._retire(worker)
+            self._stop_worker(worker)
 
-    def _hear(self, worker: WorkerHandle, messages: list[dict[str, Any]] | None) -> None:
+    def _handle_messages(self, worker: WorkerHandle, messages: list[dict[str, Any]] | None) -> None:
         if messages is None:
-            self._lose(worker)
+            self._handle_lost(worker)
             return
         for message in messages:
             worker.idle_seconds = message.get("idle", worker.idle_seconds)
             if message.get("notice"):
-                self._leave(worker)
+                self._handle_notice(worker)
             # An order that another rank has ended is gone by now.
             if (running := self._running.get(worker.order)) is None:
                 continue
             if "event" in message:
-                self._note(running, worker, read_event(**message["event"]))
+                self._record(running, worker, read_event(**message["event"]))
             elif "released" in message:
-                self._let_go(running, worker)
+                self._release_worker(running, worker)
 
-    def _note(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
-        """An event of an order. Several ranks may tell how it ended: the first counts."""
+    def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
+        """Take up an event of an order. Of several ranks that report a task's end, the first counts."""
         if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and len(running.workers) > 1:
-            running.due = min(running.due, time.monotonic() + PARTING_SECONDS)
+            running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if isinstance(event, AttemptLost) and event.of_others:
             running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
             return
         if isinstance(event, _ENDS):
-            if event.task in running.ended:
+            if event.task in running.ended_tasks:
                 return
-            running.ended.add(event.task)
+            running.ended_tasks.add(event.task)
         if abs(event.at_seconds - self.now()) > SKEW_SECONDS:
             event = dataclasses.replace(event, at_seconds=self.now())
         self._pending.append(event)
 
-    def _leave(self, worker: WorkerHandle) -> None:
-        """A worker was told that it will be ended: what it trains is saved while there is time, and it gets nothing
-        more to do. What it measures is not worth waiting for."""
-        if worker in self._leaving:
+    def _handle_notice(self, worker: WorkerHandle) -> None:
+        """A worker's machine will be taken away: save what it trains while there is time, and give it nothing more to
+        do. What it measures is not worth waiting for."""
+        if worker in self._given_notice:
             return
-        self._leaving.add(worker)
+        self._given_notice.add(worker)
         running = self._running.get(worker.order)
         reason = f"the worker on {', '.join(worker.devices)} was given notice"
         if running is None:
-            self._retire(worker)
+            self._stop_worker(worker)
         else:
             self.stop(worker.order, reason=reason, save=running.order.purpose == "train")
 
-    def _retire(self, worker: WorkerHandle) -> None:
+    def _stop_worker(self, worker: WorkerHandle) -> None:
+        """Ask a worker that has nothing to do to exit; `wait` and `close` see that it does."""
         worker.send({"do": "exit"})
-        self._forget(worker)
-        self._retired.append(worker)
+        self._remove_worker(worker)
+        self._stopping.append(worker)
 
-    def _let_go(self, running: RunningOrder, worker: WorkerHandle) -> None:
+    def _release_worker(self, running: RunningOrder, worker: WorkerHandle) -> None:
+        """A worker has released an order, and is free for the next one; the order ends with its last worker."""
         worker.order = ""
-        if worker in self._leaving:
-            self._retire(worker)
-        running.through.append(worker)
-        running.due = min(running.due, time.monotonic() + PARTING_SECONDS)
-        if len(running.through) == len(running.workers):
-            self._finish(running, reason=running.hearsay, log="")
+        if worker in self._given_notice:
+            self._stop_worker(worker)
+        running.released.append(worker)
+        running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
+        if len(running.released) == len(running.workers):
+            self._end_order(running, reason=running.hearsay, log="")
 
-    def _lose(self, worker: WorkerHandle) -> None:
-        """The worker is gone: say why, and end its order."""
-        self._forget(worker)
-        worker.ended(10)
+    def _handle_lost(self, worker: WorkerHandle) -> None:
+        """A worker is gone: remove it, and end its order with the reason."""
+        self._remove_worker(worker)
+        worker.exited(10)
         running = self._running.get(worker.order)
         if running is None:
             return
         reason = worker.reason()
         if len(running.workers) > 1:
             reason = f"{running.name(worker)} is lost: {reason}. When last heard of it was at: {worker.doing}"
-        self._finish(running, reason=reason, log=worker.last_words())
+        self._end_order(running, reason=reason, log=worker.log_tail())
 
-    def _finish(self, running: RunningOrder, *, reason: str, log: str) -> None:
-        """End an order: the ranks that are not through with it, then every member that has not ended, for this reason,
-        and then free its devices."""
+    def _end_order(self, running: RunningOrder, *, reason: str, log: str) -> None:
+        """End an order: kill the ranks that have not released it, report every task that has not ended as lost for
+        this reason, and free the devices."""
         for worker in running.workers:
-            if worker not in running.through:
+            if worker not in running.released:
                 worker.kill("another rank of its order was lost")
-                worker.ended(10)
-                self._forget(worker)
-        left = [member for member in running.order.members if member.task.identity not in running.ended]
+                worker.exited(10)
+                self._remove_worker(worker)
+        left = [member for member in running.order.members if member.task.identity not in running.ended_tasks]
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
         now = self.now()
@@ -298,11 +303,11 @@ class WorkerEngine(Engine):
             AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, log=log) for m in left
         ]
         self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name))
-        self._part(running.order.name)
+        self._remove_rendezvous(running.order.name)
         del self._running[running.order.name]
 
-    def _forget(self, worker: WorkerHandle) -> None:
-        self._dismiss(worker)
-        self._leaving.discard(worker)
+    def _remove_worker(self, worker: WorkerHandle) -> None:
+        self._disconnect(worker)
+        self._given_notice.discard(worker)
         if self._workers.get(worker.devices) is worker:
             del self._workers[worker.devices]

@@ -1,4 +1,4 @@
-"""A worker as its engine sees it, wherever it runs, and what its devices give it."""
+"""A worker and a running order as an engine sees them, wherever the worker runs. Knows nothing of processes."""
 
 import abc
 import dataclasses
@@ -10,7 +10,7 @@ from dovetail.vocabulary import Cluster
 
 
 class WorkerHandle(abc.ABC):
-    """A worker as its engine sees it: bound to its devices, it outlives orders."""
+    """A worker as its engine sees it: bound to its devices, it outlives orders. Used from the engine's thread alone."""
 
     devices: tuple[str, ...]
     order: str  # the name of the order that it carries out; empty while it has none
@@ -20,47 +20,47 @@ class WorkerHandle(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, order: str, message: dict[str, Any]) -> None:
-        """Hand it an order. Returns at once."""
+        """Hand the worker an order. Returns at once."""
 
     @abc.abstractmethod
     def send(self, message: dict[str, Any]) -> None:
-        """Tell it something. One that is gone shows itself where the engine listens, not here."""
+        """Send the worker a message. That a worker is gone is noticed where the engine receives, not here."""
 
     @abc.abstractmethod
     def kill(self, why: str) -> None:
-        """End it at once."""
+        """Kill the worker at once; `why` becomes part of `reason`."""
 
     @abc.abstractmethod
-    def ended(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+    def exited(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the worker to exit; whether it has."""
 
     @abc.abstractmethod
     def reason(self) -> str:
-        """How it ended, in words."""
+        """How the worker ended, as a sentence for people."""
 
     @abc.abstractmethod
-    def last_words(self) -> str:
-        """The end of what it wrote to its log since its order began."""
+    def log_tail(self) -> str:
+        """The end of what the worker wrote to its log since its order began."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class RunningOrder:
-    """An order under way: its workers, in the order of ranks, and what has come of it."""
+    """An order under way: its workers by rank, the tasks that have ended, and the workers that have released it."""
 
     order: Order
     workers: list[WorkerHandle]
-    ended: set[str] = dataclasses.field(default_factory=set)
-    through: list[WorkerHandle] = dataclasses.field(default_factory=list)
-    hearsay: str = ""  # what ranks say that found another one gone; who is gone knows better
-    due: float = math.inf
+    ended_tasks: set[str] = dataclasses.field(default_factory=set)
+    released: list[WorkerHandle] = dataclasses.field(default_factory=list)
+    hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
+    deadline: float = math.inf
 
     def name(self, worker: WorkerHandle) -> str:
-        """Which of several ranks a worker is."""
+        """The worker's rank and devices, for messages."""
         return f"rank {self.workers.index(worker)} of {len(self.workers)} on {', '.join(worker.devices)}"
 
 
 def cores_of(devices: tuple[str, ...], cluster: Cluster) -> list[str]:
-    """Those of the devices that are CPU cores."""
+    """The devices among these that are CPU cores."""
     return [device for device in devices if cluster.kind(cluster.device(device).kind).processor == "cpu"]
 
 

@@ -30,7 +30,7 @@ from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
 from dovetail.vocabulary.records import FrozenDict, dumps, from_json, loads, to_json
-from dovetail.vocabulary.work import Halving, Program, Stop, Task, Workload
+from dovetail.vocabulary.work import Halving, Program, Stop, Task, Workload, parse_device_memory, parse_techniques
 
 __all__ = [
     "EVENTS",
@@ -75,6 +75,8 @@ __all__ = [
     "dumps",
     "from_json",
     "loads",
+    "parse_device_memory",
+    "parse_techniques",
     "read_event",
     "to_json",
 ]

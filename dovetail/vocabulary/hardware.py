@@ -12,7 +12,8 @@ class Kind:
     """A type of device. Rates are measured, or stated by the vendor; zero means not known yet.
 
     `memory_bytes` is what one device holds; a CPU core's memory is its node's, so it is zero there
-    and options on it count host bytes instead.
+    and options on it count host bytes instead. Where it is `limited`, that is less than the device has, because a
+    user asked for it, and workers must keep within it.
 
     >>> Kind(name="cpu", processor="cpu").memory_bytes
     0
@@ -24,6 +25,7 @@ class Kind:
     matrix_flops_per_second: float = 0.0
     memory_bytes_per_second: float = 0.0
     price_per_hour: float = 0.0
+    limited: bool = False
 
     def __post_init__(self) -> None:
         if self.processor not in ("cpu", "cuda"):
@@ -130,6 +132,41 @@ class Cluster:
         """
         gone = set(devices)
         return dataclasses.replace(self, devices=tuple(each for each in self.devices if each.name not in gone))
+
+    def limit_memory(self, device_bytes: int) -> "Cluster":
+        """The same with accelerators that have no more memory than this.
+
+        Such a device is a kind of its own, with a name of its own: what was measured or did not fit on it says
+        nothing about the whole device, and the other way round.
+
+        >>> kind = Kind(name="h200", processor="cuda", memory_bytes=141 << 30)
+        >>> Cluster.uniform(kind).limit_memory(24 << 30).kinds[0].name
+        'h200-24GiB'
+        """
+        accelerators = [kind for kind in self.kinds if kind.processor != "cpu"]
+        if not accelerators:
+            raise InvalidRecord(
+                f"device memory can be limited for accelerators only; this cluster has none, but "
+                f"{', '.join(kind.name for kind in self.kinds)}. Leave out --device-memory, in Python device_memory=."
+            )
+        large = [kind for kind in accelerators if not 0 < kind.memory_bytes <= device_bytes]
+        names = {kind.name: f"{kind.name}-{device_bytes / 2**30:.4g}GiB" for kind in large}
+        return Cluster(
+            kinds=tuple(
+                dataclasses.replace(kind, name=names[kind.name], memory_bytes=device_bytes, limited=True)
+                if kind.name in names
+                else kind
+                for kind in self.kinds
+            ),
+            nodes=self.nodes,
+            devices=tuple(dataclasses.replace(each, kind=names.get(each.kind, each.kind)) for each in self.devices),
+            links=tuple(
+                dataclasses.replace(
+                    link, source=names.get(link.source, link.source), target=names.get(link.target, link.target)
+                )
+                for link in self.links
+            ),
+        )
 
     def count(self, kind: str) -> int:
         """How many devices there are of a kind."""

@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord, InvalidWorkload
 from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict, dumps
+from dovetail.vocabulary.units import parse_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +176,20 @@ class Halving:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Tasks and an objective. The name says which workload of a store this is; one from a file may leave it out. To one
-    that is `open`, a daemon's, tasks come and go. `deadlines` say of some tasks, by name, in how many seconds from the
-    beginning of a run they must have ended.
+    """Tasks, and what is wanted of their training as a whole.
+
+    - `name` says which workload of a store this is; one from a file may leave it out.
+    - `objective` is what plans make small (see `Objective`); with `weighted`, `weights` say by task name how much each
+      task counts; 1 where nothing is said.
+    - `deadlines` say, by task name, within how many seconds from the beginning of a run a task must have ended.
+    - `techniques` are those that may be used, or, with a minus, those that may not; all where nothing is said.
+    - `device_memory_bytes`: accelerators are used as if they had no more memory than this.
+    - To a workload that is `open`, a daemon's, tasks come and go.
 
     >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
-    >>> len(Workload(name="one", tasks=(task,)).tasks)
-    1
+    >>> workload = Workload(name="one", tasks=(task,), objective="mean", techniques=("-fuse", "-replicate"))
+    >>> len(workload.tasks), workload.allows("spill"), workload.allows("fuse")
+    (1, True, False)
     """
 
     name: str
@@ -190,9 +198,30 @@ class Workload:
     halving: Halving | None = None
     open: bool = False
     deadlines: Mapping[str, float] = FrozenDict()
+    weights: Mapping[str, float] = FrozenDict()
+    techniques: tuple[str, ...] = ()
+    device_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadlines", FrozenDict(self.deadlines))
+        object.__setattr__(self, "weights", FrozenDict(self.weights))
+        object.__setattr__(self, "techniques", parse_techniques(self.techniques))
+        self._check_tasks()
+        self._check_figures()
+        try:
+            objective = Objective.parse(self.objective)
+        except InvalidRecord as error:
+            raise InvalidWorkload(str(error)) from None
+        if self.weights and objective.name != "weighted":
+            raise InvalidWorkload(f"weights belong to objective 'weighted', got them with {self.objective!r}.")
+
+    def allows(self, technique: str) -> bool:
+        """Whether tasks may be trained with a technique."""
+        if not self.techniques or self.techniques[0].startswith("-"):
+            return f"-{technique}" not in self.techniques
+        return technique in self.techniques
+
+    def _check_tasks(self) -> None:
         if not (self.tasks or self.open):
             raise InvalidWorkload(f"workload {self.name!r} must have at least one task; it has none.")
         twice = sorted(name for name, count in Counter(task.name for task in self.tasks).items() if count > 1)
@@ -201,13 +230,48 @@ class Workload:
                 f"tasks of a workload must have names of their own; {', '.join(map(repr, twice[:5]))} "
                 f"{'is' if len(twice) == 1 else 'are'} there more than once. Rename or drop the copies."
             )
-        unknown = sorted(set(self.deadlines) - {task.name for task in self.tasks})
-        if unknown:
-            raise InvalidWorkload(f"a deadline must be for a task of the workload; there is no {unknown[0]!r}.")
+
+    def _check_figures(self) -> None:
+        names = {task.name for task in self.tasks}
+        for what, figures in (("deadline", self.deadlines), ("weight", self.weights)):
+            unknown = sorted(set(figures) - names)
+            if unknown:
+                raise InvalidWorkload(f"a {what} must be for a task of the workload; there is no {unknown[0]!r}.")
         past = [name for name, seconds in self.deadlines.items() if not seconds > 0]
         if past:
             raise InvalidWorkload(f"a deadline must lie ahead, got {self.deadlines[past[0]]} s for {past[0]!r}.")
-        try:
-            Objective.parse(self.objective)
-        except InvalidRecord as error:
-            raise InvalidWorkload(str(error)) from None
+        light = [name for name, weight in self.weights.items() if not 0 < weight < float("inf")]
+        if light:
+            raise InvalidWorkload(f"a weight must be above 0, got {self.weights[light[0]]} for {light[0]!r}.")
+        if self.device_memory_bytes is not None and self.device_memory_bytes < 1:
+            raise InvalidWorkload(f"device memory must be above 0 bytes, got {self.device_memory_bytes}.")
+
+
+def parse_techniques(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of techniques that may be used, or, each with a minus, of those that may not, sorted.
+
+    >>> parse_techniques("spill, resident"), parse_techniques({"-fuse"}), parse_techniques("")
+    (('resident', 'spill'), ('-fuse',), ())
+    """
+    texts = [given] if isinstance(given, str) else list(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidWorkload(f"techniques must be names, as in 'resident,spill' or ['-fuse'], got {given!r}.")
+    names = sorted({name.strip() for text in texts for name in text.split(",") if name.strip()})
+    if len({name.startswith("-") for name in names}) > 1:
+        raise InvalidWorkload(
+            f"techniques must either all be allowed, as in 'resident,spill', or all be forbidden, as in "
+            f"'-fuse,-replicate', got {','.join(names)!r}."
+        )
+    return tuple(names)
+
+
+def parse_device_memory(given: str | int | None) -> int | None:
+    """The bytes that are meant by `device_memory`: a number of them, or text with a unit.
+
+    >>> parse_device_memory("24 GiB") == 24 << 30
+    True
+    """
+    try:
+        return None if given is None else parse_bytes(given)
+    except ValueError as error:
+        raise InvalidWorkload(f"device memory: {error}") from None

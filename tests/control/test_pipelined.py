@@ -81,12 +81,16 @@ def as_pipeline(store):
     return plan
 
 
-def carry_on(folder: Path, *, devices: int, observe):
-    """A controller's life on so many devices, from the store that is there."""
+def on_cores(devices: int) -> Cluster:
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=devices)
     cores = available_cores()  # of which there may be fewer: ranks then take turns
     placed = [dataclasses.replace(each, index=cores[n % len(cores)]) for n, each in enumerate(cluster.devices)]
-    cluster = dataclasses.replace(cluster, devices=tuple(placed))
+    return dataclasses.replace(cluster, devices=tuple(placed))
+
+
+def carry_on(folder: Path, *, devices: int, observe):
+    """A controller's life on so many devices, from the store that is there."""
+    cluster = on_cores(devices)
     with Store(folder / "store", write=True) as store:
         engine = Losing(cluster, home=folder / "store")
         controller = Controller(
@@ -157,14 +161,69 @@ def assert_drawn(drawn, *, ranks):
     assert len(found[0]) == ranks
 
 
-def assert_like_alone(state, controller):
+def assert_like_alone(state, controller, *, steps=STEPS):
     """One device that was left alone has the same bits."""
     (task,) = controller.workload.tasks
     torch.set_num_threads(1)
     member = SessionMember(training=build(task), seed=task.seed)
     with contextlib.closing(RESIDENT.open([member], device=torch.device("cpu"), threads=1)) as session:
-        for _ in range(STEPS):
+        for _ in range(steps):
             session.advance()
         expected = session.state()
     for name, tensor in expected.tensors.items():
         assert torch.equal(state.tensors[name], tensor), name
+
+
+INTERLEAVED = """
+import time
+import torch
+from torch import nn
+import dovetail as dt
+
+class Slow(nn.Linear):
+    def forward(self, rows):
+        time.sleep(0.004)  # takes as long however busy the machine is
+        return super().forward(rows)
+
+def tower(seed=0):
+    model = nn.Sequential(*(nn.Sequential(Slow(8, 8), nn.Tanh(), nn.Dropout(0.1)) for _ in range(8)))
+    return dt.Training(model=model, batches=[torch.randn(4, 8) for _ in range(16)], accumulate=8,
+                       loss=lambda model, batch: model(batch).square().mean(),
+                       optimizer=torch.optim.AdamW(model.parameters(), lr=0.01))
+
+workload = dt.grid(tower, steps=40, name="pipelined")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.timeout(240)
+def test_planners_choose_the_timetable_and_ranks_follow_it_to_the_bit(tmp_path):
+    (tmp_path / "sweep.py").write_text(INTERLEAVED)
+    cluster = on_cores(2)
+    with Store(tmp_path / "store", write=True) as store:
+        engine = LocalEngine(cluster, home=tmp_path / "store")
+        controller = Controller(
+            load_workload(str(tmp_path / "sweep.py")),
+            cluster=cluster,
+            store=store,
+            engine=engine,
+            planner=PLANNERS["at once"],
+            settings=Settings(exact=True),
+        )
+        try:
+            controller.reconcile()
+            controller.measure(everything=True)
+            controller.run()
+        finally:
+            engine.close()
+        ((identity, one),) = controller.progress.items()
+        (start,) = [event.data for _, event in store.events() if event.kind == "started"]
+        (drawn,) = read_timetables(store)
+    assert one.status == "finished"
+    assert start["option"]["technique"] == "pipeline"
+    # 1F1B would idle for a ninth of a step; chunks make that half as much or less.
+    assert (start["option"]["knobs"]["timetable"], drawn.timetable) == ("interleaved", "interleaved")
+    assert_drawn(drawn, ranks=2)
+    state, damages = checkpoint.recover(tmp_path / "store" / "checkpoints" / identity)
+    assert not damages
+    assert_like_alone(state, controller, steps=40)

@@ -121,8 +121,33 @@ def test_workloads_are_joined():
     ]
     halving = Halving(metric="m", first_steps=1)
     assert join(grid(program, steps=1, halving=halving), name="one").halving == halving
-    with pytest.raises(InvalidWorkload, match="must all be halved alike, or none; these differ"):
+    with pytest.raises(InvalidWorkload, match="must all have the same halving; these differ"):
         join(one, grid(needy, width=[1], steps=1, halving=halving), name="both")
+
+
+@pytest.mark.parametrize("make", [grid, lambda *given, **named: sample(*given, count=2, **named)])
+def test_what_is_wanted_of_the_whole_is_said_with_the_sweep(make):
+    found = make(program, width=[1, 2], steps=1, objective="mean", techniques="-fuse", device_memory="24 GiB")
+    assert (found.objective, found.techniques, found.device_memory_bytes) == ("mean", ("-fuse",), 24 << 30)
+    weighted = make(program, steps=1, rate=[0.1], objective="weighted", name="w")
+    assert weighted.objective == "weighted"
+    with pytest.raises(InvalidWorkload, match=r"objective must be one of .*got 'mena'; did you mean 'mean'"):
+        make(program, steps=1, objective="mena")
+
+
+def test_weights_and_deadlines_of_a_list_of_tasks():
+    one, two = (task(program, name=name, steps=1) for name in ("a", "b"))
+    found = workload([one, two], objective="weighted", weights={"a": 2.0}, deadlines={"b": 60.0})
+    assert (found.weights, found.deadlines) == ({"a": 2.0}, {"b": 60.0})
+
+
+def test_joined_workloads_keep_what_was_wanted_of_them():
+    one = workload([task(program, name="a", steps=1)], objective="weighted", weights={"a": 2.0}, techniques="resident")
+    two = workload([task(program, name="b", steps=1)], objective="weighted", weights={"b": 3.0}, techniques="resident")
+    both = join(one, two, name="both")
+    assert (both.objective, both.weights, both.techniques) == ("weighted", {"a": 2.0, "b": 3.0}, ("resident",))
+    with pytest.raises(InvalidWorkload, match="must all have the same objective; these differ: 'makespan', 'weighted'"):
+        join(one, workload([task(program, name="b", steps=1)]), name="both")
 
 
 def test_a_list_of_tasks_by_hand():

@@ -236,7 +236,7 @@ class Gone:
 def test_calls_that_fail_together_lose_a_node_once():
     ray = Gone()
     link = HostLink("n1", ray=ray, host=ray, silence_seconds=9.0)
-    worker = link.hire(("n1:0",))
+    worker = link.start_worker(("n1:0",))
     calls = link.calls()
     assert len(calls) == 2
     for call in calls:

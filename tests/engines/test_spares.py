@@ -12,7 +12,7 @@ from dovetail.describe import grid
 from dovetail.engines import LocalEngine, Spares
 from dovetail.store import ControllerLock
 from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
-from dovetail.verbs.verbs import run
+from dovetail.verbs import run
 from dovetail.vocabulary import Cluster, Kind, StoreBusy
 
 pytestmark = pytest.mark.process
@@ -116,7 +116,7 @@ def test_one_that_does_not_listen_holds_up_nobody():
         deaf = spares.workers[0]
         deaf.process.send_signal(signal.SIGSTOP)
         for number in range(20_000):
-            deaf.suggest(f"package.module_{number}")
+            deaf.preload(f"package.module_{number}")
 
 
 def test_one_that_is_still_importing_ends_by_itself_when_told(tmp_path):

@@ -31,6 +31,7 @@ SPECIAL = {
     ("Program", "reference"): st.sampled_from(["a.py:f", "package.module:f", "/deep/b.py:g", "pickle:x-1"]),
     ("Kind", "processor"): st.sampled_from(["cpu", "cuda"]),
     ("Workload", "objective"): st.sampled_from(list(OBJECTIVES.values())),
+    ("Workload", "techniques"): st.sampled_from([(), ("resident", "spill"), ("-fuse",)]),
     ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),
     ("Halving", "goal"): st.sampled_from(["min", "max"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
@@ -79,8 +80,9 @@ def _made(cls: type, chosen: dict[str, Any]) -> Any:
     if cls is vocabulary.Option:  # one figure for each family
         chosen["families"] = chosen["families"] or ("f",)
         chosen["step_seconds"] = tuple(0.5 + n for n, _ in enumerate(chosen["families"]))
-    if cls is vocabulary.Workload:  # names of their own
+    if cls is vocabulary.Workload:  # names of their own, and figures of theirs
         chosen["tasks"] = tuple({task.name: task for task in chosen["tasks"]}.values())
+        chosen["weights"] = {task.name: 2.0 for task in chosen["tasks"] if chosen["objective"] == "weighted"}
     try:
         return cls(**chosen)
     except DovetailError:

@@ -1,6 +1,6 @@
 import pytest
 
-from dovetail.vocabulary import Cluster, Device, InvalidRecord, Kind, Node
+from dovetail.vocabulary import Cluster, Device, InvalidRecord, Kind, Link, Node
 
 CPU = Kind(name="cpu", processor="cpu")
 NODE = Node(name="n0", cores=1, memory_bytes=1)
@@ -35,3 +35,24 @@ def test_looking_things_up():
     assert cluster.device("n1:2").node == "n1"
     assert cluster.node("n1").cores == 8
     assert list(cluster.counts()) == [(CPU, 6)]
+
+
+def test_limited_memory_makes_other_kinds_of_the_accelerators_that_have_more():
+    large = Kind(name="h200", processor="cuda", memory_bytes=141 << 30, price_per_hour=3.0)
+    small = Kind(name="t4", processor="cuda", memory_bytes=16 << 30)
+    cluster = Cluster(
+        kinds=(large, small, CPU),
+        nodes=(NODE,),
+        devices=tuple(device(f"n0:{n}", kind.name) for n, kind in enumerate((large, small, CPU))),
+        links=(Link(source="host", target="h200", bytes_per_second=5e10),),
+    )
+    found = cluster.limit_memory(24 << 30)
+    assert found.kinds[0] == Kind(
+        name="h200-24GiB", processor="cuda", memory_bytes=24 << 30, price_per_hour=3.0, limited=True
+    )
+    assert found.kinds[1:] == (small, CPU)
+    assert [each.kind for each in found.devices] == ["h200-24GiB", "t4", "cpu"]
+    assert found.links[0].target == "h200-24GiB"
+    assert found.limit_memory(24 << 30) == found
+    with pytest.raises(InvalidRecord, match="for accelerators only; this cluster has none, but cpu"):
+        Cluster.uniform(CPU).limit_memory(24 << 30)

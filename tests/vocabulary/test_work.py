@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.vocabulary import Halving, InvalidRecord, InvalidWorkload, Program, Stop, Task, Workload
+from dovetail.vocabulary import (
+    Halving,
+    InvalidRecord,
+    InvalidWorkload,
+    Program,
+    Stop,
+    Task,
+    Workload,
+    from_json,
+    parse_device_memory,
+    to_json,
+)
 
 TASK = Task(
     name="small", program=Program(reference="/home/me/a.py:f", source="9f"), parameters={"width": 8}, stop=Stop(steps=9)
@@ -120,6 +131,51 @@ def test_deadlines_are_of_tasks_and_lie_ahead():
         Workload(name="w", tasks=(TASK,), deadlines={"third": 5.0})
     with pytest.raises(InvalidWorkload, match="a deadline must lie ahead, got nan s for 'small'"):
         Workload(name="w", tasks=(TASK,), deadlines={"small": float("nan")})
+
+
+def test_weights_are_of_tasks_above_zero_and_only_where_they_count():
+    assert Workload(name="w", tasks=(TASK,), objective="weighted", weights={"small": 5.0}).weights == {"small": 5.0}
+    with pytest.raises(InvalidWorkload, match="a weight must be for a task of the workload; there is no 'third'"):
+        Workload(name="w", tasks=(TASK,), objective="weighted", weights={"third": 5.0})
+    with pytest.raises(InvalidWorkload, match="weights belong to objective 'weighted', got them with 'mean'"):
+        Workload(name="w", tasks=(TASK,), objective="mean", weights={"small": 5.0})
+    with pytest.raises(InvalidWorkload, match=r"a weight must be above 0, got 0\.0 for 'small'"):
+        Workload(name="w", tasks=(TASK,), objective="weighted", weights={"small": 0.0})
+
+
+@pytest.mark.parametrize(
+    "given", ["spill,resident", ["resident", "spill"], {"resident", "spill"}, ("spill , resident",)]
+)
+def test_techniques_are_allowed_by_name_however_they_are_listed(given):
+    found = Workload(name="w", tasks=(TASK,), techniques=given)
+    assert found.techniques == ("resident", "spill")
+    assert [found.allows(each) for each in ("resident", "spill", "fuse")] == [True, True, False]
+
+
+def test_techniques_are_forbidden_by_name_with_a_minus():
+    found = Workload(name="w", tasks=(TASK,), techniques=["-fuse", "-replicate"])
+    assert [found.allows(each) for each in ("resident", "fuse", "replicate")] == [True, False, False]
+    with pytest.raises(InvalidWorkload, match="either all be allowed, as in 'resident,spill', or all be forbidden"):
+        Workload(name="w", tasks=(TASK,), techniques="resident,-fuse")
+    with pytest.raises(InvalidWorkload, match="techniques must be names"):
+        Workload(name="w", tasks=(TASK,), techniques=[1])
+
+
+def test_a_workload_of_an_older_version_has_none_of_the_newer_fields():
+    old = {"name": "w", "tasks": [to_json(TASK)], "objective": "mean", "halving": None, "open": False}
+    assert from_json(Workload, old) == Workload(name="w", tasks=(TASK,), objective="mean")
+
+
+@pytest.mark.parametrize(("given", "bytes_"), [("24 GiB", 24 << 30), (24 << 30, 24 << 30), (None, None)])
+def test_device_memory_is_bytes_or_text_with_a_unit(given, bytes_):
+    assert parse_device_memory(given) == bytes_
+
+
+def test_device_memory_that_cannot_be():
+    with pytest.raises(InvalidWorkload, match="device memory: bytes must be a number with a unit such as '8 GiB'"):
+        parse_device_memory("much")
+    with pytest.raises(InvalidWorkload, match="device memory must be above 0 bytes, got 0"):
+        Workload(name="w", tasks=(TASK,), device_memory_bytes=0)
 
 
 @pytest.mark.parametrize("fields", [{"first_steps": 0}, {"factor": 1}, {"goal": "best"}])

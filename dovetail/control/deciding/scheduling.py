@@ -1,8 +1,10 @@
 """Deciding by schedule: one plan for all that is left, followed until something makes another worth making."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from dovetail.control.deciding.base import Deciding
+from dovetail.control.deciding.given_plan import reason_to_replan
 from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
@@ -21,20 +23,23 @@ KEPT_PLANS = 8
 
 class Scheduling(Deciding):
     """Plans what is left with a planner, starts placements as their devices fall free, and stops what would better run
-    elsewhere."""
+    elsewhere. Begins with the schedule of the plan that was `given`, where that is still one for what there is."""
 
-    def __init__(self, state: State, *, planner: Callable[[Problem], Plan]) -> None:
-        self._state, self._planner = state, planner
+    def __init__(self, state: State, *, planner: Callable[[Problem], Plan], given: Plan | None = None) -> None:
+        self._state, self._planner, self._given = state, planner, given
         self._moving: frozenset[str] = frozenset()
         self._idles, self._asked_until = False, 0.0
         self._warned = ""
 
-    def plan(self) -> Plan:
-        """The plan for what is left, as of now. Tasks that nothing fits have failed, with the reason."""
+    def problem(self) -> Problem:
+        """What is left to place, as of now. Tasks that nothing fits have failed, with the reason."""
         problem = self._state.problem()
-        if nowhere := unplaceable(problem):
+        if nowhere := unplaceable(problem, techniques=self._state.workload.techniques):
             self._state.fail(nowhere)
             problem = without(problem, nowhere)
+        return problem
+
+    def _plan(self, problem: Problem) -> Plan:
         try:
             plan, due = self._planner(problem), problem.deadlines
         except NoFeasiblePlan as error:
@@ -57,13 +62,23 @@ class Scheduling(Deciding):
 
     def renew(self, because: str) -> None:
         """Plan anew."""
-        state, plan = self._state, self.plan()
+        state, problem = self._state, self.problem()
+        plan, because = self._first(problem, because) if self._given else (self._plan(problem), because)
         assert plan.schedule is not None
         state.plans.append((state.now(), plan))
         del state.plans[1:-KEPT_PLANS]  # the store has them all; a run of days would fill memory with them
         state.ledger.record_plan(plan, workload=state.workload.name, because=because)
         state.queues.load(plan.schedule)
         self._idles = True
+
+    def _first(self, problem: Problem, because: str) -> tuple[Plan, str]:
+        """The given plan, or where it does not apply any more another one, and why that was made."""
+        given, self._given = self._given, None
+        assert given is not None
+        why = reason_to_replan(given, problem, self._state)
+        if why:
+            return self._plan(problem), f"{because}, and the plan that it was given does not apply: {why}"
+        return dataclasses.replace(given, workload=None, cluster=None), because  # the store has both of their own
 
     def ready(self) -> list[Placement]:
         """What heads the queues of its devices."""

@@ -196,7 +196,7 @@ class Rounds(Deciding):
 
     def _placeable(self, *, anew: bool) -> Problem:
         problem = self._claims.problem(anew=anew)
-        if nowhere := unplaceable(problem):
+        if nowhere := unplaceable(problem, techniques=self._state.workload.techniques):
             self._state.fail(nowhere)
             problem = without(problem, nowhere)
         return problem

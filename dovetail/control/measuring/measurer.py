@@ -89,8 +89,8 @@ class Measurer:
 
     def _missing(self) -> list[Trial]:
         state = self._state
-        trials = wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may)
-        return [trial for trial in trials if state.may(trial.technique)]
+        keep = state.is_exact_enough
+        return list(wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may, keep=keep))
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         state, problem = self._state, self._state.problem()

@@ -50,13 +50,19 @@ def fingerprints(
 
 
 def missing_trials(
-    tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster, *, may: Callable[..., bool] = lambda *_: True
+    tasks: Mapping[str, Task],
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    may: Callable[..., bool] = lambda *_: True,
+    keep: Callable[..., bool] = lambda *_: True,
 ) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
-    its knobs whether they are allowed: what was measured otherwise is measured anew."""
+    its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
+    anew."""
     able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
-    profiles = [each for each in ledger.profiles() if may(each.technique, each.knobs)]
-    return trials(able, profiles, cluster, failed=ledger.rejections(), members=able)
+    profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
+    return trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
 
 
 def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:

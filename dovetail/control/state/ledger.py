@@ -16,7 +16,7 @@ from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environmen
 _TEXTS = ("reason", "log", "message")
 
 RUN_BEGAN = "the run began"
-"""Why the first plan of a run was made."""
+"""How the reason for the first plan of a run begins."""
 
 
 class Ledger:

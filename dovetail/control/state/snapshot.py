@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.planning import Problem, derive_options, spec_of
@@ -30,13 +30,15 @@ def snapshot(
     *,
     profiles: Iterable[Profile],
     cluster: Cluster,
+    may: Callable[..., bool] = lambda technique, knobs: True,
     running: tuple[Placement, ...] = (),
     rejected: Iterable[Rejection] = (),
     divided: Iterable[tuple[Profile, Mapping[str, Any]]] = (),
     objective: str = "makespan",
 ) -> Problem:
-    """The problem of placing these tasks next to what runs. `rejected` are the options that were found not to fit, and
-    `divided` profiles of what ran out of memory, with the knobs of the lower rung to offer them on.
+    """The problem of placing these tasks next to what runs. `may` says of a technique with its knobs whether users
+    allow it. `rejected` are the options that were found not to fit, and `divided` profiles of what ran out of memory,
+    with the knobs of the lower rung to offer them on.
 
     A task that has begun on n CPU threads keeps n, because its rounding depends on them (law 1); such tasks are
     a family of their own, with the one option they may have. Where that is gone (another machine), any will do.
@@ -44,7 +46,7 @@ def snapshot(
     """
     waiting, rejected = tuple(waiting), tuple(rejected)
     counts = Counter(one.family for one in waiting)
-    offers = Offers(*derive_options(profiles, cluster, members=counts, divided=divided, rejected=rejected))
+    offers = Offers(*derive_options(profiles, cluster, members=counts, divided=divided, rejected=rejected, may=may))
     families: dict[tuple[str, int], list[Member]] = {}
     alone: dict[tuple[str, int], list[Member]] = {}
     for one in waiting:
@@ -139,11 +141,12 @@ def _gangs(options: Iterable[Option], families: Iterable[tuple[str, int]]) -> It
             yield dataclasses.replace(option, families=names)
 
 
-def unplaceable(problem: Problem) -> dict[str, str]:
-    """For each task that no option fits, why."""
+def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[str, str]:
+    """For each task that no option fits, why; where only some `techniques` are allowed, that is among the reasons."""
     able = {family for option in problem.options for family in option.families}
+    limits = f"; the workload allows only techniques {','.join(techniques)} (--techniques, techniques=)"
     return {
-        member.task: _reason(family.name, problem.rejections)
+        member.task: _reason(family.name, problem.rejections) + (limits if techniques else "")
         for family in problem.families
         if family.name not in able
         for member in family.members

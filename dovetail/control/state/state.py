@@ -144,6 +144,7 @@ class State:
             self.workload,
             tasks=tuple(self.tasks.values()),
             deadlines={name: due for name, due in self.workload.deadlines.items() if name in present},
+            weights={name: weight for name, weight in self.workload.weights.items() if name in present},
         )
         self._seen = -1
 
@@ -181,6 +182,7 @@ class State:
                 members=self._sizes(),
                 divided=self._divided(),
                 rejected=self.ledger.rejections().values(),
+                may=self.may,
             )
             self._offers = Offers(offered, rejections)
         assert self._offers is not None
@@ -210,6 +212,7 @@ class State:
             waiting,
             profiles=self._profiles(),
             cluster=self.cluster,
+            may=self.may,
             running=tuple(self._remaining(each, now) for each in placed),
             rejected=self.ledger.rejections().values(),
             divided=self._divided(),
@@ -227,10 +230,14 @@ class State:
         return [(profile, knobs) for profile, knobs in self.ledger.divided() if self.may(profile.technique, knobs)]
 
     def _profiles(self) -> list[Profile]:
-        return [each for each in self.ledger.profiles() if self.may(each.technique, each.knobs)]
+        return [each for each in self.ledger.profiles() if self.is_exact_enough(each.technique, each.knobs)]
 
     def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
-        """Whether the settings allow a technique with these knobs."""
+        """Whether the workload and the settings allow a technique with these knobs."""
+        return self.workload.allows(technique) and self.is_exact_enough(technique, knobs)
+
+    def is_exact_enough(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
+        """Whether the settings ask for no more exactness than a technique has with these knobs."""
         return not (self.settings.exact and spec_of(technique).rounds(knobs))
 
     def target(self, task: str) -> tuple[int, bool]:
@@ -278,7 +285,7 @@ class State:
             family=one.fingerprint.family,
             steps=steps,
             count=self.kept(one),
-            weight=one.priority,
+            weight=self.workload.weights.get(self.tasks[task].name, one.priority),
             alone=self.recovery.alone(task),
             deadline_seconds=self._due(task) - self.now(),
         )

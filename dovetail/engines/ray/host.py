@@ -3,8 +3,8 @@
 They are the worker processes of the engine `local`, started and listened to in the same way; between them and the
 engine, which is on another machine, this relays lines of JSON. Both ways are numbered and kept until the other side
 has them, because a call that failed may have been carried out: nothing is lost or taken twice. It ends, and with it
-its workers, when it was not told to stay for `patience_seconds`: then there is nobody to report to. Knows nothing of
-Ray: its methods are called, each from a thread of its own.
+its workers, when nobody called `keep_alive` for `patience_seconds`: then there is no engine to report to. Knows nothing
+of Ray: its methods are called, each from a thread of its own.
 """
 
 import collections
@@ -56,14 +56,14 @@ class Host:
         # Workers are started by this one thread: the kernel ends them when the thread that started them ends.
         threading.Thread(target=self._run, daemon=True).start()
 
-    def stay(self) -> None:
-        """The engine is there. A controller that plans does not ask for news, so this is a call of its own."""
+    def keep_alive(self) -> None:
+        """Take note that the engine is there. A controller that plans does not `pull`, so this is a call of its own."""
         self._told_at = time.monotonic()
 
     def pull(self, have: int) -> bytes:
-        """What was said after message `have`, as JSON, and this node's clock; waits a moment for the first.
+        """The messages after number `have` and this node's clock, as JSON; waits a moment for the first message.
 
-        Each message has its time by that clock: how long a worker was silent shows here, whenever the engine asks.
+        Each message has its time by that clock, so a worker's silence is right whenever the engine asks.
         """
         with self._spoken:
             while self._outbox and self._outbox[0][0] <= have:
@@ -72,7 +72,7 @@ class Host:
             return dumps({"clock": time.monotonic(), "messages": list(self._outbox)}).encode()
 
     def post(self, messages: bytes) -> None:
-        """Take numbered messages, JSON; those that came before are known."""
+        """Take numbered messages, as JSON; those that came before are passed over."""
         for number, message in json.loads(messages):
             if number > self._received:
                 self._received = number
@@ -102,10 +102,10 @@ class Host:
         worker = self._workers.get(number)
         if what == "start":
             self._start(number, tuple(message["devices"]))
-        elif what == "meet":
+        elif what == "make_rendezvous":
             # With the code that came here: on this node's own disk.
             self._meetings[message["order"]] = tempfile.mkdtemp(prefix="meeting-", dir=self._shipment.folder)
-        elif what == "part":
+        elif what == "remove_rendezvous":
             shutil.rmtree(self._meetings.pop(message["order"], ""), ignore_errors=True)
         elif worker is None:
             return  # it has ended, which the engine will have heard by now
@@ -139,11 +139,11 @@ class Host:
             return
         self._selector.unregister(worker.channel)
         worker.channel.close()
-        if not worker.ended(10):
+        if not worker.exited(10):
             worker.kill("it closed its socket")
-            worker.ended(10)
+            worker.exited(10)
         del self._workers[number]
-        self._say({"worker": number, "gone": {"reason": worker.reason(), "log": worker.last_words()}})
+        self._say({"worker": number, "gone": {"reason": worker.reason(), "log": worker.log_tail()}})
 
     def _say(self, message: dict[str, Any]) -> None:
         with self._spoken:

@@ -1,7 +1,7 @@
 """The engine's side of a node: calls to the host there, and the workers it holds.
 
-Two calls are under way at most: one that waits for what is said, one that carries what is to be said. A call that
-could not reach its host is made again until the engine's patience ends; numbers make that harmless.
+At most two calls are under way: one that waits for messages, one that carries some. A call that could not reach its
+host is made again until the host counts as lost; messages are numbered, so a repeated call does no harm.
 """
 
 import json
@@ -19,7 +19,7 @@ RETRY_SECONDS = 0.5
 
 
 class HostLink:
-    """A node's host, reached by Ray. `lost` is why it is gone, empty while it is not."""
+    """A node's host, reached by Ray. `lost` is the reason why it is gone, empty while it is there."""
 
     def __init__(self, node: str, *, ray: Any, host: Any, silence_seconds: float) -> None:
         self.node, self.lost = node, ""
@@ -33,7 +33,7 @@ class HostLink:
         self._answers, self._clock = False, 0.0
         self._pull()
 
-    def hire(self, devices: tuple[str, ...]) -> "RemoteWorker":
+    def start_worker(self, devices: tuple[str, ...]) -> "RemoteWorker":
         """Start a worker on devices of this node. Returns at once."""
         self._hired += 1
         number = self._hired
@@ -42,24 +42,24 @@ class HostLink:
         return worker
 
     def post(self, message: dict[str, Any]) -> None:
-        """Say something to the host, after all that was said before. Returns at once."""
+        """Send the host a message, after all earlier ones. Returns at once."""
         self._numbers += 1
         self._unsent.append((self._numbers, message))
         self._post()
 
     def silence(self, since: float) -> float:
-        """The seconds since then, by the host's clock when it last answered."""
+        """The seconds from `since` until the host last answered, by the host's clock."""
         return max(0.0, self._clock - since)
 
     def calls(self) -> list[Any]:
-        """The calls under way, each made again if it failed and it is time."""
+        """The calls under way, after those that failed were made again if it was time to."""
         if not self.lost and time.monotonic() > self._retry_at:
             self._pull()
             self._post()
         return list(self._calls)
 
     def take(self, call: Any) -> None:
-        """A call has been answered, or has failed."""
+        """Take the result of a call that was answered or has failed."""
         done = self._calls.pop(call, None)
         if done is None:  # another one that came with it has told that the host is gone
             return
@@ -68,42 +68,42 @@ class HostLink:
         except self._ray.exceptions.ActorUnavailableError:
             self._retry_at = time.monotonic() + RETRY_SECONDS
         except self._ray.exceptions.RayError as error:
-            self.lose(_explained(error))
+            self.mark_lost(_explained(error))
         else:
             self._answered_at, self._answers = time.monotonic(), True
             done(answer)
 
-    def look(self) -> None:
-        """Give up a host that has not answered for too long."""
+    def check_silence(self) -> None:
+        """Mark the host as lost if it has not answered for too long."""
         silent = time.monotonic() - self._answered_at
         if not self.lost and silent > self._silence_seconds:
             limit = self._silence_seconds if self._answers else START_SECONDS
-            self.lose(f"it has not answered for {limit:.0f} s")
+            self.mark_lost(f"it has not answered for {limit:.0f} s")
 
-    def lose(self, reason: str) -> None:
-        """The host is gone, and with it its workers."""
+    def mark_lost(self, reason: str) -> None:
+        """Record that the host is gone, and its workers with it."""
         self.lost = reason
         self._calls.clear()
         for worker in self._workers.values():
-            worker.end(f"node {self.node} is lost: {reason}", log="")
+            worker.mark_exited(f"node {self.node} is lost: {reason}", log="")
         self._workers.clear()
 
-    def end(self) -> None:
-        """End the host; its workers end with it."""
+    def close(self) -> None:
+        """Kill the host; its workers end with it. May be called twice."""
         if not self.lost:
-            self.lose("the engine was closed")
+            self.mark_lost("the engine was closed")
             self._ray.kill(self._host)
 
-    def stay(self) -> None:
-        """Let the host know that the engine is there. May be called from any thread."""
+    def keep_alive(self) -> None:
+        """Tell the host that the engine is still there. May be called from any thread."""
         if not self.lost:
-            self._host.stay.remote()
+            self._host.keep_alive.remote()
 
     def wait(self, seconds: float) -> None:
-        """Until a call is answered, at most so long."""
+        """Wait up to `seconds` for a call to be answered, and take the answers."""
         for call in answered(self._ray, self.calls(), seconds):
             self.take(call)
-        self.look()
+        self.check_silence()
 
     def _pull(self) -> None:
         if self._hear not in self._calls.values():
@@ -126,14 +126,14 @@ class HostLink:
                 continue
             self._have = number
             worker = self._workers[message["worker"]]
-            worker.hear(message)
+            worker.handle(message)
             if worker.is_gone:
                 del self._workers[message["worker"]]
         self._pull()
 
 
 class RemoteWorker(WorkerHandle):
-    """A worker on another node. What it says gathers in `lines` until the engine takes it."""
+    """A worker on another node. Its messages gather in `lines` until the engine takes them."""
 
     def __init__(self, devices: tuple[str, ...], *, link: HostLink, number: int) -> None:
         self.devices, self.link = devices, link
@@ -145,57 +145,57 @@ class RemoteWorker(WorkerHandle):
 
     @property
     def heard_at(self) -> float:  # type: ignore[override]
-        """When it was last heard of, by the monotonic clock here; a host that does not answer is not its fault."""
+        """When the worker was last heard of, by this machine's monotonic clock; its host's silence does not count."""
         return time.monotonic() - self.link.silence(self._heard_clock)
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
-        """Hand it an order."""
+        """Hand the worker an order, through its host."""
         assert not self.order, f"{self.devices} are busy with {self.order}"
         self.order, self.doing = order, "starting"
         self.link.post({"do": "begin", "worker": self._number, "order": order, "message": message})
 
     def send(self, message: dict[str, Any]) -> None:
-        """Through its host."""
+        """Send the worker a message, through its host."""
         self.link.post({"do": "send", "worker": self._number, "message": message})
 
     def kill(self, why: str) -> None:
-        """Through its host, which knows how it ended."""
+        """Have the host kill the worker; it reports how the worker ended."""
         self._doomed = self._doomed or why
         self.link.post({"do": "kill", "worker": self._number, "why": why})
 
-    def ended(self, seconds: float) -> bool:
-        """Whether its host says so within so many seconds, or is gone itself."""
+    def exited(self, seconds: float) -> bool:
+        """Wait up to `seconds` until the host reports that the worker exited, or is lost itself; whether it has."""
         until = time.monotonic() + seconds
         while not self.is_gone and (left := until - time.monotonic()) > 0:
             self.link.wait(left)
         return self.is_gone
 
     def reason(self) -> str:
-        """How it ended, in words."""
-        return self._reason or f"worker on {', '.join(self.devices)} was ended: {self._doomed or 'it does not answer'}"
+        """How the worker ended, as a sentence for people."""
+        return self._reason or f"worker on {', '.join(self.devices)} was killed: {self._doomed or 'it does not answer'}"
 
-    def last_words(self) -> str:
-        """The end of its log, once it has ended."""
+    def log_tail(self) -> str:
+        """The end of the worker's log, once it has exited."""
         return self._log
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """Its host says something of it."""
+    def handle(self, message: dict[str, Any]) -> None:
+        """Take up what its host reports of the worker."""
         self._heard_clock = message["at"]
         if "gone" in message:
-            self.end(**message["gone"])
+            self.mark_exited(**message["gone"])
         elif "process" in message:
             self.process = message["process"]
         else:
             self.lines += message["lines"]
             self.doing = next((each["doing"] for each in reversed(self.lines) if "doing" in each), self.doing)
 
-    def end(self, reason: str, *, log: str) -> None:
-        """It is gone."""
+    def mark_exited(self, reason: str, *, log: str) -> None:
+        """Record that the worker is gone, with the reason and the end of its log."""
         self.is_gone, self._reason, self._log = True, reason, log
 
 
 def answered(ray: Any, calls: list[Any], seconds: float) -> list[Any]:
-    """All calls that have been answered, once one of them has, or when so many seconds have passed."""
+    """The calls that have been answered; waits up to `seconds` for the first."""
     if not calls:
         return []
     ray.wait(calls, timeout=max(0.0, seconds))

@@ -1,8 +1,8 @@
-"""Watching over a Ray cluster's nodes, and over its head: a thread that asks again and again which nodes there are,
-and another that lets the nodes know that the engine is there.
+"""Monitors a Ray cluster's nodes and its head: one thread asks every second which nodes there are, and another tells
+the nodes that the engine is there.
 
-When the head dies, actors that exist go on answering for a while, whoever asks for a new one waits, and about a minute
-later Ray ends this process. So the head must be missed sooner than that, and by somebody who may wait for an answer.
+When the head dies, existing actors go on answering for a while, whoever asks for a new one waits, and about a minute
+later Ray ends this process. So the head must be missed sooner than that, by a thread that may wait for an answer.
 """
 
 import threading
@@ -19,7 +19,7 @@ class NodeMonitor:
     """What the head says of its nodes, and when it last said anything. `beat` is called every second, from a thread."""
 
     def __init__(self, ray: Any, *, beat: Callable[[], None]) -> None:
-        self._ray, self._beat = ray, beat
+        self._ray, self._send_heartbeats = ray, beat
         self._address = ray.get_runtime_context().gcs_address
         self._answered_at = time.monotonic()
         self._lost: dict[str, str] = {}
@@ -28,11 +28,11 @@ class NodeMonitor:
         threading.Thread(target=self._tell, daemon=True).start()
 
     def silent(self, seconds: float) -> bool:
-        """Whether the head has not answered for so long."""
+        """Whether the head has not answered for this many seconds."""
         return time.monotonic() - self._answered_at > seconds
 
     def check(self, seconds: float) -> None:
-        """Raises `DovetailError` when the head has not answered for so long."""
+        """Raise `DovetailError` if the head has not answered for this many seconds."""
         if self.silent(seconds):
             raise DovetailError(
                 f"the head of the Ray cluster at {self._address} must answer; it has not for {seconds:.0f} s. What was "
@@ -40,16 +40,16 @@ class NodeMonitor:
             )
 
     def lost(self, number: str) -> str:
-        """Why the node of this number is gone; empty while it is there."""
+        """The reason why the node with this Ray number is gone; empty while it is there."""
         return self._lost.get(number, "")
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop both threads. May be called twice."""
         self._closed.set()
 
     def _tell(self) -> None:
         while not self._closed.wait(ASK_SECONDS):
-            self._beat()
+            self._send_heartbeats()
 
     def _ask(self) -> None:
         while not self._closed.wait(ASK_SECONDS):

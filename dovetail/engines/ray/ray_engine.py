@@ -38,7 +38,7 @@ class RayEngine(WorkerEngine):
         self._ray, self._nodes = installed(), dict(nodes)
         self._links: dict[str, HostLink] = {}
         self._meetings: dict[str, HostLink] = {}
-        self._watch = NodeMonitor(self._ray, beat=self._beat)
+        self._monitor = NodeMonitor(self._ray, beat=self._send_heartbeats)
         self._groups: dict[str, Any] = {}
         self._departed: set[str] = set()  # nodes of which that was said
         try:
@@ -53,8 +53,8 @@ class RayEngine(WorkerEngine):
         return {",".join(worker.devices): worker.process for worker in workers}
 
     def close(self) -> None:
-        """End all workers, their hosts, and the reservation."""
-        if not self._watch.silent(self._silence_seconds):
+        """End all workers and their hosts, and give the reservation back."""
+        if not self._monitor.silent(self._silence_seconds):
             super().close()
             # With its head gone, which nobody may have noticed yet, Ray answers no more and ends this process after a
             # minute: hosts end by themselves when nobody asks for their news.
@@ -63,11 +63,11 @@ class RayEngine(WorkerEngine):
             giving_back.join(CLOSE_SECONDS)
         self._links.clear()
         self._groups.clear()
-        self._watch.close()
+        self._monitor.close()
 
     def _give_back(self) -> None:
         for link in list(self._links.values()):
-            link.end()
+            link.close()
         for group in list(self._groups.values()):
             self._ray.util.remove_placement_group(group)
 
@@ -90,9 +90,9 @@ class RayEngine(WorkerEngine):
                     f"not reserve {group.bundle_specs[0]} there. See 'ray status' for who holds them."
                 )
 
-    def _hire(self, devices: tuple[str, ...]) -> WorkerHandle:
+    def _start_worker(self, devices: tuple[str, ...]) -> WorkerHandle:
         (node,) = {self._cluster.device(device).node for device in devices}
-        return self._link(node).hire(devices)
+        return self._link(node).start_worker(devices)
 
     def _link(self, node: str) -> HostLink:
         link = self._links.get(node)
@@ -119,12 +119,12 @@ class RayEngine(WorkerEngine):
         )
         return remote.remote(dumps(given).encode())
 
-    def _listen(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
+    def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
         until = time.monotonic() + seconds
         while True:
-            self._watch.check(self._silence_seconds)
-            self._miss()
-            self._attend(until - time.monotonic())
+            self._monitor.check(self._silence_seconds)
+            self._check_nodes()
+            self._take_answers(until - time.monotonic())
             heard = [w for w in self._workers.values() if isinstance(w, RemoteWorker) and (w.lines or w.is_gone)]
             if heard or time.monotonic() >= until:
                 break
@@ -135,10 +135,10 @@ class RayEngine(WorkerEngine):
             if worker.is_gone and self._workers.get(worker.devices) is worker:
                 yield worker, None
 
-    def _miss(self) -> None:
-        """Say once of each node that has left which devices went with it, and take its workers for lost."""
+    def _check_nodes(self) -> None:
+        """Report once of each lost node which devices went with it, and mark its workers as lost."""
         for node, number in self._nodes.items():
-            reason = self._watch.lost(number)
+            reason = self._monitor.lost(number)
             if reason and node not in self._departed:
                 self._departed.add(node)
                 devices = tuple(device.name for device in self._cluster.devices if device.node == node)
@@ -146,13 +146,13 @@ class RayEngine(WorkerEngine):
                 self._pending.append(left)
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
-                link.lose(reason)
+                link.mark_lost(reason)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         for link in list(self._links.values()):
-            link.stay()
+            link.keep_alive()
 
-    def _attend(self, seconds: float) -> None:
+    def _take_answers(self, seconds: float) -> None:
         calls = {call: link for link in self._links.values() for call in link.calls()}
         if calls:
             for call in answered(self._ray, list(calls), seconds):
@@ -160,18 +160,18 @@ class RayEngine(WorkerEngine):
         else:
             time.sleep(max(0.0, min(seconds, 0.1)))
         for link in self._links.values():
-            link.look()
+            link.check_silence()
 
-    def _dismiss(self, worker: WorkerHandle) -> None:
+    def _disconnect(self, worker: WorkerHandle) -> None:
         pass  # its host tells how it ended; whoever does not ask any more does not hear
 
-    def _meet(self, order: str, workers: list[WorkerHandle]) -> str:
+    def _make_rendezvous(self, order: str, workers: list[WorkerHandle]) -> str:
         links = {worker.link.node: worker.link for worker in workers if isinstance(worker, RemoteWorker)}
         assert len(links) == 1, f"no technique may span nodes yet; {order} does: {sorted(links)}"
         (self._meetings[order],) = links.values()
-        self._meetings[order].post({"do": "meet", "order": order})
+        self._meetings[order].post({"do": "make_rendezvous", "order": order})
         return ""  # the host knows where
 
-    def _part(self, order: str) -> None:
+    def _remove_rendezvous(self, order: str) -> None:
         if (link := self._meetings.pop(order, None)) is not None:
-            link.post({"do": "part", "order": order})
+            link.post({"do": "remove_rendezvous", "order": order})

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.planning.fitting import misfit
 from dovetail.planning.options.dominance import undominated
-from dovetail.planning.techniques import Evidence, spec_of, techniques, trial_of
+from dovetail.planning.techniques import Evidence, May, allow_all, spec_of, techniques, trial_of
 from dovetail.vocabulary import Cluster, FrozenDict, Option, Profile, Rejection
 
 
@@ -22,13 +22,15 @@ def derive_options(
     divided: Iterable[tuple[Profile, Mapping[str, Any]]] = (),
     rejected: Iterable[Rejection] = (),
     imagined: Collection[str] = (),
+    may: May = allow_all,
 ) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
     """The options that fit this cluster, less the dominated ones; and why the others do not fit.
 
     Offered are what was measured, and what techniques predict from that. Gangs are offered of families with `members`,
     at most as many as there are tasks. `divided` are profiles that ran out of memory, with the knobs of the lower rung
     on which they are offered now; what was `rejected` when it was tried is not offered again. On `imagined` kinds,
-    where nothing can be tried, more is predicted.
+    where nothing can be tried, more is predicted. What users `may` not have is neither offered nor rejected, and
+    nothing else need be faster than it.
 
     Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
     have were measured elsewhere; they are neither options nor rejections here.
@@ -44,7 +46,7 @@ def derive_options(
     present = {kind.name for kind, count in cluster.counts() if count}
     known = [each for each in profiles if each.kind in present and each.technique in techniques()]
     latest = tuple({(trial_of(each), each.knobs): each for each in known}.values())
-    evidence = Evidence(cluster=cluster, profiles=latest, members=members, imagined=frozenset(imagined))
+    evidence = Evidence(cluster=cluster, profiles=latest, members=members, imagined=frozenset(imagined), may=may)
     alone = _judged(_offered(evidence, gangs=False), evidence, rejected)
     alone += [each for each in _rungs(divided, cluster, present) if isinstance(each, Option)]
     fitting = [each for each in alone if isinstance(each, Option)]
@@ -73,10 +75,13 @@ def _judged(
     return [
         each if isinstance(each, Rejection) else misfit(each, evidence.cluster) or each
         for each in offered
-        if isinstance(each, Rejection)
-        or (
-            _has_members(each, evidence)
-            and not any(_says_no(no, each) for no in by_place.get((each.technique, each.kind, each.count), ()))
+        if evidence.may(each.technique, each.knobs)
+        and (
+            isinstance(each, Rejection)
+            or (
+                _has_members(each, evidence)
+                and not any(_says_no(no, each) for no in by_place.get((each.technique, each.kind, each.count), ()))
+            )
         )
     ]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from dovetail.planning.techniques import Evidence, Trial, techniques, trial_of
+from dovetail.planning.techniques import Evidence, May, Trial, allow_all, techniques, trial_of
 from dovetail.vocabulary import Cluster, FrozenDict, Profile
 
 
@@ -13,10 +13,12 @@ def trials(
     *,
     failed: Iterable[Trial] = (),
     members: Mapping[str, int] = FrozenDict(),
+    may: May = allow_all,
 ) -> tuple[Trial, ...]:
     """What techniques want measured of these families and was not yet, in the order of families and techniques.
 
-    `failed` trials are not asked for again. `members` says how many tasks of each family there are, for gangs.
+    `failed` trials are not asked for again. `members` says how many tasks of each family there are, for gangs. What
+    users `may` not have is not tried, unless others are predicted from it.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -25,7 +27,7 @@ def trials(
     [('resident', 2)]
     """
     known, failed = tuple(profiles), frozenset(failed)
-    evidence = Evidence(cluster=cluster, profiles=known, members=members, failed=failed)
+    evidence = Evidence(cluster=cluster, profiles=known, members=members, failed=failed, may=may)
     done = {*map(trial_of, known), *failed}
     wanted = (
         trial
@@ -34,4 +36,5 @@ def trials(
         for kind in cluster.kinds
         for trial in spec.trials(evidence, family, kind)
     )
-    return tuple(trial for trial in wanted if trial not in done)
+    allowed = (each for each in wanted if techniques()[each.technique].foretells or may(each.technique, each.knobs))
+    return tuple(trial for trial in allowed if trial not in done)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from dovetail.planning.techniques import fuse, interleave, pipeline, replicate, resident, shard, spill, together
-from dovetail.planning.techniques.base import Evidence, Ladder, TechniqueSpec, Trial
+from dovetail.planning.techniques.base import Evidence, Ladder, May, TechniqueSpec, Trial, allow_all
 from dovetail.vocabulary import DovetailError, Profile, Rejection
 
 #: The techniques that come along, in the order in which they are tried.
@@ -82,8 +82,10 @@ __all__ = [
     "TECHNIQUES",
     "Evidence",
     "Ladder",
+    "May",
     "TechniqueSpec",
     "Trial",
+    "allow_all",
     "spec_of",
     "techniques",
     "trial_of",

@@ -19,6 +19,18 @@ Knobs = Mapping[str, Any]
 CLEARLY = 0.85
 
 
+May = Callable[[str, Knobs], bool]
+
+
+def allow_all(technique: str, knobs: Knobs) -> bool:
+    """What users allow who forbid nothing.
+
+    >>> allow_all("spill", {})
+    True
+    """
+    return True
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A short measured run that planning asks for; `knobs` where there are several of one technique.
@@ -48,7 +60,7 @@ class Evidence:
 
     `members` says how many tasks of each family there are, for gangs; `failed` are trials that found an option not to
     fit, `imagined` the kinds on which nothing can be tried, and `alone` the options of single tasks that fit, with
-    which a gang is compared.
+    which a gang is compared. `may` says of a technique with its knobs whether users allow it.
 
     >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
     >>> found = Evidence(cluster=Cluster(kinds=(), nodes=(), devices=()), profiles=(profile,))
@@ -62,6 +74,7 @@ class Evidence:
     failed: frozenset[Trial] = frozenset()
     imagined: frozenset[str] = frozenset()
     alone: tuple[Option, ...] = ()
+    may: May = allow_all
 
     def of(self, **fields: object) -> list[Profile]:
         """The profiles with these values of their fields."""
@@ -70,6 +83,11 @@ class Evidence:
     def is_too_large(self, family: str, kind: str) -> bool:
         """Whether whole batches of a family were found not to fit a device of a kind with all of the model there."""
         return (family, kind) in self._too_large
+
+    def must_be_split(self, family: str, kind: str) -> bool:
+        """Whether a family has to be trained with only a part of the model on a device of a kind at a time: because it
+        is too large, or because users do not allow that it is resident."""
+        return not self.may("resident", {}) or self.is_too_large(family, kind)
 
     @functools.cached_property
     def _too_large(self) -> frozenset[tuple[str, str]]:
@@ -136,7 +154,8 @@ class TechniqueSpec:
     Facts: `runtime` is where its `Technique` lies, as `module:object`, loaded by workers only. `ranked`: one process
     for each device, or one for all. `is_gang`: it trains several tasks at once. `rounds` says of knobs whether the
     result equals training alone only up to the order of floating-point sums. `knobs` are the names it understands, each
-    with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart.
+    with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart. From
+    profiles of one that `foretells` others are predicted, so that it is measured though users forbid its use.
 
     Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
     a kind; whether that has been is not its business. `offers` are options that nobody measured, and rejections with
@@ -156,6 +175,7 @@ class TechniqueSpec:
     ladder: Ladder | None = None
     ranked: bool = False
     is_gang: bool = False
+    foretells: bool = False
     rounds: Callable[[Knobs], bool] = _never
     knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()
     trial_knobs: tuple[str, ...] = ()

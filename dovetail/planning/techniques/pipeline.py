@@ -10,6 +10,7 @@ versions. Does not know which options a cluster can hold, nor what else runs.
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,19 +27,23 @@ from dovetail.planning.pipeline.timetables import (
     simulate,
     versions_kept,
 )
-from dovetail.planning.pipeline.timetables.simulate import most_held
+from dovetail.planning.pipeline.timetables.simulate import held_at
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, on_its_kind, with_layers
 from dovetail.vocabulary import Cluster, InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
 
-#: What can be predicted. Interleaved chunks are not: a partition has one stage for each rank.
-PREDICTED = ("1f1b", "2bw", "gpipe", "stashing", "vertical_sync", "zero_bubble")
 _WEIGHTS = {"stashing": "stashing", "vertical_sync": "stashing", "2bw": "double_buffered"}
-_SINGLE = ("zero_bubble",)  # one rank for each stage
+_SINGLE = ("zero_bubble", "interleaved")  # one rank for each stage
+# Timetables that are one device's mathematics, so that planners may choose among them, with their chunks a rank.
+_SYNCHRONOUS = (("1f1b", 1), ("zero_bubble", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 4))
 # Timetables that never flush: so many steps are simulated, and the last ones counted.
 _STEPS = 4
 # So many microbatches are in flight beyond what a timetable needs, unless memory is short: the makers' own default.
 _SPARE = 1
+# Where the first timetable idles for less than this share, others are not looked at.
+_BUBBLE = 0.05
+# Between a device's name and the number of one of its chunks.
+_CHUNK = "\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +86,13 @@ def predict(
     recompute: bool = False,
     depth: int | None = None,
     width: int | None = None,
+    chunks: int = 1,
 ) -> Prediction | Rejection:
     """The option of a family on all devices of a fabric of one kind, from a resident profile with layers; or why not.
 
     `microbatches` of a step must be a multiple of the batches it accumulates; left out, they are just those. `depth` is
-    how many stages there must be; left out, the number with the shortest step. `width` is how many replicas each has;
-    left out, any number.
+    over how many ranks the model is cut; left out, the number with the shortest step. `width` is how many replicas each
+    stage has; left out, any number. `chunks` are the stages on each rank, where they are interleaved.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
@@ -98,8 +104,8 @@ def predict(
     >>> round(found.option.step_seconds[0], 3), round(found.simulated.bubble_share, 3)
     (0.54, 0.111)
     """
-    if timetable not in PREDICTED:
-        raise InvalidRecord(f"timetable must be one of {PREDICTED}, got {timetable!r}.")
+    if timetable not in TIMETABLES:
+        raise InvalidRecord(f"timetable must be one of {sorted(TIMETABLES)}, got {timetable!r}.")
     count = profile.accumulate if microbatches is None else microbatches
     if count < 1 or count % profile.accumulate:
         raise InvalidRecord(
@@ -109,12 +115,13 @@ def predict(
         raise InvalidRecord(f"an option is for one kind; the fabric must have devices of {kind.name!r} only.")
     graph = Graph.of(profile).scaled(profile.accumulate / count)
     terms = _terms(profile, timetable, count, recompute=recompute)
+    row, rooms = _chunked(fabric, chunks), {place.name: place.memory_bytes for place in fabric.places}
     found: list[tuple[float, Partition, Simulated, int]] = []
     reasons: list[str] = []
-    for stages in range(1, len(fabric.places) + 1) if depth is None else (depth,):
+    for ranks in range(1, len(fabric.places) + 1) if depth is None else (depth,):
         try:
-            made = partition(graph, fabric, terms=terms, depth=stages, width=1 if timetable in _SINGLE else width)
-            made, run, spare = _roomy(made, graph, fabric, profile, terms, timetable, count)
+            made = _partition(graph, row, terms, ranks * chunks, 1 if timetable in _SINGLE else width)
+            made, run, spare = _roomy(made, graph, row, profile, terms, timetable, count, chunks, rooms)
         except (InvalidRecord, NoFeasiblePlan) as error:
             reasons.append(str(error))
             continue
@@ -122,7 +129,7 @@ def predict(
     if not found:
         return _rejection(profile, kind, fabric, reasons[0])
     seconds, made, run, spare = min(found, key=lambda one: one[0])
-    knobs = {"timetable": timetable, "microbatches": count, "recompute": recompute} | _where(made)
+    knobs = {"timetable": timetable, "microbatches": count, "recompute": recompute} | _where(made, chunks)
     if spare != _SPARE:
         knobs["spare"] = spare
     return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
@@ -130,7 +137,7 @@ def predict(
 
 def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> Simulated | None:
     """When each rank of a pipeline with these knobs should do what, in one step; None where they do not say which
-    layers are where, or have a timetable that is not predicted.
+    layers are where.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = tuple(LayerProfile(name=n, operation="Linear", forward_seconds=0.01, backward_seconds=0.02)
@@ -142,30 +149,60 @@ def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> S
     0.09
     """
     timetable, stages = knobs.get("timetable", "1f1b"), knobs.get("stages")
-    if timetable not in PREDICTED or not stages:
+    if timetable not in TIMETABLES or not stages:
         return None
     count, copies = knobs.get("microbatches", profile.accumulate), knobs.get("copies", 1)
+    chunks = knobs.get("chunks", 1)
+    fabric = _chunked(fabric, chunks)
     graph = Graph.of(profile).scaled(profile.accumulate / count)
     terms = _terms(profile, timetable, count, recompute=knobs.get("recompute", False))
-    widths = knobs.get("replicas") or (1,) * len(stages)
+    widths = (knobs.get("replicas") or (1,) * (len(stages) // chunks)) * chunks
     made = appraise(graph, fabric, layers=stages, widths=widths, copies=copies, terms=terms)
-    table = _timetable(made, timetable, count, spare=knobs.get("spare", _SPARE))
+    table = _timetable(made, timetable, count, spare=knobs.get("spare", _SPARE), chunks=chunks)
     run = simulate(table, _durations(made, graph, fabric, profile, count))
     return one_step(run, microbatches=count, step=_STEPS // 2) if timetable in _WEIGHTS else run
 
 
+# Timetables of one mathematics share their stages.
+@functools.lru_cache(maxsize=256)
+def _partition(graph: Graph, fabric: Fabric, terms: Terms, depth: int, width: int | None) -> Partition:
+    return partition(graph, fabric, terms=terms, depth=depth, width=width)
+
+
+def _chunked(fabric: Fabric, chunks: int) -> Fabric:
+    """The row with a place for each of a device's chunks: stage s of d ranks is on rank s modulo d. What the chunks of
+    a device take together is seen to afterwards."""
+    if chunks == 1:
+        return fabric
+    places = [
+        dataclasses.replace(place, name=f"{place.name}{_CHUNK}{chunk}", memory_bytes=0)
+        for chunk in range(chunks)
+        for place in fabric.places
+    ]
+    return dataclasses.replace(fabric, places=tuple(places))
+
+
 def _roomy(
-    made: Partition, graph: Graph, fabric: Fabric, profile: Profile, terms: Terms, timetable: str, microbatches: int
+    made: Partition,
+    graph: Graph,
+    fabric: Fabric,
+    profile: Profile,
+    terms: Terms,
+    timetable: str,
+    microbatches: int,
+    chunks: int,
+    rooms: Mapping[str, int],
 ) -> tuple[Partition, Simulated, int]:
     """The partition with the bytes that its timetable takes, that timetable's times, and how many microbatches it has
     to spare, where it can have any: none if memory is short."""
     for spare in (_SPARE, 0) if timetable in SPARING else (_SPARE,):
-        table = _timetable(made, timetable, microbatches, spare=spare)
+        table = _timetable(made, timetable, microbatches, spare=spare, chunks=chunks)
         exact = _with_bytes(made, graph, terms, table)
-        if not _short(exact, fabric):
+        if not _short(exact, rooms):
             break
-    if short := _short(exact, fabric):
-        number, missing = max(short.items(), key=lambda item: item[1])
+    if short := _short(exact, rooms):
+        device, missing = max(short.items(), key=lambda item: item[1])
+        number = next(n for n, stage in enumerate(exact.stages) if device in map(_device, stage.devices))
         raise NoFeasiblePlan(
             f"stage {number} of {len(exact.stages)} must fit its devices; with {exact.stages[number].in_flight} "
             f"microbatches in flight, as {timetable!r} has them, it is {missing} bytes too few."
@@ -173,52 +210,64 @@ def _roomy(
     return exact, simulate(table, _durations(exact, graph, fabric, profile, microbatches)), spare
 
 
-def _timetable(made: Partition, timetable: str, microbatches: int, *, spare: int) -> Timetable:
+def _timetable(made: Partition, timetable: str, microbatches: int, *, spare: int, chunks: int) -> Timetable:
     knobs = {"spare": spare} if timetable in SPARING else {}
+    if timetable == "interleaved":
+        knobs["chunks"] = chunks
     if timetable == "2bw":
         knobs["steps"] = _STEPS
     count = microbatches * _STEPS if timetable in ("stashing", "vertical_sync") else microbatches
-    return TIMETABLES[timetable]([stage.replicas for stage in made.stages], microbatches=count, **knobs)
+    replicas = [stage.replicas for stage in made.stages[: len(made.stages) // chunks]]
+    return TIMETABLES[timetable](replicas, microbatches=count, **knobs)
 
 
 def _with_bytes(made: Partition, graph: Graph, terms: Terms, table: Timetable) -> Partition:
     by_name, arriving = {layer.name: layer for layer in graph.layers}, 0
-    held, versions = most_held(table), versions_kept(table)
+    held, versions = held_at(table), versions_kept(table)
     stages: list[Stage] = []
     for number, stage in enumerate(made.stages):
         ranks = table.holders[number]
         layers = [by_name[name] for name in stage.layers]
-        most = max(held[rank] for rank in ranks)
         needed = stage_bytes(
             terms,
-            held=most,
+            held=held[number],
             versions=max(versions[rank] for rank in ranks),
             parameters=sum(layer.parameter_bytes for layer in layers),
             activations=sum(layer.activation_bytes for layer in layers),
             arriving=arriving,
         )
-        stages.append(dataclasses.replace(stage, device_bytes=round(needed), in_flight=most))
+        stages.append(dataclasses.replace(stage, device_bytes=round(needed), in_flight=held[number]))
         arriving = stage.crossing_bytes
     return dataclasses.replace(made, stages=tuple(stages))
 
 
-def _short(made: Partition, fabric: Fabric) -> dict[int, int]:
-    """By how many bytes each stage that does not fit its devices is short."""
-    rooms = {place.name: place.memory_bytes for place in fabric.places}
-    found = {
-        number: stage.device_bytes - min((rooms[d] for d in stage.devices if rooms[d]), default=stage.device_bytes)
-        for number, stage in enumerate(made.stages)
-    }
-    return {number: missing for number, missing in found.items() if missing > 0}
+def _short(made: Partition, rooms: Mapping[str, int]) -> dict[str, int]:
+    """By how many bytes each device that does not hold its stages is short."""
+    found = {device: needed - rooms[device] for device, needed in _bytes_by_device(made).items() if rooms[device]}
+    return {device: missing for device, missing in found.items() if missing > 0}
 
 
-def _where(made: Partition) -> dict[str, object]:
+def _bytes_by_device(made: Partition) -> Counter[str]:
+    """What the stages on each device take there; several, where they are chunks."""
+    found = Counter[str]()
+    for stage in made.stages:
+        for place in stage.devices:
+            found[_device(place)] += stage.device_bytes
+    return found
+
+
+def _device(place: str) -> str:
+    return place.partition(_CHUNK)[0]
+
+
+def _where(made: Partition, chunks: int) -> dict[str, object]:
     """What a session needs to build the stages."""
+    ranked = made.stages[: len(made.stages) // chunks]
     return {
         "stages": tuple(stage.layers for stage in made.stages),
-        "replicas": tuple(stage.replicas // made.copies for stage in made.stages),
+        "replicas": tuple(stage.replicas // made.copies for stage in ranked),
         "copies": made.copies,
-    }
+    } | ({"chunks": chunks} if chunks > 1 else {})
 
 
 def _rejection(profile: Profile, kind: Kind, fabric: Fabric, reason: str) -> Rejection:
@@ -280,9 +329,8 @@ def _steady(simulated: Simulated) -> float:
 
 def _option(profile: Profile, kind: Kind, made: Partition, seconds: float, knobs: dict[str, object]) -> Option:
     alone = resident.option(dataclasses.replace(profile, count=1), kind=kind)
-    cpu, count = kind.processor == "cpu", len(made.devices)
-    most = max(stage.device_bytes for stage in made.stages)
-    together = sum(stage.device_bytes * stage.replicas for stage in made.stages)
+    held = _bytes_by_device(made)
+    cpu, count = kind.processor == "cpu", len(held)
     evaluation = alone.step_seconds[0] - profile.step_seconds
     return Option(
         families=(profile.family,),
@@ -292,8 +340,8 @@ def _option(profile: Profile, kind: Kind, made: Partition, seconds: float, knobs
         step_seconds=(seconds + evaluation,),
         knobs=knobs,
         start_seconds=alone.start_seconds,
-        device_bytes=0 if cpu else most,
-        host_bytes=together if cpu else alone.host_bytes + (count - 1) * resident.CUDA_HOST_BYTES,
+        device_bytes=0 if cpu else max(held.values()),
+        host_bytes=held.total() if cpu else alone.host_bytes + (count - 1) * resident.CUDA_HOST_BYTES,
         cores=count,
         measured=False,
     )
@@ -311,10 +359,12 @@ def offers(evidence: Evidence) -> Iterator[Option]:
             for count in counts(cluster, kind, ranked=True):
                 rivals = [each for each in mine if each.family == profile.family and each.count <= count]
                 is_threaded = kind.processor != "cpu" or any(each.count == count for each in rivals)
-                least_seconds = min((each.step_seconds for each in rivals if _fits(each, kind)), default=math.inf)
-                found = _best(profile, kind, _neighbours(cluster, kind, count)) if is_threaded else None
-                if isinstance(found, Option) and found.step_seconds[0] < CLEARLY * least_seconds:
-                    yield found
+                able = [each for each in rivals if _fits(each, kind) and evidence.may(each.technique, each.knobs)]
+                least_seconds = min((each.step_seconds for each in able), default=math.inf)
+                # Not even without a bubble: then nothing is simulated.
+                if is_threaded and profile.step_seconds / count < CLEARLY * least_seconds:
+                    found = _variants(profile, kind, _neighbours(cluster, kind, count))
+                    yield from (each for each in found if each.step_seconds[0] < CLEARLY * least_seconds)
 
 
 def _fits(profile: Profile, kind: Kind) -> bool:
@@ -324,10 +374,35 @@ def _fits(profile: Profile, kind: Kind) -> bool:
 
 # Planners ask again and again as tasks come and go, with the same profiles.
 @functools.lru_cache(maxsize=1024)
-def _best(profile: Profile, kind: Kind, fabric: Fabric) -> Option | Rejection:
-    timetable, devices = profile.timetable or "1f1b", len(fabric.places)
-    made = predict(profile, kind=kind, fabric=fabric, timetable=timetable, depth=devices, width=1)
-    return made.option if isinstance(made, Prediction) else made
+def _variants(profile: Profile, kind: Kind, fabric: Fabric) -> tuple[Option, ...]:
+    """The pipelines over all devices of a fabric, each timetable in its best depth and widths: the one that the program
+    asks for, or else all that are the mathematics of one device. Computed again is only what does not fit otherwise.
+    Which is best is seen where options are compared; where that is refused when it is tried, the next is there."""
+    found: list[Prediction] = []
+    for timetable, chunks in ((profile.timetable, 1),) if profile.timetable else _SYNCHRONOUS:
+        if chunks > 2 and not (found and _is_better(found[-1], found[0])):
+            continue  # if two chunks a rank win nothing, more do not either
+        for recompute in (False, True):
+            made = _quickest(profile, kind, fabric, timetable=timetable, chunks=chunks, recompute=recompute)
+            if made is not None:
+                found.append(made)
+                break
+        if found and found[0].simulated.bubble_share < _BUBBLE and not found[0].option.knobs["recompute"]:
+            break  # all that another could win is what the first one idles
+    return tuple(each.option for each in found)
+
+
+def _is_better(made: Prediction, first: Prediction) -> bool:
+    return "chunks" in made.option.knobs and made.option.step_seconds < first.option.step_seconds
+
+
+def _quickest(profile: Profile, kind: Kind, fabric: Fabric, *, timetable: str, **how: Any) -> Prediction | None:
+    """The quickest of a timetable's shapes on all devices: from two wide stages to a narrow one for each device."""
+    devices = len(fabric.places)
+    depths = {devices} if timetable in _SINGLE else {2, max(2, devices // 2), devices}
+    made = [predict(profile, kind=kind, fabric=fabric, timetable=timetable, depth=d, **how) for d in sorted(depths)]
+    found = [each for each in made if isinstance(each, Prediction) and each.option.count == devices]
+    return min(found, key=lambda each: each.option.step_seconds, default=None)
 
 
 def _neighbours(cluster: Cluster, kind: Kind, count: int) -> Fabric:
@@ -343,4 +418,14 @@ SPEC = TechniqueSpec(
     option=on_its_kind(option),
     offers=offers,
     ranked=True,
+    knobs={
+        "timetable": tuple(TIMETABLES),
+        "microbatches": (),
+        "stages": (),
+        "replicas": (),
+        "copies": (),
+        "recompute": (False, True),
+        "chunks": (2, 4),
+        "spare": (),
+    },
 )

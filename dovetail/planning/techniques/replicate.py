@@ -9,6 +9,7 @@ so there copies are offered as predicted.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from dovetail.planning.fitting import counts, misfit
@@ -91,12 +92,13 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     alone = {each.count: each for each in evidence.of(family=family, kind=kind.name, technique="resident")}
     rate = rate_between(evidence.cluster, kind)
     for count in counts(evidence.cluster, kind, ranked=True):
-        rivals = [each.step_seconds for each in alone.values() if each.count <= count]
         if 1 not in alone or (kind.processor == "cpu" and count not in alone):
             continue
+        rivals = [each for each in alone.values() if each.count <= count and evidence.may("resident", each.knobs)]
+        least_seconds = min((each.step_seconds for each in rivals), default=math.inf)
         seconds = step_seconds(alone[1], kind=kind, count=count, bytes_per_second=rate)
         made = predict(alone[1], kind=kind, count=count, bytes_per_second=rate)
-        if seconds < CLEARLY * min(rivals) and misfit(made, evidence.cluster) is None:
+        if seconds < CLEARLY * least_seconds and misfit(made, evidence.cluster) is None:
             yield Trial(family=family, technique="replicate", kind=kind.name, count=count)
 
 

@@ -159,6 +159,7 @@ SPEC = TechniqueSpec(
     option=on_its_kind(option),
     trials=trials,
     ladder=Ladder(next_rung=next_rung, option=leaner),
+    foretells=True,
     rounds=_takes_parts,  # rows taken in parts round otherwise than whole batches do
     knobs={"microbatches": tuple(2**n for n in range(MOST_MICROBATCHES.bit_length())), "recompute": (False, True)},
 )

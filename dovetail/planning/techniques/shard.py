@@ -57,7 +57,7 @@ def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     """Sharding is slower than being resident, so it is tried only on accelerators that do not hold the whole model."""
-    if kind.processor == "cuda" and evidence.is_too_large(family, kind.name):
+    if kind.processor == "cuda" and evidence.must_be_split(family, kind.name):
         for count in counts(evidence.cluster, kind, ranked=True):
             yield Trial(family=family, technique="shard", kind=kind.name, count=count)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,19 @@ import pytest
 from dovetail.planning import PLANNERS, Problem, Trial, check, counts, derive_options, lower_bound, trials
 from dovetail.planning.fitting import misfit
 from dovetail.planning.options.kinds import parse_cluster
-from dovetail.vocabulary import Cluster, Device, Kind, LayerProfile, Link, Node, Option, Profile
+from dovetail.vocabulary import (
+    Cluster,
+    Device,
+    Kind,
+    LayerProfile,
+    Link,
+    Node,
+    Option,
+    Profile,
+    Rejection,
+    from_json,
+    to_json,
+)
 from tests.planning.problems import CPU, family, option
 
 H100 = Kind(name="h100", processor="cuda", memory_bytes=40 << 30)
@@ -349,8 +362,9 @@ def in_a_row(**fields: Any) -> Profile:
     return Profile(family="f", kind="cpu", count=1, peak_bytes=1 << 20, layers=layers, edges=edges, **fields)
 
 
-def pipelines(known: list[Profile]) -> list[Option]:
-    offered, _ = derive_options(known, Cluster.uniform(CPU, devices_per_node=2, memory_bytes=8 << 30))
+def pipelines(known: list[Profile], *, rejected: Sequence[Rejection] = ()) -> list[Option]:
+    cluster = Cluster.uniform(CPU, devices_per_node=2, memory_bytes=8 << 30)
+    offered, _ = derive_options(known, cluster, rejected=rejected)
     return [each for each in offered if each.technique == "pipeline"]
 
 
@@ -358,7 +372,10 @@ def test_pipelines_are_offered_with_their_stages_where_they_should_be_clearly_fa
     (found,) = pipelines([in_a_row(), profile(2, seconds=0.9)])
     assert (found.count, found.measured, found.cores) == (2, False, 2)
     assert found.knobs["stages"] == (("a", "b"), ("c", "d"))
-    assert (found.knobs["timetable"], found.knobs["microbatches"]) == ("1f1b", 8)
+    assert (found.knobs["timetable"], found.knobs["microbatches"]) == ("zero_bubble", 8)
+    refused = Rejection(families=("f",), technique="pipeline", kind="cpu", count=2, reason="", knobs=found.knobs)
+    (other,) = pipelines([in_a_row(), profile(2, seconds=0.9)], rejected=[from_json(Rejection, to_json(refused))])
+    assert found.step_seconds < other.step_seconds  # the next best, where the best was tried and refused
     assert pipelines([in_a_row(), profile(2, seconds=0.5)]) == []
     assert pipelines([in_a_row()]) == []  # threads come first
     assert pipelines([in_a_row(accumulate=1, step_seconds=0.12), profile(2, seconds=0.12)]) == []  # nothing to overlap
@@ -402,3 +419,26 @@ def test_what_no_number_of_imagined_devices_holds_is_refused_once_with_the_most(
     offered, rejected = derive_options([known], parse_cluster("8xv100"), imagined=["v100"])
     assert offered == ()
     assert [(each.technique, each.count) for each in rejected] == [("resident", 1), ("shard", 8)]
+
+
+def only(*names: str) -> Callable[..., bool]:
+    return lambda technique, knobs: technique in names
+
+
+def test_what_users_forbid_is_neither_offered_nor_tried() -> None:
+    small = layered(gib=5)
+    assert techniques(derive_options([small], machine(24), may=only("resident"))[0]) == [("resident", ("f",))]
+    assert derive_options([small], machine(24), may=only("fuse")) == ((), ())
+    large = layered()
+    assert all(name == "spill" for name, _ in techniques(derive_options([large], machine(24), may=only("spill"))[0]))
+    wanted = trials(["f"], [large], machine(24), may=only("resident", "spill"))
+    assert {trial.technique for trial in wanted} == {"spill"}
+
+
+def test_where_nobody_may_be_resident_others_need_not_be_faster_or_smaller() -> None:
+    small = layered(gib=5)
+    offered, _ = derive_options([small], machine(24), may=only("spill"))
+    assert {name for name, _ in techniques(offered)} == {"spill"}
+    assert {trial.technique for trial in trials(["f"], [small], machine(24), may=only("spill"))} == {"spill"}
+    # Being resident is measured all the same: others are predicted from that.
+    assert {trial.technique for trial in trials(["f"], [], machine(24), may=only("spill"))} == {"resident", "spill"}

@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+from importlib import metadata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.planning import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
+from dovetail.planning.techniques import GROUP
 from dovetail.planning.techniques.base import Evidence, gang_sizes
 from dovetail.train import load_technique
 from dovetail.vocabulary import Cluster, DovetailError, Kind, Profile, Rejection
@@ -70,3 +72,15 @@ def test_too_large_is_what_failed_took_too_much_or_stands_on_a_lower_rung() -> N
     names = ["small", "large", "lower", "failed"]
     assert list(itertools.compress(names, (found.is_too_large(name, "h200") for name in names))) == names[1:]
     assert found.whole == (small, large)
+
+
+@pytest.mark.parametrize("value", ["dovetail.planning:check", "dovetail.planning.techniques.fuse:SPEC"])
+def test_an_entry_point_must_name_a_descriptor_of_its_own_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    entry = metadata.EntryPoint(name="waltz", value=value, group=GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == GROUP else [])
+    techniques.cache_clear()
+    try:
+        with pytest.raises(DovetailError, match="must name a TechniqueSpec with the entry's own, new name; waltz"):
+            techniques()
+    finally:
+        techniques.cache_clear()

@@ -1,12 +1,14 @@
 """Pipelined options from a resident profile."""
 
 import dataclasses
+import itertools
 
 import pytest
 
 from dovetail.planning.pipeline.partition import Fabric
-from dovetail.planning.techniques.pipeline import Prediction, predict
-from dovetail.vocabulary import InvalidRecord, Kind, Profile, Rejection
+from dovetail.planning.techniques.base import Evidence
+from dovetail.planning.techniques.pipeline import SPEC, Prediction, foreseen, predict
+from dovetail.vocabulary import Cluster, InvalidRecord, Kind, Link, Option, Profile, Rejection
 from tests.planning.pipeline.partition.graphs import layer
 
 CPU, V100 = Kind(name="cpu", processor="cpu"), Kind(name="v100", processor="cuda", memory_bytes=16 << 30)
@@ -102,3 +104,56 @@ def test_on_a_cpu_all_bytes_are_the_hosts() -> None:
 def test_what_cannot_be_asked_for_is_refused(asked: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRecord, match=words):
         predict(PROFILE, **{"kind": V100, "fabric": fabric(2), **asked})
+
+
+def wins(
+    *, blocks: int, activation_bytes: int, accumulate: int, devices: int, rate: float, memory_bytes: int = 0
+) -> Option:
+    """The quickest pipeline that is offered of a row of equal blocks."""
+    names = [f"b{number}" for number in range(blocks)]
+    profile = dataclasses.replace(
+        PROFILE,
+        layers=tuple(layer(name, 0.03, activation_bytes=activation_bytes, parameter_bytes=1 << 26) for name in names),
+        edges=tuple(itertools.pairwise(names)),
+        accumulate=accumulate,
+        step_seconds=0.03 * blocks * accumulate * 1.01,
+        parameter_bytes=blocks << 26,
+        optimizer_bytes=blocks << 27,
+    )
+    kind = dataclasses.replace(V100, memory_bytes=memory_bytes)
+    cluster = Cluster.uniform(kind, devices_per_node=devices, memory_bytes=1 << 40, cores=64)
+    links = (Link(source="v100", target="v100", bytes_per_second=rate),)
+    evidence = Evidence(cluster=dataclasses.replace(cluster, links=links), profiles=(profile,))
+    found = [each for each in SPEC.offers(evidence) if isinstance(each, Option) and each.count == devices]
+    return min(found, key=lambda option: option.step_seconds)
+
+
+def test_each_timetable_wins_somewhere() -> None:
+    even = wins(blocks=24, activation_bytes=1 << 24, accumulate=8, devices=4, rate=150e9)
+    chunked = wins(blocks=16, activation_bytes=1 << 20, accumulate=4, devices=4, rate=150e9)
+    slow = wins(blocks=4, activation_bytes=1 << 26, accumulate=16, devices=2, rate=4e9)
+    crossed = wins(blocks=4, activation_bytes=1 << 26, accumulate=8, devices=4, rate=4e9)
+    assert [each.knobs["timetable"] for each in (even, chunked, slow)] == ["zero_bubble", "interleaved", "gpipe"]
+    assert (chunked.knobs["chunks"], len(chunked.knobs["stages"])) == (4, 16)
+    assert max(crossed.knobs["replicas"]) > 1  # fewer cuts to cross, each stage on several devices
+    assert all(not each.knobs["recompute"] for each in (even, chunked, slow, crossed))
+
+
+def test_activations_are_computed_again_only_where_memory_is_short() -> None:
+    how = {"blocks": 8, "activation_bytes": 1 << 28, "accumulate": 8, "devices": 2, "rate": 150e9}
+    roomy, tight = wins(**how), wins(**how, memory_bytes=2400 << 20)
+    assert (roomy.knobs["recompute"], tight.knobs["recompute"]) == (False, True)
+    assert tight.device_bytes <= 2400 << 20 < roomy.device_bytes
+    assert roomy.step_seconds < tight.step_seconds
+
+
+def test_chunks_are_counted_together_on_their_device() -> None:
+    found = predicted(timetable="interleaved", chunks=2, depth=2)
+    assert found.option.count == 2
+    assert found.option.knobs["stages"] == (("a",), ("b",), ("c",), ("d",))
+    assert (found.option.knobs["chunks"], found.option.knobs["replicas"]) == (2, (1, 1))
+    # Two layers with weights, gradients and two slots, and the microbatches that wait at each.
+    assert found.option.device_bytes == sum(stage.device_bytes for stage in found.partition.stages[::2])
+    again = foreseen(PROFILE, found.option.knobs, fabric=fabric(2))
+    assert again is not None
+    assert again.seconds == pytest.approx(found.simulated.seconds)

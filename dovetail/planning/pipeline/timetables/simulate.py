@@ -179,6 +179,19 @@ def most_held(timetable: Timetable) -> tuple[int, ...]:
     return tuple(_held(actions) for actions in timetable.ranks)
 
 
+def held_at(timetable: Timetable) -> tuple[int, ...]:
+    """The most microbatches that a rank of each stage has there between forward and the end of their backward.
+
+    >>> from dovetail.planning.pipeline.timetables.interleaved import interleaved
+    >>> held_at(interleaved([1, 1], microbatches=4))
+    (4, 3, 2, 1)
+    """
+    return tuple(
+        max(_held([action for action in timetable.ranks[rank] if action.stage == stage]) for rank in ranks)
+        for stage, ranks in enumerate(timetable.holders)
+    )
+
+
 def _held(actions: Sequence[Action]) -> int:
     last = {
         (action.stage, action.microbatch): place

@@ -119,7 +119,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     """Spilling is slower than being resident, so it is tried only on accelerators that do not hold the model."""
-    if kind.processor == "cuda" and evidence.is_too_large(family, kind.name) and evidence.cluster.of_kind(kind.name):
+    if kind.processor == "cuda" and evidence.must_be_split(family, kind.name) and evidence.cluster.of_kind(kind.name):
         yield Trial(family=family, technique="spill", kind=kind.name, count=1)
 
 
@@ -131,7 +131,8 @@ def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
         mine = evidence.of(kind=kind.name, technique="spill")
         known = {(each.family, each.knobs.get("device_bytes", budgets[0])) for each in mine}
         for profile, device_bytes in itertools.product(able, budgets):
-            if (profile.family, device_bytes) in known or is_resident(profile, device_bytes):
+            unneeded = evidence.may("resident", {}) and is_resident(profile, device_bytes)
+            if (profile.family, device_bytes) in known or unneeded:
                 continue
             found = fastest((profile,), room, device_bytes)
             # That a part of the device is too small is nothing to tell.

@@ -1,6 +1,7 @@
 """Planning for this machine and for others: what is asked, what is predicted, what is shown, what is refused."""
 
 import dataclasses
+import functools
 
 import pytest
 from hypothesis import given, settings
@@ -9,17 +10,26 @@ from hypothesis import strategies as st
 import dovetail as dt
 from dovetail.cli.answering import figures
 from dovetail.cli.gantt import ROWS, gantt
-from dovetail.planning import Problem
+from dovetail.planning import PLANNERS, Problem
 from dovetail.planning.options.kinds import parse_cluster
-from dovetail.verbs.planning import Wish, imagined, is_elsewhere, solved
-from dovetail.vocabulary import Cluster, DovetailError, LayerProfile, Plan, Profile, Schedule
+from dovetail.verbs.amendments import amend, price_cluster
+from dovetail.verbs.make_plan import imagine_problem, solve
+from dovetail.vocabulary import Cluster, DovetailError, InvalidWorkload, LayerProfile, Profile, Schedule, Workload
 from tests.cli.processes import dovetail
 from tests.planning.problems import CPU, family, option, placement
 
 RATED = dataclasses.replace(CPU, matrix_flops_per_second=4e10, memory_bytes_per_second=1e10)
 HERE = Cluster.uniform(RATED, devices_per_node=2)
 KNOWN = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=1 << 30)
-NAMES = {"a": "first", "b": "second"}
+PAIR = tuple(dt.task("dovetail.testing.programs:dropout", name=name, steps=9) for name in ("first", "second"))
+FIRST, SECOND = (task.identity for task in PAIR)
+SEARCH = functools.partial(PLANNERS["joint"], work=0.5)
+
+
+def pair(**wishes) -> Workload:
+    """A workload of two tasks."""
+    return dt.workload(PAIR, name="pair", **wishes)
+
 
 SWEEP = """
 import torch
@@ -44,15 +54,17 @@ workload = dt.grid(line, width=[8, 64], seed=[0, 1], steps=200)
 
 
 def test_what_was_not_measured_is_predicted_and_marked() -> None:
-    problem = Problem(cluster=HERE, families=(family("f@2", a=10), family("f", b=10)), options=(option(),))
+    problem = Problem(
+        cluster=HERE, families=(family("f@2", **{FIRST: 10}), family("f", **{SECOND: 10})), options=(option(),)
+    )
     cluster = parse_cluster("2xa100+2xcpu", at_hand=[RATED])
-    other = imagined(problem, cluster, profiles=[KNOWN], at_hand=[RATED])
+    other = imagine_problem(problem, cluster, profiles=[KNOWN], at_hand=[RATED], workload=pair())
     assert {(each.kind, each.measured) for each in other.options if each.technique == "resident"} == {
         ("a100", False),
         ("cpu", True),
     }
     assert [each.name for each in other.families] == ["f"]
-    made = solved(other, wish=Wish(solve_seconds=1.0), names=NAMES)
+    made = solve(other, pair(), SEARCH)
     assert {each.option.kind for each in made.schedule.placements} == {"a100"}
     assert "(predicted)" in made.explanation[0]
 
@@ -63,49 +75,43 @@ def test_a_task_too_large_for_one_imagined_device_is_planned_on_several() -> Non
         KNOWN, peak_bytes=60 << 30, parameter_bytes=10 << 30, optimizer_bytes=20 << 30, layers=(layer,)
     )
     problem = Problem(cluster=HERE, families=(family("f", a=10),), options=(option(),))
-    other = imagined(problem, parse_cluster("8xa100+4xv100"), profiles=[large], at_hand=[RATED])
-    made = solved(other, wish=Wish(solve_seconds=1.0), names=NAMES)
+    cluster = parse_cluster("8xa100+4xv100")
+    other = imagine_problem(problem, cluster, profiles=[large], at_hand=[RATED], workload=pair())
+    made = solve(other, pair(), SEARCH)
     (only,) = made.schedule.placements
     assert (only.option.kind, only.option.measured) == ("a100", False)
     assert only.option.count > 1
 
 
 def test_weights_are_by_name_and_explanations_tell_what_more_would_buy() -> None:
-    problem = Problem(cluster=Cluster.uniform(CPU), families=(family(a=10, b=10),), options=(option(),))
-    wish = Wish(objective="weighted", weights={"second": 4.0}, explain=True, solve_seconds=1.0)
-    made = solved(problem, wish=wish, names=NAMES)
-    assert [each.tasks for each in made.schedule.placements] == [("b",), ("a",)]
+    members = {FIRST: 10, SECOND: 10}
+    problem = Problem(cluster=Cluster.uniform(CPU), families=(family(**members),), options=(option(),))
+    made = solve(problem, pair(objective="weighted", weights={"second": 4.0}), SEARCH, explain_seconds=1.0)
+    assert [each.tasks for each in made.schedule.placements] == [(SECOND,), (FIRST,)]
+    assert made.explanation[0].startswith("second: ")
     assert made.explanation[-1].startswith("one more cpu: weighted 10.0 s instead of 12.0 s")
 
 
 def test_deadlines_are_by_name_and_kept() -> None:
-    problem = Problem(cluster=Cluster.uniform(CPU), families=(family(a=10, b=20),), options=(option(),))
-    made = solved(problem, wish=Wish(deadlines={"second": 20.0}, solve_seconds=1.0), names=NAMES)
-    assert [each.tasks for each in made.schedule.placements] == [("b",), ("a",)]
+    members = {FIRST: 10, SECOND: 20}
+    problem = Problem(cluster=Cluster.uniform(CPU), families=(family(**members),), options=(option(),))
+    made = solve(problem, pair(deadlines={"second": 20.0}), SEARCH)
+    assert [each.tasks for each in made.schedule.placements] == [(SECOND,), (FIRST,)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_limit_of_nothing_is_refused(seconds: float) -> None:
     with pytest.raises(DovetailError, match="the solver must have a time limit above 0 s"):
-        Wish(solve_seconds=seconds)
+        dt.plan(pair(), solve_seconds=seconds)
 
 
 def test_wishes_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(DovetailError, match="weights belong to objective 'weighted', got them with 'mean'"):
-        Wish(objective="mean", weights={"a": 1.0})
-    with pytest.raises(DovetailError, match="a weight must be for a task of the workload; there is no 'third'"):
-        Wish(objective="weighted", weights={"third": 1.0}).check_cluster(HERE, NAMES)
+    with pytest.raises(InvalidWorkload, match="weights belong to objective 'weighted', got them with 'mean'"):
+        amend(pair(), objective="mean", weights={"first": 1.0})
+    with pytest.raises(InvalidWorkload, match="a weight must be for a task of the workload; there is no 'third'"):
+        amend(pair(), objective="weighted", weights={"third": 1.0})
     with pytest.raises(DovetailError, match="must have a price for each kind of the cluster, found none for 'cpu'"):
-        Wish(objective="spend:deadline=2h").check_cluster(HERE, NAMES)
-
-
-def test_a_plan_for_devices_that_are_not_here_is_not_run() -> None:
-    other = parse_cluster("2xa100")
-    assert is_elsewhere(other, HERE)
-    assert not is_elsewhere(HERE, HERE)
-    workload = dt.grid("dovetail.testing.programs:dropout", seed=[0], steps=9)
-    with pytest.raises(DovetailError, match="must be for devices that are here; this one is for a100"):
-        dt.run(Plan(workload=workload, cluster=other), progress=False)
+        price_cluster(HERE, {}, pair(objective="spend:deadline=2h"))
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 
 from rich.console import Group, RenderableType
-from rich.live import Live as RichLive
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -22,18 +22,18 @@ _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "
 _ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
 
 
-class Live:
+class LiveTable:
     """An observer of a controller; use it as a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        self._live: RichLive | None = None
+        self._live: Live | None = None
         self._drawn_at = 0.0
         self._said: dict[str, str] = {}
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> "LiveTable":
         if self._console.is_terminal:
-            self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 

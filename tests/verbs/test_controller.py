@@ -4,13 +4,13 @@ from dovetail.control import Settings
 from dovetail.describe import grid
 from dovetail.engines import detect
 from dovetail.store import make_scratch
-from dovetail.verbs.verbs import controlling
+from dovetail.verbs.controller import open_controller
 
 
 def test_what_killed_workers_left_in_scratch_is_gone_when_the_controller_ends(tmp_path):
     workload = grid("dovetail.testing.programs:dropout", seed=[0], steps=1)
     before = make_scratch(tmp_path, prefix="meeting-")
-    with controlling(workload, cluster=detect(), home=tmp_path, settings=Settings()):
+    with open_controller(workload, cluster=detect(), home=tmp_path, settings=Settings()):
         assert not before.exists()
         left = make_scratch(tmp_path, prefix="tmp")
         (left / "half.safetensors").write_bytes(b"half")

@@ -1,0 +1,130 @@
+"""A controller on this machine, with all that it needs around it, and how it ends."""
+
+import concurrent.futures
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dovetail.control import CommandServer, Controller, Decider, Settings, answer
+from dovetail.engines import LocalEngine
+from dovetail.planning import PLANNERS, Problem
+from dovetail.store import ControllerLock, Store, clear_scratch
+from dovetail.verbs.engine_places import MakeEngine
+from dovetail.vocabulary import Cluster, Plan, StoreError, Workload
+
+Observer = Callable[[Controller], None]
+
+
+@contextlib.contextmanager
+def open_controller(
+    workload: Workload | Callable[[Store], Workload],
+    *,
+    cluster: Cluster,
+    home: Path,
+    settings: Settings,
+    observe: Observer = lambda controller: None,
+    silence_seconds: float = 30.0,
+    planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+    given: Plan | None = None,
+    decider: Decider | None = None,
+    make: MakeEngine = LocalEngine,
+    port: int | None = None,
+    listening: Callable[[str], None] = lambda where: None,
+) -> Iterator[Controller]:
+    """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards. It begins
+    with the schedule of the plan that is `given`, if one is. With `port` it takes commands there, on loopback;
+    `listening` is told where, once it does."""
+    ensure_directory(home)
+    current: concurrent.futures.Future[Controller] = concurrent.futures.Future()
+    with contextlib.ExitStack() as stack:
+        # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
+        with writing_to(home):
+            engine = make(cluster, home=home, silence_seconds=silence_seconds)
+        stack.callback(engine.close)  # it may have workers; once more below, so that they end before the lock does
+        with writing_to(home):
+            server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
+        stack.callback(server.close)
+        stack.enter_context(_lock(home, server.note))
+        clear_scratch(home, keep=server.folder)
+        stack.callback(clear_scratch, home, keep=server.folder, ends=True)  # workers that were killed leave some too
+        store = stack.enter_context(Store(home, write=True))
+        stack.callback(engine.close)
+        controller = Controller(
+            workload(store) if callable(workload) else workload,
+            cluster=cluster,
+            store=store,
+            engine=engine,
+            settings=settings,
+            planner=planner,
+            given=given,
+            decider=decider,
+            observe=observe,
+        )
+        current.set_result(controller)
+        stack.enter_context(_interruptible(controller))
+        listening(server.where)
+        yield controller
+
+
+def ensure_directory(home: Path) -> Path:
+    """Make the store's directory where it is not there yet; gives its path."""
+    with writing_to(home):
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return home
+
+
+@contextlib.contextmanager
+def writing_to(home: Path) -> Iterator[None]:
+    """What cannot be written to the store's directory within is told as a fault of the store."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"the store's directory {home} must be writable; found: {error}. Use --store.") from error
+
+
+def failures(controller: Controller) -> list[str]:
+    """The tasks that have failed, each with the reason."""
+    return [
+        f"{controller.tasks[task].name}: {one.reason}"
+        for task, one in controller.progress.items()
+        if one.status == "failed"
+    ]
+
+
+def check_not_stopped(controller: Controller) -> None:
+    """Raise `KeyboardInterrupt` where a stop was asked for, so that nobody takes half of it for the whole."""
+    if controller.stopping:
+        raise KeyboardInterrupt(controller.stopping)
+
+
+def _lock(home: Path, note: dict[str, Any]) -> ControllerLock:
+    with writing_to(home):
+        return ControllerLock(home, note=note)
+
+
+@contextlib.contextmanager
+def _interruptible(controller: Controller) -> Iterator[None]:
+    """The first Ctrl-C, SIGTERM or closed terminal asks to save and stop; the second ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        controller.post("stop", reason=f"interrupted by {signal.Signals(number).name}")
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

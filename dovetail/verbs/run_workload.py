@@ -1,0 +1,121 @@
+"""`dt.run`: a workload, or the plan of one, carried to its end."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from dovetail.control import Reconciliation, Result, Settings, open_result
+from dovetail.engines import Engine
+from dovetail.planning import PLANNERS, Problem
+from dovetail.store import settle_checkpoints
+from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
+from dovetail.verbs.choices import choose
+from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
+from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
+from dovetail.vocabulary import Cluster, DovetailError, Plan, Workload
+
+
+def run(
+    what: Plan | Given,
+    *,
+    objective: str | None = None,
+    weights: Mapping[str, float] = MappingProxyType({}),
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+    prices: Mapping[str, float] = MappingProxyType({}),
+    techniques: str | Iterable[str] | None = None,
+    device_memory: str | int | None = None,
+    cluster: Cluster | None = None,
+    store: str | Path = ".dovetail",
+    settings: Settings | None = None,
+    engine: str | Engine | MakeEngine = "local",
+    address: str = "auto",
+    planner: str | Callable[[Problem], Plan] = "effort",
+    progress: bool = True,
+    before: Callable[[Reconciliation], None] = lambda found: None,
+    observe: Observer | None = None,
+) -> Result:
+    """Run a plan, or measure, plan and run a workload. Stop it and run it again to go on.
+
+    Of a plan, its schedule is what runs: the placements that `print(plan)` shows, on those devices, in that order.
+    Where it does not apply any more, because tasks have ended or were edited meanwhile, or an option has turned out not
+    to fit, another plan is made for the same objective, weights, deadlines and prices, and the event that records it
+    says why. So it is when something changes on the way.
+
+    What is wanted of the whole may be said here as in `dt.workload`, and counts more than what the workload says:
+    `objective`, `weights`, `deadlines` in seconds from now, `techniques`, `device_memory`. `prices` are of an hour of
+    one device, by kind. A run that cannot keep its deadlines is refused, and one that comes to be late goes on as
+    little late as it can.
+
+    `engine` is `local`, or `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine
+    belongs to, `local` for one that is started for this run; or an `Engine` of your own, or what makes one of a
+    cluster and a store's directory. `planner` is a name or a function from a problem to a plan.
+
+    `before` is told what changed since the store last saw this workload. With `progress`, a live table shows where
+    every task stands. A second Ctrl-C ends at once what the first asks to save and stop. Instead of a workload, a
+    function that gives one may be handed over: workers start while it is called.
+
+    >>> run(Plan())
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.DovetailError: a plan to run must say for which workload; make it with dt.plan(workload).
+    """
+    plan = what if isinstance(what, Plan) else None
+    given = what.workload if isinstance(what, Plan) else what
+    if given is None:
+        raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
+    make_plan = choose("planner", planner, PLANNERS)
+    with contextlib.ExitStack() as stack:
+        workload, spares = stack.enter_context(read_workload(given, engine=engine))
+        workload = amend(
+            workload,
+            objective=objective,
+            weights=weights,
+            deadlines=deadlines,
+            techniques=techniques,
+            device_memory=device_memory,
+        )
+        home = ensure_directory(Path(store))
+        with writing_to(home):
+            settle_checkpoints(home, settings.checkpoints if settings else None)
+        here, make = stack.enter_context(
+            open_place(engine, address=address, workload=workload, home=home, spares=spares)
+        )
+        if plan and plan.cluster and not cluster:
+            # An engine of one's own knows for itself which devices it has.
+            _check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
+            here = plan.cluster
+        chosen = limit_cluster(price_cluster(cluster or here, prices, workload), workload)
+        if observe is None and progress:
+            from dovetail.verbs.live_table import LiveTable
+
+            observe = stack.enter_context(LiveTable())
+        controller = stack.enter_context(
+            open_controller(
+                workload,
+                cluster=chosen,
+                make=make,
+                home=home,
+                settings=settings or Settings(),
+                planner=make_plan,
+                given=plan if plan and plan.schedule else None,
+                observe=observe or (lambda controller: None),
+            )
+        )
+        before(controller.reconcile())
+        controller.measure()
+        controller.run()
+    return open_result(store, workload=workload.name)
+
+
+def _check_planned(plan: Plan, workload: Workload, here: Cluster) -> None:
+    """Refuse a plan for other devices than those that are here."""
+    assert plan.cluster is not None
+    if plan.workload is not None and plan.workload.device_memory_bytes != workload.device_memory_bytes:
+        raise DovetailError(
+            "a plan to run is for devices of as much memory as it was made for; plan again with another device_memory."
+        )
+    if is_elsewhere(plan.cluster, here):
+        kinds = ", ".join(kind.name for kind in plan.cluster.kinds)
+        raise DovetailError(
+            f"a plan to run must be for devices that are here; this one is for {kinds}. Plan again there."
+        )
