@@ -103,7 +103,7 @@ def test_an_installed_technique_is_tried_planned_run_and_shown(tmp_path: Path) -
     assert plan.schedule is not None
     assert [placement.option.technique for placement in plan.schedule.placements] == ["hasty"]
     (started,) = [event.option for event in events if event.kind == "started"]
-    assert (started["technique"], started["knobs"]) == ("hasty", {"haste": 3})
+    assert (started.technique, started.knobs) == ("hasty", {"haste": 3})
     # Where it is not installed, what came of it can still be read.
     (task,) = open_result(tmp_path / HOME).tasks
     assert (task.status, task.step) == ("finished", 200)
