@@ -12,6 +12,7 @@ from dovetail.metrics.progress import ENDED
 from dovetail.planning import check
 from dovetail.store import Store
 from dovetail.vocabulary import Event, Halving
+from dovetail.vocabulary.events import CheckpointSaved, TaskFailed
 from tests.control.simulations import (
     Faults,
     RiggedEngine,
@@ -20,6 +21,7 @@ from tests.control.simulations import (
     controller,
     events_of,
     happened,
+    same_moment,
     statuses,
     task,
     workload,
@@ -168,8 +170,8 @@ def test_what_a_stale_attempt_says_is_neither_believed_nor_kept(store):
             return []
         stale = dataclasses.replace(event, attempt=event.attempt - 1)
         return [
-            dataclasses.replace(stale, kind="saved", data={"step": 99, "path": "", "bytes": 0}),
-            dataclasses.replace(stale, kind="failed", data={"reason": "I am stale"}),
+            same_moment(CheckpointSaved, stale, step=99),
+            same_moment(TaskFailed, stale, reason="I am stale"),
         ]
 
     faults = Faults(outcome=lambda name, attempt, until: 40 if attempt < 3 else None, strangers=from_the_grave)
