@@ -1,5 +1,6 @@
 """From placements to orders: what an engine is told to do, and where its checkpoints go."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -7,7 +8,7 @@ from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, Placement
+from dovetail.vocabulary import Event, Option, Placement
 from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
@@ -17,6 +18,7 @@ class Orders:
     def __init__(self, state: State, *, store: Store) -> None:
         self._state, self._home = state, store.home
         self._numbers = itertools.count(1)
+        self._measured: dict[int, tuple[Option, Option]] = {}
 
     def new(self, **fields: Any) -> Order:
         """An order with these fields and a name of its own."""
@@ -53,10 +55,23 @@ class Orders:
                 step=ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,
-                option=placement.option,
+                option=self._as_measured(placement),
             )
             for member in order.members
         ]
+
+    def _as_measured(self, placement: Placement) -> Option:
+        """A placement's option, of the families that were measured. The same few start again and again, in the rounds
+        of a long simulation tens of thousands of times, so it is made once."""
+        option, ledger = placement.option, self._state.ledger
+        known = self._measured.get(id(option))
+        if known is None:
+            found = [ledger[task].fingerprint for task in placement.tasks]
+            families = tuple(each.family for each in found if each is not None)
+            plain = dataclasses.replace(option, families=families) if len(families) == len(found) else option
+            # Held along with it, an option cannot lend its address to another.
+            known = self._measured[id(option)] = option, plain
+        return known[1]
 
     def _member(self, task: str) -> MemberOrder:
         until, final = self._state.target(task)

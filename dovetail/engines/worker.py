@@ -124,6 +124,7 @@ class Worker:
         _reset_torch(torch, threads=message["threads"])
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
+            limit_device_memory(torch, kind)
         runner.run(
             order,
             WorkerContext(
@@ -241,6 +242,13 @@ def _reset_torch(torch: Any, *, threads: int) -> None:
     torch.set_flush_denormal(False)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = False
+
+
+def limit_device_memory(torch: Any, kind: Kind) -> None:
+    """Keep this process within the memory of a device that a user has limited, or let it have all of one that is not:
+    an earlier order of this worker may have been limited."""
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / whole) if kind.limited else 1.0, 0)
 
 
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
