@@ -137,7 +137,7 @@ def _why_rejected(error: BaseException) -> str:
     if isinstance(error, TechniqueRefused):
         return str(error)
     if is_out_of_memory(error):
-        return f"ran out of memory in its trial: {str(error).partition('. ')[0]}."
+        return f"ran out of memory in its trial: {str(error).partition('. GPU')[0].rstrip('.')}."
     return f"its trial raised {type(error).__name__}: {error}"
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.planning.techniques.spill import DoesNotFit, Rates
+from dovetail.planning.techniques.spill import DoesNotFit, StreamingRates
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training, checkpoint
-from dovetail.train.spill import SpillSession
+from dovetail.train.spill import SpillSession, device_resources
 from dovetail.train.spill.host_memory import HostMemory
 from dovetail.train.spill.host_updates import part
 from dovetail.train.spill.segment_placement import SegmentPlacement
@@ -87,9 +87,10 @@ def test_after_an_update_state_is_on_disk_as_planned_and_no_file_is_left(tmp_pat
     session.close()
 
 
-def test_new_state_that_belongs_on_disk_never_is_in_memory(tmp_path: Path) -> None:
+def test_new_state_that_belongs_on_disk_never_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs of the first step land before any is done."""
-    session = on_disk("adamw pure", tmp_path, kernel=True)
+    monkeypatch.setattr(device_resources, "uses_kernel", lambda device: True)
+    session = on_disk("adamw pure", tmp_path)
     moved: list[torch.Tensor] = []
     disk = session._residents.placement._disk
     move = disk.move
@@ -107,7 +108,8 @@ def test_how_fast_the_disk_is_is_seen_apart_from_updates_in_memory(tmp_path: Pat
     session.advance()
     on_disk_too, only_in_memory = session.rates(), opened("adamw pure").rates()
     session.close()
-    assert on_disk_too.disk_bytes_per_second != only_in_memory.disk_bytes_per_second == Rates().disk_bytes_per_second
+    default = StreamingRates().disk_bytes_per_second
+    assert on_disk_too.disk_bytes_per_second != only_in_memory.disk_bytes_per_second == default
     updates = session._resources.updates
     assert updates._disk_bytes == session.layout.disk_bytes
     streamed = [each for each in session.segments if not each.kept and each.name not in session.layout.on_disk]
