@@ -124,6 +124,7 @@ class Worker:
         _reset_torch(torch, threads=message["threads"])
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
+            limit_device_memory(torch, kind)
         runner.run(
             order,
             WorkerContext(
@@ -240,6 +241,17 @@ def _reset_torch(torch: Any, *, threads: int) -> None:
     torch.set_flush_denormal(False)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = False
+
+
+def limit_device_memory(torch: Any, kind: Kind) -> None:
+    """Keep this process within the memory of a kind that is limited, though its device has more: whatever would take
+    more runs out of memory, in training and in trials alike.
+
+    >>> limit_device_memory(None, Kind(name="h200", processor="cuda", memory_bytes=141 << 30))  # the whole device
+    """
+    if kind.limited:
+        total_bytes = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / total_bytes), 0)
 
 
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:

@@ -219,7 +219,8 @@ def _refuse_if_any(families: Sequence[Family], problem: Problem) -> None:
     raise NoFeasiblePlan(
         f"every task must have an option that fits the cluster; {count} "
         f"{'has' if count == 1 else 'have'} none:\n{lines}\n"
-        f"Leave {'it' if count == 1 else 'them'} out, allow other techniques, or add nodes that are large enough."
+        f"Leave {'it' if count == 1 else 'them'} out, allow other techniques (--techniques, "
+        "techniques=), or add nodes that are large enough."
     )
 
 
