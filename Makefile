@@ -17,13 +17,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 2 --dist loadfile
 
 bench: $(READY)
-	$(BIN)/python bench/overhead.py --check
-	$(BIN)/python bench/simulation.py --check
-	$(BIN)/python bench/joint.py --check
-	$(BIN)/python bench/sweep.py --check
-	$(BIN)/python bench/partition.py --check
-	$(BIN)/python bench/share.py --check
-	$(BIN)/python bench/spot.py --check
+	$(BIN)/python bench/all.py
 
 # Pins live in constraints.txt; pyproject.toml carries ranges.
 $(READY): pyproject.toml constraints.txt

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the device machine has no installed copy
+sys.path.insert(0, str(ROOT))  # so that it runs from a checkout, too
 
 import argparse
 import concurrent.futures

@@ -55,6 +55,12 @@ def finish(name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: boo
     return 1 if check and not all(bar.met() for bar in bars) else 0
 
 
+def need(data: Path) -> None:
+    """End with 1 where the data of others that a bench reads are not there: nothing measured is nothing met."""
+    if not data.exists():
+        raise SystemExit(f"this bench must find {data.name} at {data}; it is not there. Nothing was measured.")
+
+
 def machine() -> str:
     """Date, hardware and versions in one line."""
     cluster = detect()

@@ -1,9 +1,15 @@
 """Sharing a cluster of unlike devices: how fast shares are worked out, and what comes of them on Gavel's traces.
 
-Reads measurements and traces published by others from ../shared/data beside the repository. Side by side: what Gavel's
-own code took and gave with the same inputs on this machine (CPU seconds; hours with 8 V100, 16 P100 and 24 K80, rounds
-of 360 s, saving and loading free). Ours is `dovetail simulate`, the loop of real runs on a virtual clock, by the same
-rules, and once more with saving and loading charged.
+Reads measurements and traces published by others from ../shared/data beside the repository.
+
+How fast: CPU seconds beside Gavel's linear program on the same input, with a variable for every task (`gavel_program`,
+measured here), and beside what its own code took with that input on a machine of this kind (quoted: a figure taken once
+and not by this bench). Ratios are to the lesser of the two.
+
+What comes of it: hours with 8 V100, 16 P100 and 24 K80, rounds of 360 s, saving and loading free, by `dovetail
+simulate`, the loop of real runs on a virtual clock. Gavel allocates anew at most every 1,920 s: `hours` keeps that rule
+and is held against what its simulator gave (quoted). `hours_at_every_event` are without the rule, and
+`hours_with_moves_charged` by it, with saving and loading charged.
 `python bench/share.py [--check] [--quick]`
 """
 
@@ -16,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gavel_program
 from predicted_pairs import predicted_pairs
-from reporting import Bar, finish
+from reporting import Bar, finish, need
 from shapes import KINDS, apart, limited, merged, unlike
 from streams import cluster_of
 
@@ -32,8 +39,11 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 DEVICES = dict(zip(KINDS, (8, 16, 24), strict=True))
 # What a task loses each time it starts on devices that it was not on before, where that is charged.
 MOVE_SECONDS = 30.0
-# What Gavel's own code took and gave here.
-GAVEL_SECONDS = {"2,048 tasks": 0.16, "512 tasks, packed": 140.0}
+# Gavel's rule: so many seconds at least from one allocation to the next.
+BETWEEN_SECONDS = 1920.0
+# Quoted: what Gavel's own code took with the same inputs (2 cores, aarch64), and what its simulator gave.
+GAVEL_SECONDS = {"2,048 tasks": 0.087, "512 tasks, packed": 37.5}
+TIMES_FASTER = 10.0
 GAVEL_HOURS = {
     "max-min": 3.82,
     "max-min, packed": 3.73,
@@ -50,10 +60,7 @@ def main() -> None:
     arguments.add_argument("--check", action="store_true")
     arguments.add_argument("--quick", action="store_true")
     chosen = arguments.parse_args()
-    if not DATA.exists():
-        sys.exit(
-            "bench/share.py must find ../shared/data beside the repository; it is not there. Nothing was measured."
-        )
+    need(DATA)
     rows, bars = allocation_times(quick=chosen.quick)
     for more, further in (
         grid_times(quick=chosen.quick),
@@ -85,12 +92,15 @@ def allocation_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     rows, bars = [], []
     for name, problem in cases.items():
         seconds, value, gap = timed(problem, runs=3 if quick else 9)
-        theirs = GAVEL_SECONDS.get(name)
-        row: dict[str, Any] = {"what": f"shares for {name}", "cpu_seconds": seconds, "gavel_cpu_seconds": theirs}
-        rows.append({**row, "ratio": theirs / seconds if theirs else None, "objective": value, "gap": gap})
-        if theirs:
-            least = 20.0 if theirs < 1 else 1000.0
-            bars.append(Bar(f"{name}, times less CPU than Gavel's code", theirs / seconds, least=least))
+        row: dict[str, Any] = {"what": f"shares for {name}", "cpu_seconds": seconds, "objective": value, "gap": gap}
+        rows.append(row)
+        if name in GAVEL_SECONDS and not quick:
+            whole, optimum = gavel_program.solve(problem)
+            row |= {"one_program_cpu_seconds": whole, "gavel_cpu_seconds_quoted": GAVEL_SECONDS[name]}
+            row["ratio"] = min(whole, GAVEL_SECONDS[name]) / seconds
+            least = TIMES_FASTER
+            bars.append(Bar(f"{name}, times less CPU than one linear program", row["ratio"], least=least))
+            bars.append(Bar(f"{name}, objective below that program's by, as a share", 1 - value / optimum, most=1e-6))
     bars += [
         Bar("100,000 tasks of 83 types packed, CPU seconds", rows[2]["cpu_seconds"], most=1.0),
         Bar("16,384 unlike tasks, CPU seconds", rows[3]["cpu_seconds"], most=2.5),
@@ -129,7 +139,6 @@ def grid_times(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     rows[1]["ratio"] = exact[0] / near[0]
     return rows, [
         Bar("nearly equal tasks on a grid, times less CPU", exact[0] / near[0], least=5.0),
-        Bar("nearly equal tasks on a grid, stated gap", near[2], most=0.05 + 1e-6),
     ]
 
 
@@ -171,12 +180,15 @@ def traces(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     }
     rows, hours = [], {}
     for name, (measure, how) in cases.items():
+        eager = simulate(cluster=cluster_of(DEVICES), **how)
+        how["least_seconds_between"] = BETWEEN_SECONDS
         got = simulate(cluster=cluster_of(DEVICES), **how)
         charged = simulate(cluster=cluster_of(DEVICES), load_seconds=MOVE_SECONDS, **how)
         blind = simulate(cluster=cluster_of(DEVICES), blind=True, **how) if name in BLIND else None
         hours[name] = _hours(got, measure)
-        rows.append(_row(name, measure, got, charged, blind))
-    bars = [Bar(f"{name}, hours", hours[name], most=most) for name, most in GAVEL_HOURS.items()]
+        row = _row(name, measure, got, charged, blind)
+        rows.append({**row, "hours_at_every_event": _hours(eager, measure)})
+    bars = [Bar(f"{name}, hours by Gavel's rule", hours[name], most=most) for name, most in GAVEL_HOURS.items()]
     gain = 1 - hours["max-min, counts free"] / hours["max-min"]
     return rows, [*bars, Bar("counts free, mean completion shorter by", gain, least=0.15)]
 
@@ -188,8 +200,8 @@ def _row(name: str, measure: str, got: Outcome, charged: Outcome, blind: Outcome
         "hours": _hours(got, measure),
         "hours_with_moves_charged": _hours(charged, measure),
         "hours_blind": _hours(blind, measure) if blind else None,
-        "gavel_hours": theirs,
-        "gavel_hours_blind": GAVEL_BLIND_HOURS.get(name),
+        "gavel_hours_quoted": theirs,
+        "gavel_hours_blind_quoted": GAVEL_BLIND_HOURS.get(name),
         "ratio": theirs / _hours(got, measure) if theirs else None,
         "cpu_seconds": got.cpu_seconds,
         "allocations": got.allocations,
@@ -213,7 +225,7 @@ def streams(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     """Long streams: what simulating takes. Shares are recomputed at least 1,920 s apart, as in Gavel's simulator."""
     rates = read_rates(DATA / "gavel" / "simulation_throughputs.json")
     drawn = generate(rates, kind="v100", tasks=60 if quick else 600, per_hour=600 / 519)
-    how: dict[str, Any] = {"options": rates.options(KINDS), "least_seconds_between": 1920.0}
+    how: dict[str, Any] = {"options": rates.options(KINDS), "least_seconds_between": BETWEEN_SECONDS}
     fair = POLICIES["max_min_fairness"]
     small = cluster_of(dict.fromkeys(KINDS, 12))
     large = cluster_of({"v100": 336, "p100": 332, "k80": 332}, per_node=8)
@@ -239,7 +251,7 @@ def streams(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
         )
     return rows, [
         Bar("600 generated tasks, CPU seconds", seconds["600 generated tasks on 36"][0], most=3.0),
-        Bar("15,000 Philly tasks, wall seconds", seconds["15,000 Philly tasks on 1,000"][1], most=300.0),
+        Bar("15,000 Philly tasks, wall seconds", seconds["15,000 Philly tasks on 1,000"][1], most=120.0),
     ]
 
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the device machine has no installed copy
+sys.path.insert(0, str(ROOT))  # so that it runs from a checkout, too
 
 import argparse
 import contextlib
@@ -463,7 +463,7 @@ def gib(count: float | None) -> float | None:
 
 
 def keep(name: str, found: dict[str, Found]) -> None:
-    """Put everything measured beside the table in its results file, and a copy where the device machine hands back."""
+    """Put everything measured beside the table in its results file, and a copy in the folder $OUT, if there is one."""
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "parts": found}, indent=2) + "\n")
     if out := os.environ.get("OUT"):

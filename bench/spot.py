@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reporting import Bar, finish
+from reporting import Bar, finish, need
 from spot_markets import (
     Chooser,
     Market,
@@ -43,8 +43,7 @@ def main() -> None:
     arguments.add_argument("--check", action="store_true")
     arguments.add_argument("--quick", action="store_true")
     chosen = arguments.parse_args()
-    if not DATA.exists():
-        sys.exit("bench/spot.py must find ../shared/data beside the repository; it is not there. Nothing was measured.")
+    need(DATA)
     rows, bars = prices(quick=chosen.quick)
     more, further = deadlines(quick=chosen.quick)
     sys.exit(finish("spot", rows + more, bars + further, check=chosen.check, quick=chosen.quick))

@@ -22,11 +22,11 @@ def charlm(width=128, depth=4, heads=4, context=128, batch=32, learning_rate=3e-
     train, held_out = manual()
     characters = {character: token for token, character in enumerate(sorted(set(train + held_out)))}
     model = Transformer(len(characters), width=width, depth=depth, heads=heads, context=context, dropout=dropout)
-    windows = _windows(held_out, characters, context)[:HELD_OUT_WINDOWS]
+    windows = windows_of(held_out, characters, context)[:HELD_OUT_WINDOWS]
     return dt.Training(
         model=model,
-        batches=Batches(_windows(train, characters, context), batch=batch, seed=seed),
-        loss=_loss,
+        batches=Batches(windows_of(train, characters, context), batch=batch, seed=seed),
+        loss=next_character_loss,
         optimizer=torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95)),
         evaluate=lambda model: _evaluate(model, windows),
         evaluate_every=50,
@@ -105,18 +105,18 @@ class Batches:
         self.epoch, self.position = state["epoch"], state["position"]
 
 
-def _windows(text: str, characters: dict[str, int], context: int) -> torch.Tensor:
+def windows_of(text: str, characters: dict[str, int], context: int) -> torch.Tensor:
     """Windows of context + 1 characters; each begins with the last character of the one before."""
     tokens = torch.tensor([characters[character] for character in text])
     return tokens.unfold(0, context + 1, context)
 
 
-def _loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
+def next_character_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
 
 def _evaluate(model: nn.Module, windows: torch.Tensor) -> dict[str, float]:
-    loss = _loss(model, windows.to(next(model.parameters()).device)).item()
+    loss = next_character_loss(model, windows.to(next(model.parameters()).device)).item()
     return {"held_out_loss": loss, "bits_per_character": loss / math.log(2)}
 
 

@@ -23,7 +23,7 @@ def mlp(width=64, depth=2, learning_rate=1e-3, dropout=0.1, seed=0) -> dt.Traini
     for _ in range(depth):
         layers += [nn.Linear(features, width), nn.ReLU(), nn.Dropout(dropout)]
         features = width
-    return _classifier(nn.Sequential(*layers, nn.Linear(features, 10)), learning_rate=learning_rate)
+    return classifier(nn.Sequential(*layers, nn.Linear(features, 10)), learning_rate=learning_rate)
 
 
 def cnn(channels=16, learning_rate=1e-3, seed=0) -> dt.Training:
@@ -32,7 +32,7 @@ def cnn(channels=16, learning_rate=1e-3, seed=0) -> dt.Training:
         *_convolutions(1, channels), nn.MaxPool2d(2), *_convolutions(channels, 2 * channels), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(2 * channels * 4, 10),
     )  # fmt: skip
-    return _classifier(model, learning_rate=learning_rate)
+    return classifier(model, learning_rate=learning_rate)
 
 
 def _convolutions(inputs: int, outputs: int) -> list[nn.Module]:
@@ -40,7 +40,7 @@ def _convolutions(inputs: int, outputs: int) -> list[nn.Module]:
     return [layer for convolution in convolutions for layer in (convolution, nn.ReLU())]
 
 
-def _classifier(model: nn.Module, *, learning_rate: float) -> dt.Training:
+def classifier(model: nn.Module, *, learning_rate: float) -> dt.Training:
     train, (test_images, test_labels) = _data()
     return dt.Training(
         model=model,

@@ -49,11 +49,11 @@ def test_the_text_of_a_graph_is_read_without_inputs_and_unread_items(tmp_path: P
     assert done.stdout.strip() == "[('n2', 8, 8), ('n4', 4, 8)] (('n2', 'n4'),) 0.006", done.stderr
 
 
-def test_without_the_profiles_it_says_so() -> None:
+def test_without_the_profiles_it_fails_and_says_why() -> None:
     code = (
         "import sys, pathlib; sys.path.insert(0, 'bench'); sys.argv = ['partition.py']; import partition; "
         "partition.PROFILES = pathlib.Path('nowhere'); partition.main()"
     )
     done = run("-c", code)
-    assert done.returncode == 0
-    assert "skipped" in done.stdout
+    assert done.returncode == 1
+    assert "it is not there. Nothing was measured." in done.stderr

@@ -60,8 +60,8 @@ def test_a_missed_bar_is_named_and_ends_with_1() -> None:
 def test_the_demo_ends_with_its_tables_and_a_report(tmp_path: Path) -> None:
     (tmp_path / "sweep.py").write_text(SWEEP)
     home = tmp_path / "store"
-    done = run("bench/demo.py", str(tmp_path / "sweep.py"), str(home))
+    done = run("bench/demo.py", str(tmp_path / "sweep.py"), str(home), "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in ("planned makespan", "measured makespan", "one after another", "gain, whole against whole"):
+    for words in ("line", "plain mean", "gain, whole command against whole plain loop", "of which training"):
         assert words in done.stdout
     assert Path(done.stdout.rpartition("report: ")[2].strip()).read_text().startswith("<!")

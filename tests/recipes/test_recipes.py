@@ -19,6 +19,9 @@ SMALL = {
     "digits:mlp": {"width": 64, "learning_rate": 1e-2},
     "digits:cnn": {"channels": 16, "learning_rate": 5e-3},
     "charlm:charlm": {"width": 32, "depth": 1, "heads": 2, "context": 32, "batch": 8, "learning_rate": 1e-2},
+    "sweep:cnn": {"learning_rate": 5e-3},
+    "sweep:resnet": {"width": 32, "learning_rate": 1e-2},
+    "sweep:lstm": {"width": 32, "context": 16, "batch": 8, "learning_rate": 1e-2},
     "gpt:gpt": {"size": "tiny", "context": 32, "batch": 4, "learning_rate": 1e-2},
     "finetune:finetune": {
         "width": 32,
@@ -29,7 +32,7 @@ SMALL = {
         "schedule_steps": 20,
     },
 }
-STATEFUL = ["charlm:charlm", "gpt:gpt"]
+STATEFUL = ["charlm:charlm", "sweep:lstm", "gpt:gpt"]
 every_program = pytest.mark.parametrize("name", SMALL)
 
 

@@ -1,0 +1,73 @@
+"""Every bench, one after another, each with `--check`; at the end what was missed. Ends with 1 where something was.
+
+`python bench/all.py [NAME ...] [--quick]`. A bench that fails does not keep the others from running. Those of one CUDA
+device (spill, fuse) are named and left out where there is none.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from dovetail.engines import detect
+
+HERE = Path(__file__).parent
+BENCHES: dict[str, tuple[str, ...]] = {
+    "overhead": ("overhead.py",),
+    "simulation": ("simulation.py",),
+    "joint": ("joint.py",),
+    "partition": ("partition.py",),
+    "share": ("share.py",),
+    "spot": ("spot.py",),
+    "convergence": ("convergence.py",),
+    "demo": ("demo.py",),
+    "sweep": ("sweep.py",),
+    "pipeline": ("pipeline.py",),
+    "pipeline_kills": ("pipeline_kills.py",),
+    "chaos": ("chaos.py", "--kills", "50"),
+    "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
+    "soak": ("soak.py",),
+}
+"""Each bench and the words of its command."""
+CUDA = {
+    **{f"fuse-{row}": ("fuse.py", row) for row in ("mlp", "gpt", "lora")},
+    **{f"spill-{row}": ("spill.py", row) for row in ("24g-b8", "24g-b32", "8g-b8", "interleave", "largest", "disk")},
+}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*BENCHES, *CUDA]))
+    arguments.add_argument("--quick", action="store_true", help="each at a toy size; writes nothing")
+    chosen = arguments.parse_args()
+    known = BENCHES | CUDA
+    if unknown := set(chosen.names) - set(known):
+        arguments.error(f"NAME must be one of {', '.join(known)}, got {', '.join(sorted(unknown))}")
+    cuda = any(kind.processor == "cuda" for kind in detect().kinds)
+    names = chosen.names or [*BENCHES, *(CUDA if cuda else ())]
+    missed = [line for name in names for line in run(name, [*known[name], *(["--quick"] if chosen.quick else [])])]
+    if not (chosen.names or cuda):
+        print(f"not run: {', '.join(CUDA)}, which need a CUDA device")
+    print("\n".join(["missed:", *missed]) if missed else f"{len(names)} benches, nothing missed")
+    return 1 if missed else 0
+
+
+def run(name: str, words: list[str]) -> list[str]:
+    """Run a bench and show what it prints; gives what it missed."""
+    print(f"== {name}", flush=True)
+    path, *rest = words
+    command = [sys.executable, str(HERE / path), *rest, "--check"]
+    missed = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if line.startswith("MISSED"):
+                missed.append(f"  {name}: {line.removeprefix('MISSED').strip()}")
+    if process.returncode and not missed:
+        missed.append(f"  {name}: ended with {process.returncode} and no bar missed; see what it printed")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
