@@ -221,3 +221,17 @@ def _chunked_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 workload = dt.grid(gpt, size=["10m"], context=128, batch=2, learning_rate=[1e-3, 3e-4], steps=20, name="gpt")
+# 6.86 billion parameters for one device: dovetail run recipes/gpt.py:large --device-memory 24GiB
+large = dt.grid(
+    gpt,
+    size=["6.9b"],
+    context=1024,
+    batch=8,
+    precision="bf16-pure",
+    clip=None,
+    chunks=8,
+    fused=True,
+    fast=True,
+    steps=24,
+    name="gpt-large",
+)

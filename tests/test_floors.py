@@ -23,17 +23,33 @@ FLOORS = {
     "cli": 7,
     "web": 7,
 }
+# The same among the rooms of planning, whose files at its root are rooms too.
+PLANNING = {
+    "problem": 0,
+    "room": 0,
+    "checker": 0,
+    "solver": 0,
+    "fitting": 1,
+    "explanation": 1,
+    "streaming": 1,
+    "pipeline": 1,
+    "techniques": 2,
+    "options": 3,
+    "schedule": 4,
+    "share": 4,
+}
 # Everybody's: conformance suites for all floors, the public names, `python -m dovetail`.
 FREE = {"testing", "__init__.py", "__main__.py"}
 # The verbs `report` and `export` write pages and files that web makes; web knows nothing of verbs.
 EXCEPTIONS = {("cli", "web")}
 
 
-def imported(file):
+def imported(file, *, level=1):
     for node in ast.walk(ast.parse(file.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        yield from (name.split(".")[1] for name in names if name.startswith("dovetail."))
+        parts = [name.split(".") for name in names]
+        yield from (each[level] for each in parts if each[0] == "dovetail" and len(each) > level)
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}: imports are absolute"
 
 
@@ -50,6 +66,24 @@ def test_a_file_imports_only_from_below(file):
     own = file.relative_to(ROOT).parts[0]
     for other in set(imported(file)) - {own}:
         assert FLOORS.get(other, 99) < FLOORS[own] or (own, other) in EXCEPTIONS, f"{own} imports {other}"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "planning").rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_a_room_of_planning_imports_only_from_below(file):
+    own = file.relative_to(ROOT / "planning").parts[0].removesuffix(".py")
+    if own == "__init__":  # what planning shows to others
+        return
+    for other in {name for name in imported(file, level=2) if name in PLANNING} - {own}:
+        assert PLANNING[other] < PLANNING[own], f"planning/{own} imports planning/{other}"
+
+
+def test_every_room_of_planning_has_a_floor():
+    rooms = {
+        path.stem for path in (ROOT / "planning").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert rooms - {"__init__"} == PLANNING.keys()
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Controller:
         store: Store,
         engine: Engine,
         settings: Settings | None = None,
-        planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+        planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
         given: Plan | None = None,
         decider: Decider | None = None,
         offers: Offers | None = None,

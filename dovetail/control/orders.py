@@ -1,5 +1,6 @@
 """From placements to orders: what an engine is told to do, and where its checkpoints go."""
 
+import dataclasses
 import itertools
 from typing import Any, cast
 
@@ -53,18 +54,21 @@ class Orders:
                 step=ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,
-                option=self._as_json(placement.option),
+                option=self._as_json(placement),
             )
             for member in order.members
         ]
 
-    def _as_json(self, option: Option) -> FrozenDict:
-        """An option as an event holds it. The same few start again and again, in the rounds of a long simulation tens
-        of thousands of times, so it is written out once."""
+    def _as_json(self, placement: Placement) -> FrozenDict:
+        """A placement's option as an event holds it, of the families that were measured. The same few start again and
+        again, in the rounds of a long simulation tens of thousands of times, so it is written out once."""
+        option, ledger = placement.option, self._state.ledger
         known = self._written.get(id(option))
         if known is None:
+            families = [(ledger[task].fingerprint or {}).get("family", "") for task in placement.tasks]
+            plain = dataclasses.replace(option, families=tuple(families)) if all(families) else option
             # Held along with it, an option cannot lend its address to another.
-            known = self._written[id(option)] = option, FrozenDict(cast(dict[str, Any], to_json(option)))
+            known = self._written[id(option)] = option, FrozenDict(cast(dict[str, Any], to_json(plain)))
         return known[1]
 
     def _member(self, task: str) -> MemberOrder:

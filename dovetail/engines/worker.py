@@ -244,14 +244,10 @@ def _reset_torch(torch: Any, *, threads: int) -> None:
 
 
 def limit_device_memory(torch: Any, kind: Kind) -> None:
-    """Keep this process within the memory of a kind that is limited, though its device has more: whatever would take
-    more runs out of memory, in training and in trials alike.
-
-    >>> limit_device_memory(None, Kind(name="h200", processor="cuda", memory_bytes=141 << 30))  # the whole device
-    """
-    if kind.limited:
-        total_bytes = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / total_bytes), 0)
+    """Keep this process within the memory of a device that a user has limited, or let it have all of one that is not:
+    an earlier order of this worker may have been limited."""
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / whole) if kind.limited else 1.0, 0)
 
 
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:

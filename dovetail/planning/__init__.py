@@ -10,18 +10,18 @@ from dovetail.planning.explanation import Moved, differences, explain
 from dovetail.planning.fitting import counts
 from dovetail.planning.options import derive_options, trials
 from dovetail.planning.problem import Problem
-from dovetail.planning.schedule import effort, joint, listing
-from dovetail.planning.schedule.bound import lower_bound
+from dovetail.planning.schedule.bounds import lower_bound
 from dovetail.planning.schedule.moves import Move, best_move
+from dovetail.planning.schedule.plan import plan, plan_in_proportion, plan_late, plan_list
 from dovetail.planning.schedule.worth import worthwhile
 from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
 from dovetail.vocabulary import Plan
 
+#: Without search; as much of it as the schedule's length is worth, which is the default; and all that is asked for.
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {
-    "at once": effort.plan_at_once,
-    "effort": effort.plan,
-    "joint": joint.plan,
-    "list": listing.plan,
+    "list": plan_list,
+    "proportionate": plan_in_proportion,
+    "search": plan,
 }
 
 __all__ = [
@@ -39,6 +39,10 @@ __all__ = [
     "differences",
     "explain",
     "lower_bound",
+    "plan",
+    "plan_in_proportion",
+    "plan_late",
+    "plan_list",
     "spec_of",
     "techniques",
     "trial_of",

@@ -30,6 +30,8 @@ from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
 MOST_STEPS = 200
 SAMPLE_BYTES = 1 << 30
 MOST_READ, READING_SECONDS = 20, 0.3
+# First steps that take so much longer than the others compile something, which every placement will do again.
+COMPILING_SECONDS = 5.0
 
 
 def measure(
@@ -77,7 +79,7 @@ def measure(
         members = [SessionMember(training=one, seed=seed + number) for number, one in enumerate((training, *others))]
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             advance = functools.partial(session.advance, range(len(members)))
-            step_seconds, report = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
+            timing = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
             evaluate_seconds, evaluated = _timed(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
             spilled = _spilled(session) if isinstance(session, SpillSession) else None
@@ -91,7 +93,7 @@ def measure(
         family=family,
         kind=kind,
         count=count,
-        step_seconds=step_seconds,
+        step_seconds=timing.step_seconds,
         peak_bytes=peak_bytes,
         technique=technique.name,
         parameter_bytes=sum(parameter.nbytes for parameter in training.model.parameters()),
@@ -100,9 +102,9 @@ def measure(
         steps_per_epoch=training.steps_per_epoch(),
         evaluate_seconds=evaluate_seconds if training.evaluate is not None else 0.0,
         evaluate_every=training.evaluate_every,
-        build_seconds=build_seconds,
+        build_seconds=build_seconds + timing.compile_seconds / len(members),
         save_seconds=save_seconds,
-        metrics=tuple(sorted({"train/loss", *(f"train/{name}" for name in report.metrics), *evaluated})),
+        metrics=tuple(sorted({"train/loss", *(f"train/{name}" for name in timing.report.metrics), *evaluated})),
         layers=found[0],
         edges=found[1],
         versions=versions(training),
@@ -169,17 +171,28 @@ def _steps(
     least: int,
     seconds: float,
     most_seconds: float,
-) -> tuple[float, StepReport]:
-    """The median seconds of a step, and the last step's report."""
+) -> "_Timing":
     begin = time.perf_counter()
-    for _ in range(warmup):
-        if time.perf_counter() - begin < most_seconds:
-            _timed(advance, device)
+    first: list[float] = []
+    while len(first) < warmup and time.perf_counter() - begin < most_seconds:
+        first.append(_timed(advance, device)[0])
     timed: list[float] = []
     while not _is_enough(timed, least, seconds, late=time.perf_counter() - begin > most_seconds):
         step_seconds, reports = _timed(advance, device)
         timed.append(step_seconds)
-    return statistics.median(timed), reports[0]
+    median = statistics.median(timed)
+    more = sum(first) - len(first) * median
+    return _Timing(step_seconds=median, compile_seconds=more if more > COMPILING_SECONDS else 0.0, report=reports[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timing:
+    """The median seconds of a step, what the first steps took beyond that where they compiled something, and the last
+    step's report."""
+
+    step_seconds: float
+    compile_seconds: float
+    report: StepReport
 
 
 def _is_enough(timed: list[float], least: int, seconds: float, *, late: bool) -> bool:

@@ -12,7 +12,7 @@ T = TypeVar("T", bound=Callable[..., object])
 def choose(what: str, given: str | T, among: Mapping[str, T]) -> T:
     """What is given, or the one of that name.
 
-    >>> choose("planner", "lst", {"list": list, "joint": dict})
+    >>> choose("planner", "lst", {"list": list, "search": dict})
     Traceback (most recent call last):
     dovetail.vocabulary.errors.DovetailError: planner must be one of joint, list, got 'lst'; did you mean 'list'?
     """

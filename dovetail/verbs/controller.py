@@ -27,7 +27,7 @@ def open_controller(
     settings: Settings,
     observe: Observer = lambda controller: None,
     silence_seconds: float = 30.0,
-    planner: Callable[[Problem], Plan] = PLANNERS["effort"],
+    planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
     given: Plan | None = None,
     decider: Decider | None = None,
     make: MakeEngine = LocalEngine,

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from dovetail.control import Reconciliation, Settings
 from dovetail.engines import Engine
 from dovetail.planning import PLANNERS, Problem, check, derive_options
+from dovetail.planning import plan as plan_schedule
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.planning.options.roofline import predict_profiles
-from dovetail.planning.schedule.joint import plan as joint_plan
 from dovetail.planning.schedule.shadow import one_more
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
@@ -64,7 +64,7 @@ def plan(
 
     `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
     are not here are predicted from what was measured here, and options on them are marked so. `explain` adds what one
-    more device of each kind would buy. The joint planner searches for about `solve_seconds`, unless another `planner`
+    more device of each kind would buy. The planner searches for about `solve_seconds`, unless another `planner`
     is given, a name or a function from a problem to a plan. `engine` and `address` say where it is measured, as in
     `dt.run`. A store that cannot be written is refused before anything starts:
 
@@ -124,8 +124,8 @@ def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seco
         found = search(problem)
         assert found.schedule is not None
         check(found.schedule, problem.cluster, running=problem.running, deadlines=problem.deadlines)
-        # Deterministic work, about a second of one core for each unit; a quiet core takes about two.
-        more = one_more(problem, found, work=explain_seconds / 8) if explain_seconds else ()
+        # Deterministic work, about a second of one core for each unit.
+        more = one_more(problem, found, work=explain_seconds / 4) if explain_seconds else ()
     except NoFeasiblePlan as error:
         raise NoFeasiblePlan(_with_names(str(error), names)) from None
     return dataclasses.replace(
@@ -144,7 +144,7 @@ def imagine_problem(
     members: dict[str, list[Member]] = {}
     for family in problem.families:
         # Tasks that must keep their thread count here are free elsewhere.
-        members.setdefault(family.name.partition("@")[0], []).extend(family.members)
+        members.setdefault(family.measured_as, []).extend(family.members)
     offered, rejections = derive_options(
         (*known, *guessed),
         cluster,
@@ -173,7 +173,7 @@ def _search(planner: str | Planner | None, solve_seconds: float) -> Planner:
         )
     if planner is not None:
         return choose("planner", planner, PLANNERS)
-    return functools.partial(joint_plan, work=solve_seconds / 2)  # as above
+    return functools.partial(plan_schedule, work=solve_seconds)
 
 
 def _unhurried(workload: Workload) -> Workload:

@@ -30,7 +30,7 @@ def run(
     settings: Settings | None = None,
     engine: str | Engine | MakeEngine = "local",
     address: str = "auto",
-    planner: str | Callable[[Problem], Plan] = "effort",
+    planner: str | Callable[[Problem], Plan] = "proportionate",
     progress: bool = True,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,

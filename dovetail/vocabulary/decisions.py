@@ -35,15 +35,43 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Tasks whose options are identical.
+class FamilyKey:
+    """Tasks of one measured family that may be placed alike: those that must keep so many CPU `threads` (0: any), or
+    are to run `alone`, have options of their own. Its text is what options call them by; nobody reads it back.
 
-    >>> Family(name="f", members=(Member(task="a", steps=1),)).members[0].task
-    'a'
+    >>> str(FamilyKey(family="f")), str(FamilyKey(family="f", threads=2, alone=True))
+    ('f', 'f (2 threads, alone)')
+    """
+
+    family: str
+    threads: int = 0
+    alone: bool = False
+
+    def __str__(self) -> str:
+        limits = [f"{self.threads} threads"] * (self.threads > 0) + ["alone"] * self.alone
+        return f"{self.family} ({', '.join(limits)})" if limits else self.family
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Tasks whose options are identical. `key` says which measured family they are of, where their options are not all
+    of that family's.
+
+    >>> Family(name="f", members=(Member(task="a", steps=1),)).measured_as
+    'f'
+    >>> key = FamilyKey(family="f", threads=2)
+    >>> Family(name=str(key), members=(Member(task="a", steps=1),), key=key).measured_as
+    'f'
     """
 
     name: str
     members: tuple[Member, ...]
+    key: FamilyKey | None = None
+
+    @property
+    def measured_as(self) -> str:
+        """The family under which these tasks are measured."""
+        return self.name if self.key is None else self.key.family
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ def _drawn(
     option, devices = data["option"], tuple(data["devices"])
     knobs = option.get("knobs") or {}
     timetable = knobs.get("timetable", "1f1b")
-    # A task that keeps its thread count is of a family of its own, named after the one it was measured as.
+    # In stores of earlier versions an option's family may have a thread count at its end.
     profile = profiles.get((option["families"][0].partition("@")[0], option["kind"]))
     planned = measured = None
     is_here = cluster is not None and {each.name for each in cluster.devices}.issuperset(devices)

@@ -164,7 +164,7 @@ def controller(
         store=store,
         engine=engine,
         settings=Settings(retries=retries),
-        planner=PLANNERS["at once"],  # hours of a simulation would be worth minutes of planning
+        planner=PLANNERS["list"],  # hours of a simulation would be worth minutes of planning
         decider=decider,
         observe=observe,
     )

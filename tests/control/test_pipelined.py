@@ -207,7 +207,7 @@ def test_planners_choose_the_timetable_and_ranks_follow_it_to_the_bit(tmp_path):
             cluster=cluster,
             store=store,
             engine=engine,
-            planner=PLANNERS["at once"],
+            planner=PLANNERS["list"],
             settings=Settings(exact=True),
         )
         try:

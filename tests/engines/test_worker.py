@@ -21,7 +21,7 @@ def torch_of(total_bytes: int, asked: list[tuple[float, int]]) -> SimpleNamespac
 @pytest.mark.parametrize(
     ("kind", "asked"),
     [
-        (WHOLE, []),
+        (WHOLE, [(1.0, 0)]),
         (Kind(name="h200-24GiB", processor="cuda", memory_bytes=24 << 30, limited=True), [(24 / 144, 0)]),
         (Kind(name="h200-999GiB", processor="cuda", memory_bytes=999 << 30, limited=True), [(1.0, 0)]),
     ],

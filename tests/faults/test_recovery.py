@@ -122,7 +122,7 @@ def tight(
         store=store,
         engine=engine,
         settings=Settings(exact=exact, retries=retries),
-        planner=PLANNERS["at once"],
+        planner=PLANNERS["list"],
     )
 
 

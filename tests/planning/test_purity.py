@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.planning import problem
 
-# By a module inside it: as an attribute, `dovetail.planning` is the public verb.
+# By a module inside it.
 FOLDER = pathlib.Path(problem.__file__).parent
 FILES = sorted(FOLDER.rglob("*.py"))
 IMPURE = {
@@ -44,5 +44,5 @@ def test_planning_reads_no_clock_no_environment_and_no_dice(file: pathlib.Path) 
 
 
 def test_the_check_shares_nothing_with_the_planners() -> None:
-    check = next(file for file in FILES if file.stem == "check")
+    check = next(file for file in FILES if file.stem == "checker")
     assert "dovetail.planning" not in check.read_text()

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_known_model(tmp_path):
     assert len(profile.edges) == 3
     assert "torch" in profile.versions
     assert loads(Profile, dumps(profile)) == profile
+
+
+def test_what_first_steps_compile_is_paid_by_each_placement(tmp_path, monkeypatch):
+    def build_seconds(first):
+        seconds = itertools.chain([first], itertools.repeat(0.01))
+        monkeypatch.setattr(step_measurement, "_timed", lambda action, device: (next(seconds), action()))
+        return profile_of(training(), tmp_path).build_seconds
+
+    assert build_seconds(9.01) == pytest.approx(0.5 + 9.0)
+    assert build_seconds(2.0) == 0.5  # that is torch warming up, which a worker does once
 
 
 def test_metrics_of_steps_and_no_evaluation(tmp_path):

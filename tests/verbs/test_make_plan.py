@@ -14,7 +14,16 @@ from dovetail.planning import PLANNERS, Problem
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.verbs.amendments import amend, price_cluster
 from dovetail.verbs.make_plan import imagine_problem, solve
-from dovetail.vocabulary import Cluster, DovetailError, InvalidWorkload, LayerProfile, Profile, Schedule, Workload
+from dovetail.vocabulary import (
+    Cluster,
+    DovetailError,
+    FamilyKey,
+    InvalidWorkload,
+    LayerProfile,
+    Profile,
+    Schedule,
+    Workload,
+)
 from tests.cli.processes import dovetail
 from tests.planning.problems import CPU, family, option, placement
 
@@ -23,7 +32,7 @@ HERE = Cluster.uniform(RATED, devices_per_node=2)
 KNOWN = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=1 << 30)
 PAIR = tuple(dt.task("dovetail.testing.programs:dropout", name=name, steps=9) for name in ("first", "second"))
 FIRST, SECOND = (task.identity for task in PAIR)
-SEARCH = functools.partial(PLANNERS["joint"], work=0.5)
+SEARCH = functools.partial(PLANNERS["search"], work=0.5)
 
 
 def pair(**wishes) -> Workload:
@@ -55,7 +64,12 @@ workload = dt.grid(line, width=[8, 64], seed=[0, 1], steps=200)
 
 def test_what_was_not_measured_is_predicted_and_marked() -> None:
     problem = Problem(
-        cluster=HERE, families=(family("f@2", **{FIRST: 10}), family("f", **{SECOND: 10})), options=(option(),)
+        cluster=HERE,
+        families=(
+            dataclasses.replace(family("f (2 threads)", **{FIRST: 10}), key=FamilyKey(family="f", threads=2)),
+            family("f", **{SECOND: 10}),
+        ),
+        options=(option(),),
     )
     cluster = parse_cluster("2xa100+2xcpu", at_hand=[RATED])
     other = imagine_problem(problem, cluster, profiles=[KNOWN], at_hand=[RATED], workload=pair())

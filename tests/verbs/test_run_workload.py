@@ -67,7 +67,7 @@ def test_the_schedule_that_runs_is_the_one_that_was_shown(tmp_path, devices):
 
 def test_a_planner_of_ones_own_makes_the_plan_that_runs(tmp_path):
     def backwards(problem):
-        found = PLANNERS["joint"](problem, work=0.0)
+        found = PLANNERS["search"](problem, work=0.0)
         whole = found.schedule.makespan_seconds
         turned = [dataclasses.replace(p, start_seconds=whole - p.end_seconds) for p in found.schedule.placements]
         return dataclasses.replace(found, schedule=dataclasses.replace(found.schedule, placements=tuple(turned)))

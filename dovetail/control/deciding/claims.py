@@ -8,7 +8,7 @@ from dovetail.control.state import Running, State
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem
 from dovetail.planning.share.columns import columns
-from dovetail.vocabulary import Entity, Member
+from dovetail.vocabulary import Entity, FamilyKey, Member
 
 
 class Claims:
@@ -50,7 +50,7 @@ class Claims:
             assert one.fingerprint is not None
             family = one.fingerprint["family"]
             if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
-                self.names[task] = f"{family}@{kept}"
+                self.names[task] = str(FamilyKey(family=family, threads=kept))
             # What it would have had on an equal split is counted each time that this changes.
             member = None if anew or self._equal_split else self._members.get(task)
             members[task] = member = member or self._member(task, one, running.get(task), now, place)
@@ -58,7 +58,7 @@ class Claims:
         self._members = members
         unknown = {one.entity for one in members.values() if one.entity}.difference(self._named)
         found = offers.problem(
-            families,
+            {FamilyKey(family=family, threads=kept): some for (family, kept), some in families.items()},
             cluster=state.cluster,
             round_seconds=self._round_seconds,
             entities=(*self._entities, *(Entity(name=name) for name in sorted(unknown))),

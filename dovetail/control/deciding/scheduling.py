@@ -9,7 +9,7 @@ from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.planning import PLANNERS, Problem, best_move, check
-from dovetail.planning.schedule.joint import plan_late
+from dovetail.planning.schedule.plan import plan_late
 from dovetail.vocabulary import Event, NoFeasiblePlan, Objective, Placement, Plan
 from dovetail.vocabulary.units import show_seconds
 
@@ -93,7 +93,7 @@ class Scheduling(Deciding):
         longest = max((placement.end_seconds for placement in problem.running), default=0.0)
         self._asked_until = state.now() + DRIFT * longest  # asking takes time too
         try:
-            move = best_move(problem, planner=PLANNERS["at once"])
+            move = best_move(problem, planner=PLANNERS["list"])
         except NoFeasiblePlan:  # a deadline is in the way, with or without the move
             return
         if move is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.planning import Problem, derive_options, spec_of
-from dovetail.vocabulary import Cluster, Entity, Family, Member, Option, Placement, Profile, Rejection
+from dovetail.vocabulary import Cluster, Entity, Family, FamilyKey, Member, Option, Placement, Profile, Rejection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,18 +47,14 @@ def snapshot(
     waiting, rejected = tuple(waiting), tuple(rejected)
     counts = Counter(one.family for one in waiting)
     offers = Offers(*derive_options(profiles, cluster, members=counts, divided=divided, rejected=rejected, may=may))
-    families: dict[tuple[str, int], list[Member]] = {}
-    alone: dict[tuple[str, int], list[Member]] = {}
+    families: dict[FamilyKey, list[Member]] = {}
     for one in waiting:
-        key = one.family, offers.kept(one.family, one.count)
+        key = FamilyKey(family=one.family, threads=offers.kept(one.family, one.count), alone=one.alone)
         member = Member(task=one.task, steps=one.steps, weight=one.weight, deadline_seconds=one.deadline_seconds)
-        (alone if one.alone else families).setdefault(key, []).append(member)
-    problem = offers.problem(families, cluster=cluster)
+        families.setdefault(key, []).append(member)
     present = {kind.name for kind, count in cluster.counts() if count}
     return dataclasses.replace(
-        problem,
-        families=(*problem.families, *(Family(name=_alone(*key), members=tuple(alone[key])) for key in alone)),
-        options=(*problem.options, *itertools.chain.from_iterable(map(offers.alone, alone))),
+        offers.problem(families, cluster=cluster),
         rejections=(*offers.rejections, *(each for each in rejected if each.kind in present)),
         running=running,
         objective=objective,
@@ -72,9 +68,10 @@ class Offers:
     >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
     >>> two = dataclasses.replace(one, count=2)
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
-    >>> problem = Offers([one, two]).problem({("f", 2): [Member(task="a", steps=9)]}, cluster=cluster)
+    >>> key = FamilyKey(family="f", threads=2)
+    >>> problem = Offers([one, two]).problem({key: [Member(task="a", steps=9)]}, cluster=cluster)
     >>> [(option.families, option.count) for option in problem.options]
-    [(('f@2',), 2)]
+    [(('f (2 threads)',), 2)]
     """
 
     def __init__(self, options: Iterable[Option], rejections: Iterable[Rejection] = ()) -> None:
@@ -86,7 +83,7 @@ class Offers:
                 self._alone.setdefault(option.families[0], []).append(option)
             else:
                 self._together.append(option)
-        self._kept: dict[tuple[str, int], list[Option]] = {}
+        self._kept: dict[FamilyKey, list[Option]] = {}
 
     def kept(self, family: str, count: int) -> int:
         """The count that a task must keep if it can, else 0."""
@@ -94,51 +91,51 @@ class Offers:
 
     def problem(
         self,
-        families: Mapping[tuple[str, int], Iterable[Member]],
+        families: Mapping[FamilyKey, Iterable[Member]],
         *,
         cluster: Cluster,
         round_seconds: float = 0.0,
         entities: tuple[Entity, ...] = (),
     ) -> Problem:
-        """The problem of these members, by family and the count that they keep (0: any)."""
+        """The problem of these members."""
         return Problem(
             cluster=cluster,
-            families=tuple([Family(name=_name(*key), members=tuple(members)) for key, members in families.items()]),
+            families=tuple([_family(key, members) for key, members in families.items()]),
             options=(*itertools.chain.from_iterable(map(self._of, families)), *_gangs(self._together, families)),
             round_seconds=round_seconds,
             entities=entities,
         )
 
-    def alone(self, key: tuple[str, int]) -> list[Option]:
-        """The options of a family's members that are to run alone, and keep this count (0: any)."""
-        return [dataclasses.replace(option, families=(_alone(*key),)) for option in self._of(key)]
-
-    def _of(self, key: tuple[str, int]) -> list[Option]:
-        family, count = key
-        if not count:
-            return self._alone.get(family, [])
+    def _of(self, key: FamilyKey) -> list[Option]:
+        """The options of one task that it may have."""
+        if not (key.threads or key.alone):
+            return self._alone.get(key.family, [])
         if key not in self._kept:
-            named = (_name(family, count),)
-            found = [o for o in self._alone.get(family, ()) if _threads(o) == count]
-            self._kept[key] = [dataclasses.replace(option, families=named) for option in found]
+            found = [o for o in self._alone.get(key.family, ()) if key.threads in (0, _threads(o))]
+            self._kept[key] = [dataclasses.replace(option, families=(str(key),)) for option in found]
         return self._kept[key]
 
 
-def _gangs(options: Iterable[Option], families: Iterable[tuple[str, int]]) -> Iterator[Option]:
-    """Each gang for every way in which its families are split by the counts that their tasks keep."""
-    kept: dict[str, list[int]] = {}
-    for family, count in families:
-        kept.setdefault(family, []).append(count)
+def _family(key: FamilyKey, members: Iterable[Member]) -> Family:
+    return Family(name=str(key), members=tuple(members), key=key if key.threads or key.alone else None)
+
+
+def _gangs(options: Iterable[Option], families: Iterable[FamilyKey]) -> Iterator[Option]:
+    """Each gang for every way in which its families are split by the threads that their tasks keep; not with tasks that
+    are to run alone."""
+    able: dict[str, list[FamilyKey]] = {}
+    for key in families:
+        if not key.alone:
+            able.setdefault(key.family, []).append(key)
     for option in options:
-        if not all(family in kept for family in option.families):
+        if not all(family in able for family in option.families):
             continue
-        able = [[n for n in kept.get(family, ()) if n in (0, _threads(option))] for family in option.families]
-        for counts in itertools.product(*able):
-            if not any(counts):
+        fitting = [[key for key in able[name] if key.threads in (0, _threads(option))] for name in option.families]
+        for keys in itertools.product(*fitting):
+            if not any(key.threads for key in keys):
                 yield option  # the very same, which rounds can tell at a glance
                 continue
-            names = tuple(_name(family, count) for family, count in zip(option.families, counts, strict=True))
-            yield dataclasses.replace(option, families=names)
+            yield dataclasses.replace(option, families=tuple(map(str, keys)))
 
 
 def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[str, str]:
@@ -146,7 +143,7 @@ def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[str
     able = {family for option in problem.options for family in option.families}
     limits = f"; the workload allows only techniques {','.join(techniques)} (--techniques, techniques=)"
     return {
-        member.task: _reason(family.name, problem.rejections) + (limits if techniques else "")
+        member.task: _reason(family.measured_as, problem.rejections) + (limits if techniques else "")
         for family in problem.families
         if family.name not in able
         for member in family.members
@@ -167,14 +164,6 @@ def _threads(option: Option) -> int:
     return spec_of(option.technique).threads(option.count)
 
 
-def _name(family: str, count: int) -> str:
-    return f"{family}@{count}" if count else family
-
-
-def _alone(family: str, count: int) -> str:
-    return f"{_name(family, count)}@alone"
-
-
 def _reason(family: str, rejections: Iterable[Rejection]) -> str:
-    reasons = [rejection.reason for rejection in rejections if family.partition("@")[0] in rejection.families]
+    reasons = [rejection.reason for rejection in rejections if family in rejection.families]
     return "no option fits it: " + ("; ".join(reasons) if reasons else "none was measured")

@@ -1,1 +1,1 @@
-"""Schedules: which task runs by which option on which devices from when, with a proven bound of the objective."""
+"""Schedules: which option each task runs with, on which devices, and when. `plan` is the entry."""

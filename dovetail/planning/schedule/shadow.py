@@ -3,7 +3,7 @@
 import dataclasses
 
 from dovetail.planning.problem import Problem
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.vocabulary import Cluster, Device, Plan
 from dovetail.vocabulary.units import show_seconds
 

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 
 from dovetail.planning.problem import Problem
-from dovetail.planning.schedule.bound import lower_bound
-from dovetail.planning.schedule.effort import plan_at_once
+from dovetail.planning.schedule.bounds import lower_bound
+from dovetail.planning.schedule.plan import plan_list
 from dovetail.planning.techniques import Trial, spec_of
 from dovetail.vocabulary import Option
 
@@ -69,7 +69,7 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
 
 
 def _makespan_seconds(problem: Problem) -> float:
-    schedule = plan_at_once(problem).schedule
+    schedule = plan_list(problem).schedule
     assert schedule is not None
     return schedule.makespan_seconds
 

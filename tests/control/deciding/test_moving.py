@@ -60,7 +60,7 @@ def run(*, slow_seconds: float, build_seconds: float = 1.0, steps: tuple[int, in
             World(fingerprint=lambda task: Fingerprint(family="f"), profile=profile),
             kind_of=lambda device: cluster.device(device).kind,
         ),
-        planner=PLANNERS["at once"],
+        planner=PLANNERS["list"],
     )
     controller.reconcile()
     controller.measure()
@@ -122,7 +122,7 @@ def test_what_waits_is_counted():
         Family(name="big", members=(Member(task="b", steps=100),)),
     )
     problem = Problem(cluster=cluster, families=families, options=options, running=(runs,))
-    move = best_move(problem, planner=PLANNERS["joint"])
+    move = best_move(problem, planner=PLANNERS["search"])
     assert move is not None
     assert (move.before_seconds, move.after_seconds) == (200.0, 124.0)
 
@@ -166,7 +166,7 @@ def test_a_gang_moves_as_one_and_nobody_of_it_is_placed_before_all_are_back():
             ),
             kind_of=lambda device: "fast",
         ),
-        planner=PLANNERS["at once"],
+        planner=PLANNERS["list"],
     )
     controller.reconcile()
     controller.measure()
@@ -202,7 +202,7 @@ def test_who_compares_bits_gets_no_technique_that_rounds(exact):
             kind_of=lambda device: "fast",
         ),
         settings=Settings(exact=exact),
-        planner=PLANNERS["at once"],
+        planner=PLANNERS["list"],
     )
     controller.reconcile()
     controller.measure()
@@ -250,9 +250,7 @@ def test_whatever_moves_everything_ends_and_no_law_is_broken(seed):
         kind_of=lambda device: cluster.device(device).kind,
     )
     with Store(None, write=True) as store:
-        controller = Controller(
-            workload(*tasks), cluster=cluster, store=store, engine=engine, planner=PLANNERS["at once"]
-        )
+        controller = Controller(workload(*tasks), cluster=cluster, store=store, engine=engine, planner=PLANNERS["list"])
         controller.reconcile()
         controller.measure()
         controller.run()
@@ -270,8 +268,8 @@ def test_what_is_slower_than_was_measured_is_no_reason_to_begin_it_anew() -> Non
     )
     family = Family(name="f", members=(Member(task="a", steps=100),))
     problem = Problem(cluster=cluster, families=(family,), options=(one, two), running=(runs,))
-    assert best_move(problem, planner=PLANNERS["at once"]) is None
+    assert best_move(problem, planner=PLANNERS["list"]) is None
     fast = Option(families=("f",), technique="replicate", kind="slow", count=2, step_seconds=(0.5,))
-    move = best_move(dataclasses.replace(problem, options=(one, fast)), planner=PLANNERS["at once"])
+    move = best_move(dataclasses.replace(problem, options=(one, fast)), planner=PLANNERS["list"])
     assert move is not None
     assert 150.0 < move.after_seconds < 160.0

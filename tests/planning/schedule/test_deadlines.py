@@ -1,4 +1,4 @@
-"""Deadlines of tasks are kept by the joint planner, whatever the objective, or refused where no schedule keeps them."""
+"""Deadlines of tasks are kept by the planner, whatever the objective, or refused where no schedule keeps them."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import Problem, check
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.vocabulary import Cluster, Family, Member, NoFeasiblePlan, Option, Plan
 
 from ..brute_force import shortest_makespan

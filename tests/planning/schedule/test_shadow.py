@@ -3,7 +3,7 @@
 import dataclasses
 
 from dovetail.planning import Problem
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.planning.schedule.shadow import one_more
 from dovetail.vocabulary import Cluster, Device, Kind, Node
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import Problem, Trial, worthwhile
-from dovetail.planning.schedule.effort import plan_at_once
+from dovetail.planning.schedule.plan import plan_list
 from dovetail.planning.schedule.worth import TRIAL_SECONDS, WORKER_SECONDS
 from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
 
@@ -39,11 +39,11 @@ def test_many_equal_tasks_are_not() -> None:
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
 def test_what_is_not_worth_a_trial_could_not_have_helped_much(steps: list[int]) -> None:
     found = problem(*steps)
-    made = plan_at_once(found).schedule
+    made = plan_list(found).schedule
     assert made is not None
     if not asked(found):
         perfect = dataclasses.replace(ONE, count=2, step_seconds=(0.5,), cores=2)
-        best = plan_at_once(problem(*steps, options=(ONE, perfect))).schedule
+        best = plan_list(problem(*steps, options=(ONE, perfect))).schedule
         assert best is not None
         gain_seconds = made.makespan_seconds - best.makespan_seconds
         assert gain_seconds <= max(0.05 * made.makespan_seconds, TRIAL_SECONDS + WORKER_SECONDS) + 1e-9

@@ -125,7 +125,7 @@ def test_six_tasks_of_a_family_are_one_gang_where_fused_steps_grow_slowly() -> N
     offered, _ = derive_options([ALONE, GANG], CLUSTER, members={"f": 6})
     members = tuple(Member(task=name, steps=1000) for name in "abcdef")
     problem = Problem(cluster=CLUSTER, families=(Family(name="f", members=members),), options=offered)
-    for planner in ("joint", "at once"):
+    for planner in ("search", "list"):
         made = PLANNERS[planner](problem).schedule
         assert made is not None
         assert [len(placement.tasks) for placement in made.placements] == [6]

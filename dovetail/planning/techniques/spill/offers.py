@@ -149,8 +149,15 @@ def accelerators(profiles: Sequence[Profile], cluster: Cluster) -> Iterator[tupl
 
 
 def budgets_of(kind: Kind) -> tuple[int, ...]:
-    """The parts of a device's memory within which spilling is offered, the largest first."""
-    return tuple(int(kind.memory_bytes * share) for share in _BUDGETS)
+    """The parts of a device's memory within which spilling is offered, the largest first. Where a user has limited it,
+    what a context and the allocator take comes out of the rest of the device.
+
+    >>> kind = Kind(name="h200-24GiB", processor="cuda", memory_bytes=24 << 30, limited=True)
+    >>> [each >> 30 for each in budgets_of(kind)]
+    [24, 12, 6]
+    """
+    shares = (1.0, *_BUDGETS[1:]) if kind.limited else _BUDGETS
+    return tuple(int(kind.memory_bytes * share) for share in shares)
 
 
 def is_resident(profile: Profile, device_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""A problem in the numbers of joint planning: groups of equal tasks, and the modes that cover them.
+"""A problem in the numbers of scheduling: groups of equal tasks, the modes that cover them, and starts of modes.
 
 A *group* holds the tasks of one family with equal steps left and one deadline: they are interchangeable, so planners
 count them. A *mode* is an option for tasks of certain groups, one for each family of the option, with its seconds.
@@ -9,9 +9,10 @@ import dataclasses
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.problem import Problem
+from dovetail.planning.room import shared_needs, shared_sizes
 from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement
 from dovetail.vocabulary.units import show_bytes
 
@@ -69,7 +70,8 @@ class Mode:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The problem in numbers. `is_complete` says that every choice of members of every gang is among the modes, so
-    that what cannot be done with them cannot be done.
+    that what cannot be done with them cannot be done; `only_devices_bind`, that no node's memory, disk or cores can run
+    short before its devices do, so that planners need not count them.
 
     >>> Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=()).is_complete
     True
@@ -81,6 +83,7 @@ class Table:
     modes: tuple[Mode, ...]
     shapes: tuple[Option, ...]
     is_complete: bool = True
+    only_devices_bind: bool = True
 
     @property
     def tasks(self) -> int:
@@ -91,6 +94,47 @@ class Table:
     def needs(self) -> list[int]:
         """How many tasks each group has."""
         return [len(group.tasks) for group in self.groups]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A mode that starts on devices: what becomes a placement if its schedule is the best.
+
+    >>> Start(mode=0, start_seconds=1.0, devices=(3,)).devices
+    (3,)
+    """
+
+    mode: int
+    start_seconds: float
+    devices: tuple[int, ...]
+
+
+def makespan(table: Table, starts: Iterable[Start]) -> float:
+    """When the last of them ends.
+
+    >>> makespan(Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=()), [])
+    0.0
+    """
+    return max((each.start_seconds + table.modes[each.mode].seconds for each in starts), default=0.0)
+
+
+def task_names(table: Table, starts: Iterable[Start]) -> list[tuple[str, ...]]:
+    """The tasks of each start, in the order given: which of equal ones goes where makes no difference."""
+    used: Counter[int] = Counter()
+    named = []
+    for each in starts:
+        tasks = []
+        for group in table.modes[each.mode].groups:
+            tasks.append(table.groups[group].tasks[used[group]])
+            used[group] += 1
+        named.append(tuple(tasks))
+    return named
+
+
+def without_deadlines(table: Table) -> Table:
+    """The table as it would be if no task had a deadline: the same groups and modes under the same numbers."""
+    groups = tuple(dataclasses.replace(group, due_seconds=math.inf) for group in table.groups)
+    return dataclasses.replace(table, groups=groups)
 
 
 def tabulate(problem: Problem) -> Table:
@@ -122,6 +166,7 @@ def tabulate(problem: Problem) -> Table:
         modes += [_mode(option, choice, groups, shape) for choice in choices]
     _refuse_uncovered(groups, modes, problem)
     first = {mode.shape: mode.option for mode in reversed(modes)}
+    drawing = [*first.values(), *(placement.option for placement in problem.running)]
     return Table(
         cluster=problem.cluster,
         running=problem.running,
@@ -129,6 +174,24 @@ def tabulate(problem: Problem) -> Table:
         modes=_undominated(modes),
         shapes=tuple(first.get(number, wanted[0]) for number in range(len(shapes))),
         is_complete=is_complete,
+        only_devices_bind=_only_devices_bind(problem.cluster, drawing),
+    )
+
+
+def _only_devices_bind(cluster: Cluster, options: Iterable[Option]) -> bool:
+    """Whether all devices of every node, each used by whatever draws most for a device, leave enough of the rest."""
+    most: dict[str, list[float]] = {kind.name: [0.0, 0.0, 0.0] for kind in cluster.kinds}
+    for option in options:
+        pairs = zip(most[option.kind], shared_needs(option), strict=True)
+        most[option.kind] = [max(high, needed / option.count) for high, needed in pairs]
+    drawn: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for device in cluster.devices:
+        drawn[device.node] = [total + each for total, each in zip(drawn[device.node], most[device.kind], strict=True)]
+    # The share is for the rounding of quotients.
+    return all(
+        total <= size * (1 + 1e-12)
+        for node in cluster.nodes
+        for total, size in zip(drawn[node.name], shared_sizes(node), strict=True)
     )
 
 
@@ -255,7 +318,8 @@ def _refusal(group: Group, problem: Problem) -> str:
         for each in problem.rejections
         if group.family in each.families
     ]
-    reasons = reasons or [f"nothing was measured of family {group.family!r} on the kinds of this cluster."]
+    unknown = f"nothing was measured of family {group.family!r} on the kinds of this cluster. Measure it first."
+    reasons = reasons or [unknown]
     return f"- {', '.join(map(repr, group.tasks))}: {' '.join(reasons)}{_smallest_change(group, problem)}"
 
 

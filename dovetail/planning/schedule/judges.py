@@ -1,13 +1,33 @@
 """What a schedule comes to under an objective. Less is better, and no task that ends sooner ever makes it worse."""
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
-from dovetail.planning.schedule.joint.modes import Table
-from dovetail.planning.schedule.joint.packing import Begun
+from dovetail.planning.schedule.table import Start, Table, makespan
 from dovetail.vocabulary import InvalidRecord, InvalidWorkload, Objective
 
 _ROUNDING = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Incumbent:
+    """The best schedule known, what it comes to by the judge, and what is proven that no schedule is below; a `bound`
+    of zero proves nothing.
+
+    >>> Incumbent(starts=(), value=1.0, bound=0.5).gap
+    1.0
+    """
+
+    starts: tuple[Start, ...]
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """By which share of the bound the value is above it."""
+        return self.value / self.bound - 1 if self.bound > 0 else math.inf if self.value > 0 else 0.0
 
 
 class Judge:
@@ -29,41 +49,64 @@ class Judge:
         )
         self.weight = sum(group.weight * len(group.tasks) for group in table.groups)
         self._refuse()
-        #: For each mode the sum of its tasks' weights, and of weight × seconds from its start to each task's end.
-        self.weights = [sum(table.groups[group].weight for group in mode.groups) for mode in table.modes]
-        self.ends = [mode.ends(table.groups) for mode in table.modes]
-        self.spends = [self._spend(number) for number in range(len(table.modes))]
         self.is_due = any(group.due_seconds < math.inf for group in table.groups)
 
-    def value(self, begun: Sequence[Begun]) -> float:
+    # Of each mode, and only where they are asked for: large tables have tens of thousands.
+    @cached_property
+    def weights(self) -> list[float]:
+        """The sum of the weights of each mode's tasks."""
+        return [sum(self.table.groups[group].weight for group in mode.groups) for mode in self.table.modes]
+
+    @cached_property
+    def ends(self) -> list[tuple[float, ...]]:
+        """How long after each mode's start each of its tasks ends."""
+        return [mode.ends(self.table.groups) for mode in self.table.modes]
+
+    @cached_property
+    def spends(self) -> list[float]:
+        """What each mode costs."""
+        return [self._spend(number) for number in range(len(self.table.modes))]
+
+    def best(self, candidates: Iterable[Sequence[Start]]) -> Sequence[Start]:
+        """The one that comes to least, the first of equals."""
+        return min(candidates, key=self.value)
+
+    def incumbent(self, starts: Sequence[Start], *, bound: float) -> Incumbent:
+        """A schedule with its value; no bound is above what was done."""
+        value = self.value(starts)
+        return Incumbent(starts=tuple(starts), value=value, bound=min(bound, value))
+
+    def value(self, starts: Sequence[Start]) -> float:
         """What it comes to: seconds, or money; infinite where a deadline is missed."""
-        if not begun:
+        if not starts:
             return 0.0
         name = self.objective.name
-        if self.is_due and self.late_seconds(begun) > 0:
+        if self.is_due and self.late_seconds(starts) > 0:
             return math.inf
+        if name == "makespan":
+            return makespan(self.table, starts)
         if name == "spend":
-            last = max(each.start_seconds + self.table.modes[each.mode].seconds for each in begun)
+            last = makespan(self.table, starts)
             late = last > self.objective.deadline_seconds * (1 + 1e-9)
-            return math.inf if late else sum(self.spends[each.mode] for each in begun)
+            return math.inf if late else sum(self.spends[each.mode] for each in starts)
         if name in ("mean", "weighted"):
-            return sum(self._weighted_ends(each) for each in begun) / self.weight
+            return sum(self._weighted_ends(each) for each in starts) / self.weight
         ends = sorted(
-            [*self.running_ends, *(each.start_seconds + end for each in begun for end in self.ends[each.mode])]
+            [*self.running_ends, *(each.start_seconds + end for each in starts for end in self.ends[each.mode])]
         )
         return sum(share * ends[rank - 1] for rank, share in self.ranks(len(ends)))
 
-    def late_seconds(self, begun: Sequence[Begun]) -> float:
+    def late_seconds(self, starts: Sequence[Start]) -> float:
         """By how much tasks end after their own deadlines and placements after the objective's, in sum."""
         late = [
             each.start_seconds + end - self.table.groups[group].due_seconds
-            for each in begun
+            for each in starts
             for group, end in zip(self.table.modes[each.mode].groups, self.ends[each.mode], strict=True)
         ]
         if self.objective.name == "spend":
             late += [
                 each.start_seconds + self.table.modes[each.mode].seconds - self.objective.deadline_seconds
-                for each in begun
+                for each in starts
             ]
         # Sums of seconds are off in their last digits.
         return sum(seconds for seconds in late if seconds > _ROUNDING)
@@ -79,10 +122,10 @@ class Judge:
             ]
         return [(tasks, 1.0)]
 
-    def _weighted_ends(self, begun: Begun) -> float:
-        mode = self.table.modes[begun.mode]
-        pairs = zip(mode.groups, self.ends[begun.mode], strict=True)
-        return sum(self.table.groups[group].weight * (begun.start_seconds + end) for group, end in pairs)
+    def _weighted_ends(self, start: Start) -> float:
+        mode = self.table.modes[start.mode]
+        pairs = zip(mode.groups, self.ends[start.mode], strict=True)
+        return sum(self.table.groups[group].weight * (start.start_seconds + end) for group, end in pairs)
 
     def _spend(self, number: int) -> float:
         mode = self.table.modes[number]

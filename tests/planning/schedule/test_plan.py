@@ -1,4 +1,4 @@
-"""The laws of the joint planner, on every small problem and on hand-written ones, and its words where there is none."""
+"""The laws of the planner, on every small problem and on hand-written ones, and its words where there is none."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, check
-from dovetail.planning.schedule.joint import plan
+from dovetail.planning.schedule.plan import plan
 from dovetail.planning.schedule.shadow import with_one_more
 from dovetail.vocabulary import (
     Cluster,

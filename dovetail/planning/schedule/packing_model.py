@@ -1,7 +1,6 @@
-"""Shorter schedules and proofs that there are none, by packing at a target horizon.
+"""A table as a packing in time, in the solver's words, and packings as schedules.
 
-Asked to minimise, CP-SAT stalls from a hundred tasks on; asked whether everything can end by a target between what is
-proven and what is known to be possible, it answers. Resources are the devices of a kind on a node, because a
+Resources are the devices of a kind on a node, because a
 gang may not span nodes, with the node's memory, disk and cores where they can run short; which devices is decided
 afterwards, and always possible: the devices of a node are alike.
 
@@ -15,84 +14,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.schedule.joint.modes import Table
-from dovetail.planning.schedule.joint.packing import Begun, InTurn
-from dovetail.planning.schedule.joint.search import copies, makespan
+from dovetail.planning.schedule.rounding import copies
+from dovetail.planning.schedule.table import Start, Table
 from dovetail.planning.solver import Activity, Goal, Packed, pack
 from dovetail.vocabulary import Option
 
-# Ticks in a schedule. Propagation moves bounds by ticks, so a finer clock makes proofs longer (2^18: six tasks took
-# minutes); a coarse one rounds more away. The first settles most of it, the others what it rounded away.
-_CLOCKS = (1 << 9, 1 << 11, 1 << 13)
-# What reading one optional interval takes: about a fifth of a millisecond.
-READING_WORK = 2e-4
-# Closer than this to the bound nothing is worth looking for; a prediction is off by more.
-PRECISION = 5e-4
-# Above this many optional intervals a minute of searching found nothing that fitting had not (100 tasks on 8 nodes).
-ACTIVITIES = 1_000
-_FIRST_SLICE = 1 / 16
 # Amounts of memory are counted in at most so many parts of the largest node's.
 _PARTS = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """The best schedule known and the bound proven by then.
-
-    >>> Searched(begun=(), bound_seconds=1.0).bound_seconds
-    1.0
-    """
-
-    begun: tuple[Begun, ...]
-    bound_seconds: float
-
-
-def narrow(table: Table, begun: Sequence[Begun], *, bound_seconds: float, work: float) -> Searched:
-    """Close the gap between a schedule and its bound from both sides, until it is small or the work is used up.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> narrow(nothing, (), bound_seconds=0.0, work=1.0).begun
-    ()
-    """
-    if not table.groups or work <= 0 or bound_seconds <= 0:
-        return Searched(begun=tuple(begun), bound_seconds=bound_seconds)
-    found = Searched(begun=tuple(begun), bound_seconds=bound_seconds)
-    for ticks in _CLOCKS:
-        question = Question(table, makespan(table, found.begun) / ticks)
-        if question.size > ACTIVITIES:
-            break
-        found, work = _bisect(question, found, work, precision=max(PRECISION, 1 / ticks))
-        if work <= 0:
-            break
-    return found
-
-
-def _bisect(question: "Question", known: Searched, work: float, *, precision: float) -> tuple[Searched, float]:
-    """Halve what is between; a target that stays open is passed over, and comes back with more work."""
-    begun, proven, share = known.begun, known.bound_seconds, work * _FIRST_SLICE
-    best = makespan(question.table, begun)
-    low = settled = proven
-    while work > 0 and best - settled > precision * settled:
-        if best - low <= precision * settled:
-            low, share = settled, 4 * share
-        target = (low + best) / 2
-        found = question.ask(target, begun, min(share, work))
-        # A question costs something to read, however soon it is answered.
-        work -= found.work + READING_WORK * (question.size + 25)
-        decoded = begun if found.starts is None else question.decode(found.starts)
-        if makespan(question.table, decoded) < best:
-            begun, best = decoded, makespan(question.table, decoded)
-            continue
-        low = target
-        # Settled for this clock: there is none, or only one that rounding makes too long. Proven only where there
-        # is none and the question leaves nothing out.
-        settled = settled if found.starts is None and not found.is_none else max(settled, target)
-        proven = max(proven, question.refuted(target)) if found.is_none else proven
-    return Searched(begun=begun, bound_seconds=min(proven, best)), work
-
-
-class Question:
+class PackingModel:
     """Whether everything can end by a target, or how to make a goal small, in the solver's words.
 
     `round_up` gives packings whose ticks are seconds enough, and proves nothing.
@@ -146,7 +77,7 @@ class Question:
         """By how much rounding may have made an end later."""
         return self._raised * self._tick
 
-    def ask(self, target: float, begun: Sequence[Begun], work: float, goal: Goal | None = None) -> Packed:
+    def ask(self, target: float, starts: Sequence[Start], work: float, goal: Goal | None = None) -> Packed:
         """Look for a packing that ends by the target, near a schedule known already; with a goal, for the best."""
         busy = [
             (
@@ -156,7 +87,7 @@ class Question:
             for placement in self.table.running
         ]
         return pack(
-            self._hinted(begun),
+            self._hinted(starts),
             needs=self.table.needs,
             capacities=self._pools.capacities,
             busy=busy,
@@ -171,42 +102,42 @@ class Question:
             return 0.0
         return (math.floor(target / self._tick) + 1 - self._raised) * self._tick * (1 - 1e-9)
 
-    def decode(self, starts: Mapping[int, int]) -> tuple[Begun, ...]:
+    def decode(self, ticks: Mapping[int, int]) -> tuple[Start, ...]:
         """Devices and true seconds for a packing, each activity as early as those that end before it allow."""
-        ordered = sorted(starts, key=lambda number: (starts[number], number))
-        devices = self._devices(ordered, starts)
+        ordered = sorted(ticks, key=lambda number: (ticks[number], number))
+        devices = self._devices(ordered, ticks)
         ends: dict[int, float] = {}
-        begun = []
+        starts = []
         for number in ordered:
-            before = [ends[other] for other in ends if starts[other] + self._activities[other].ticks <= starts[number]]
+            before = [ends[other] for other in ends if ticks[other] + self._activities[other].ticks <= ticks[number]]
             held = (
                 placement.end_seconds
                 for placement in self.table.running
-                if math.floor(placement.end_seconds / self._tick) <= starts[number]
+                if math.floor(placement.end_seconds / self._tick) <= ticks[number]
             )
             start = max([0.0, *before, *held])
             mode = self._owners[number][0]
             ends[number] = start + self.table.modes[mode].seconds
-            begun.append(Begun(mode=mode, start_seconds=start, devices=devices[number]))
-        return tuple(begun)
+            starts.append(Start(mode=mode, start_seconds=start, devices=devices[number]))
+        return tuple(starts)
 
-    def _devices(self, ordered: Sequence[int], starts: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """Devices in the order of starts: at each there are enough free ones, because the packing counted them."""
+    def _devices(self, ordered: Sequence[int], ticks: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """Devices in the order of ticks: at each there are enough free ones, because the packing counted them."""
         until = self._pools.busy_until(self._tick)
         given = {}
         for number in ordered:
             mode, node = self._owners[number]
             option = self.table.modes[mode].option
-            free = [each for each in self._pools.devices[option.kind, node] if until[each] <= starts[number]]
+            free = [each for each in self._pools.devices[option.kind, node] if until[each] <= ticks[number]]
             given[number] = tuple(free[: option.count])
             for device in given[number]:
-                until[device] = starts[number] + self._activities[number].ticks
+                until[device] = ticks[number] + self._activities[number].ticks
         return given
 
-    def _hinted(self, begun: Sequence[Begun]) -> list[Activity]:
+    def _hinted(self, starts: Sequence[Start]) -> list[Activity]:
         """The activities, those of the known schedule with their starts."""
         waiting: dict[tuple[int, int], list[int]] = {}
-        for each in sorted(begun, key=lambda each: -each.start_seconds):
+        for each in sorted(starts, key=lambda each: -each.start_seconds):
             node = self._pools.node_of(self.table.cluster.devices[each.devices[0]].name)
             waiting.setdefault((each.mode, node), []).append(round(each.start_seconds / self._tick))
         return [
@@ -235,8 +166,8 @@ class _Pools:
         self._memory_part, self._disk_part = _part(memory), _part(disk)
         # Where amounts had to be rounded, no packing of theirs does not mean that there is none.
         rounded = any(size % self._memory_part for size in memory) or any(size % self._disk_part for size in disk)
-        self.is_exact = not rounded or InTurn.applies(table)
-        for number, host in enumerate(cluster.nodes if not InTurn.applies(table) else ()):
+        self.is_exact = not rounded or table.only_devices_bind
+        for number, host in enumerate(cluster.nodes if not table.only_devices_bind else ()):
             self._add("host", number, host.memory_bytes // self._memory_part)
             if host.disk_bytes:
                 self._add("disk", number, host.disk_bytes // self._disk_part)

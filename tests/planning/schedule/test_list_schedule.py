@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, check
-from dovetail.planning.schedule.listing import plan
-from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, NoFeasiblePlan, Option, Plan, Schedule
+from dovetail.planning import plan_list as plan
+from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, NoFeasiblePlan, Plan, Schedule
 from dovetail.vocabulary.decisions import Rejection
 
 from ..brute_force import shortest_makespan
@@ -121,15 +121,6 @@ def test_members_without_steps_left_are_not_placed() -> None:
     assert [each.tasks for each in schedule_of(made).placements] == [("a",)]
 
 
-def test_options_of_several_families_are_left_to_others() -> None:
-    gang = Option(families=("f", "g"), technique="fuse", kind="cpu", count=1, step_seconds=(0.1, 0.1))
-    tasks = (family("f", a=10), family("g", b=10))
-    offered = (gang, option(family="f"), option(family="g"))
-    made = plan(Problem(cluster=Cluster.uniform(CPU), families=tasks, options=offered))
-    assert {each.option.technique for each in schedule_of(made).placements} == {"resident"}
-    assert made.bound_seconds == pytest.approx(1.0), "the bound must hold for planners that do use the gang"
-
-
 def test_tasks_that_nothing_fits_are_named_with_their_reasons_and_what_to_do() -> None:
     rejected = Rejection(
         families=("large",), technique="resident", kind="cpu", count=1, reason="needs 9 GiB; there are 8 GiB."
@@ -143,18 +134,13 @@ def test_tasks_that_nothing_fits_are_named_with_their_reasons_and_what_to_do() -
     with pytest.raises(NoFeasiblePlan) as caught:
         plan(problem)
     assert str(caught.value) == (
-        "every task must have an option that fits the cluster; 4 have none:\n"
+        "every task must have an option that fits the cluster, alone or in a gang whose other families have tasks; "
+        "these have none:\n"
         "- 'a', 'b': resident on 1 × cpu needs 9 GiB; there are 8 GiB.\n"
         "- 'c': nothing was measured of family 'new' on the kinds of this cluster. Measure it first.\n"
         "- 'e': resident on 2 × cpu needs 2 × cpu on one node; the most is 1.\n"
         "Leave them out, allow other techniques (--techniques, techniques=), or add nodes that are large enough."
     )
-
-
-def test_a_task_that_only_a_gang_fits_says_so() -> None:
-    gang = Option(families=("f", "g"), technique="fuse", kind="cpu", count=1, step_seconds=(0.1, 0.1))
-    with pytest.raises(NoFeasiblePlan, match="in a gang with other families, which planner 'list' does not place"):
-        plan(Problem(cluster=Cluster.uniform(CPU), families=(family(a=1),), options=(gang,)))
 
 
 def test_an_option_that_no_node_holds_is_not_used_and_is_reported() -> None:

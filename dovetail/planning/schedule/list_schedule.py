@@ -1,42 +1,27 @@
-"""List schedules of chosen modes: each activity in its turn at the earliest time that is left for it.
+"""List schedules of chosen modes, by the two schedule generation schemes of the field, as neither is always better.
 
-Two rules, because neither is always better. *In turn*: an activity takes the devices that are free first, and what
-comes later in the list never starts in a hole before it; fast, and good to wide activities. *As room is*: whenever
-something ends, the first in the list that fits starts; it counts memory, disk and cores, and leaves no device
-idle that something could use. Knows devices by number; does not know why modes were chosen.
+*Serial*: each activity in its turn takes the devices that are free first, and what comes later in the list never starts
+in a hole before it; fast, and good to wide activities. *Greedy* (the parallel scheme): whenever something ends, the
+first in the list that fits starts; it counts memory, disk and cores, and leaves no device idle that something could
+use. Knows devices by number; does not know why modes were chosen.
 """
 
 import bisect
-import dataclasses
 import heapq
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
-from dovetail.planning.room import RoomForOptions, shared_needs, shared_sizes
-from dovetail.planning.schedule.joint.modes import Table
-from dovetail.vocabulary import Node, Option
+from dovetail.planning.room import RoomForOptions
+from dovetail.planning.schedule.table import Start, Table, makespan
+from dovetail.vocabulary import Option
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A mode that starts on devices.
-
-    >>> Begun(mode=0, start_seconds=1.0, devices=(3,)).devices
-    (3,)
-    """
-
-    mode: int
-    start_seconds: float
-    devices: tuple[int, ...]
-
-
-def free_devices(table: Table) -> dict[str, list[list[tuple[float, int]]]]:
+def device_ends(table: Table) -> dict[str, list[list[tuple[float, int]]]]:
     """For each kind and each node that has some, when each device is free of what runs now, soonest first.
 
     >>> from dovetail.vocabulary import Cluster, Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
-    >>> free_devices(Table(cluster=cluster, running=(), groups=(), modes=(), shapes=()))
+    >>> device_ends(Table(cluster=cluster, running=(), groups=(), modes=(), shapes=()))
     {'cpu': [[(0.0, 0), (0.0, 1)]]}
     """
     ends: dict[str, float] = {}
@@ -50,37 +35,24 @@ def free_devices(table: Table) -> dict[str, list[list[tuple[float, int]]]]:
     return {kind: [sorted(devices) for devices in nodes.values()] for kind, nodes in free.items()}
 
 
-class InTurn:
-    """Schedules by the first rule, for tables in which memory, disk and cores never run short.
+class SerialList:
+    """Schedules by the serial scheme, for tables in which only devices bind.
 
     >>> from dovetail.vocabulary import Cluster
     >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> InTurn.applies(nothing), InTurn(nothing).makespan([])
-    (True, 0.0)
+    >>> SerialList(nothing).makespan([])
+    0.0
     """
 
-    def __init__(self, table: Table, *, after: Sequence[Begun] = ()) -> None:
+    def __init__(self, table: Table, *, after: Sequence[Start] = ()) -> None:
         """With `after`, nothing takes a device before these have let it go."""
-        self._free = free_devices(table)
+        self._free = device_ends(table)
         ends: dict[int, float] = {}
         for each in sorted(after, key=lambda each: each.start_seconds):
             ends |= dict.fromkeys(each.devices, each.start_seconds + table.modes[each.mode].seconds)
         for node in (node for nodes in self._free.values() if ends for node in nodes):
             node[:] = sorted((max(until, ends.get(device, 0.0)), device) for until, device in node)
         self._modes = [(mode.option.kind, mode.option.count, mode.seconds) for mode in table.modes]
-
-    @staticmethod
-    def applies(table: Table) -> bool:
-        """Whether no node's memory, disk or cores can run short before its devices do."""
-        options = [*table.shapes, *(placement.option for placement in table.running)]
-        most: dict[str, tuple[float, float, float]] = {kind.name: (0.0, 0.0, 0.0) for kind in table.cluster.kinds}
-        for option in options:
-            pairs = zip(most[option.kind], shared_needs(option), strict=True)
-            most[option.kind] = tuple(max(high, drawn / option.count) for high, drawn in pairs)  # type: ignore[assignment]
-        drawn: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-        for device in table.cluster.devices:
-            drawn[device.node].append(most[device.kind])
-        return all(_is_enough(node, drawn[node.name]) for node in table.cluster.nodes)
 
     def makespan(self, order: Sequence[int], *, stop_at: float = math.inf) -> float:
         """When the modes in this order end, or infinity once that is beyond `stop_at`."""
@@ -105,10 +77,10 @@ class InTurn:
                 insort(best, end)
         return last
 
-    def schedule(self, order: Sequence[int]) -> list[Begun]:
+    def schedule(self, order: Sequence[int]) -> list[Start]:
         """The same with devices."""
         free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
-        begun = []
+        starts = []
         for number in order:
             kind, count, seconds = self._modes[number]
             able = [node for node in free[kind] if len(node) >= count]
@@ -119,23 +91,16 @@ class InTurn:
             del best[until - count : until]
             for device in devices:
                 bisect.insort(best, (start + seconds, device))
-            begun.append(Begun(mode=number, start_seconds=start, devices=devices))
-        return begun
+            starts.append(Start(mode=number, start_seconds=start, devices=devices))
+        return starts
 
 
-def _is_enough(node: Node, drawn: Sequence[tuple[float, float, float]]) -> bool:
-    # The share is for the rounding of quotients.
-    columns = zip(*drawn, strict=True) if drawn else ()
-    pairs = zip(columns, shared_sizes(node), strict=bool(drawn))
-    return all(sum(column) <= size * (1 + 1e-12) for column, size in pairs)
-
-
-def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
-    """The schedule by the second rule.
+def greedy_list(table: Table, order: Sequence[int]) -> list[Start]:
+    """The schedule by the greedy scheme.
 
     >>> from dovetail.vocabulary import Cluster
     >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> as_room_is(nothing, [])
+    >>> greedy_list(nothing, [])
     []
     """
     room = RoomForOptions(table.cluster, options=table.shapes)
@@ -147,7 +112,7 @@ def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
     for turn in reversed(range(len(order))):
         queues[table.modes[order[turn]].shape].append(turn)
     awake = {shape for shape, queue in enumerate(queues) if queue}
-    begun: list[Begun] = []
+    starts: list[Start] = []
     now = 0.0
     while True:
         while ends and ends[0][0] <= now:
@@ -161,10 +126,23 @@ def as_room_is(table: Table, order: Sequence[int]) -> list[Begun]:
                 continue
             queues[shape].pop()
             devices = room.take(shape, node=node)
-            begun.append(Begun(mode=order[turn], start_seconds=now, devices=devices))
+            starts.append(Start(mode=order[turn], start_seconds=now, devices=devices))
             mode = table.modes[order[turn]]
-            heapq.heappush(ends, (now + mode.seconds, len(begun), mode.option, devices))
-        if len(begun) == len(order):
-            return begun
+            heapq.heappush(ends, (now + mode.seconds, len(starts), mode.option, devices))
+        if len(starts) == len(order):
+            return starts
         assert ends, "what fits an empty node must fit once everything has ended"
         now = max(now, ends[0][0])
+
+
+def list_schedules(table: Table, order: Sequence[int]) -> list[list[Start]]:
+    """The list by each scheme that applies."""
+    found = [greedy_list(table, order)]
+    if table.only_devices_bind:
+        found.append(SerialList(table).schedule(order))
+    return found
+
+
+def shortest_list(table: Table, order: Sequence[int]) -> list[Start]:
+    """The shorter of the schedules by both schemes."""
+    return min(list_schedules(table, order), key=lambda starts: makespan(table, starts))

@@ -1,4 +1,4 @@
-"""What no schedule can beat where the ends of all tasks count, by rents of devices over time; and modes with starts.
+"""A Lagrangian bound for objectives in which the ends of all tasks count, and the modes and starts that it suggests.
 
 Lagrangian relaxation of the time-indexed program (Dyer and Wolsey 1990): let each device of kind k cost a rent λ_k(t)
 at time t, and let every task choose for itself
@@ -17,8 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.planning.schedule.joint.judging import Judge
-from dovetail.planning.schedule.joint.packing import free_devices
+from dovetail.planning.schedule.judges import Judge
+from dovetail.planning.schedule.list_schedule import device_ends
+from dovetail.planning.schedule.relaxation import Relaxed
 
 _POINTS = 96
 # What one turn may evaluate: points × modes. Larger tables have a coarser grid.
@@ -29,36 +30,24 @@ _ROUNDING = 1e-9
 _Floats = npt.NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
-    """The proven bound of Σ weight × end over all tasks, and the mode and start that each group would choose.
-
-    >>> Rented(bound=1.0, choices=((0, 2.0),)).choices[0]
-    (0, 2.0)
-    """
-
-    bound: float
-    choices: tuple[tuple[int, float], ...]
-
-
-def rent(judge: Judge, *, horizon_seconds: float, known: float, turns: int) -> Rented:
+def relax_ends(judge: Judge, *, horizon_seconds: float, known: float, turns: int) -> Relaxed:
     """The best bound of so many turns; `known` is the Σ weight × end of a schedule, `horizon_seconds` its length.
 
-    >>> from dovetail.planning.schedule.joint.modes import tabulate
+    >>> from dovetail.planning.schedule.table import tabulate
     >>> from dovetail.planning.problem import Problem
     >>> from dovetail.vocabulary import Cluster, Family, Kind, Member, Objective, Option
     >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
     >>> tasks = Family(name="f", members=(Member(task="a", steps=10), Member(task="b", steps=20)))
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
     >>> table = tabulate(Problem(cluster=cluster, families=(tasks,), options=(one,)))
-    >>> found = rent(Judge(table, Objective(name="mean")), horizon_seconds=30.0, known=40.0, turns=50)
+    >>> found = relax_ends(Judge(table, Objective(name="mean")), horizon_seconds=30.0, known=40.0, turns=50)
     >>> 38 < found.bound <= 40
     True
     """
-    return _Market(judge, horizon_seconds).settle(known, turns)
+    return _Lagrangian(judge, horizon_seconds).settle(known, turns)
 
 
-class _Market:
+class _Lagrangian:
     def __init__(self, judge: Judge, horizon_seconds: float) -> None:
         table = judge.table
         self._needs = np.array(table.needs, float)
@@ -85,15 +74,15 @@ class _Market:
         self._grid = np.linspace(0.0, horizon_seconds, points + 1)
         self._room = _room(judge, kinds, self._grid)
 
-    def settle(self, known: float, turns: int) -> Rented:
+    def settle(self, known: float, turns: int) -> Relaxed:
         rents = self._first_rents()
-        best = Rented(bound=0.0, choices=())
+        best = Relaxed(bound=0.0, choices=())
         stretch, since = 1.0, 0
         for _ in range(turns):
             value, chosen, starts = self._answer(rents)
             if value > best.bound or not best.choices:
                 pairs = zip(self._modes[chosen].tolist(), starts.tolist(), strict=True)
-                best, since = Rented(bound=max(value, best.bound), choices=tuple(pairs)), 0
+                best, since = Relaxed(bound=max(value, best.bound), choices=tuple(pairs)), 0
             else:
                 since += 1
                 stretch, since = (stretch / 2, 0) if since >= 5 else (stretch, since)
@@ -159,7 +148,7 @@ class _Market:
 
 def _room(judge: Judge, kinds: Sequence[str], grid: _Floats) -> _Floats:
     """The device-seconds of each kind that are free of what runs now, between the points."""
-    free = free_devices(judge.table)
+    free = device_ends(judge.table)
     rows = []
     for kind in kinds:
         until = np.array([until for node in free[kind] for until, _ in node])
