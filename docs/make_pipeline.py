@@ -56,8 +56,7 @@ devices so that the slowest stage is as fast as can be. `graph` comes from a `Pr
   rest. Unlike kinds are tried in every order.
 - **Ties.** Fewer devices, then fewer stages, then the first in order: the same question has the same answer.
 
-`best_shape` chooses depth × width × microbatch × recomputation for models of equal blocks, as PipeDream-2BW's planner
-does, with uneven stages. `appraise` says what a division made by hand takes.
+`appraise` says what a division made by hand takes.
 
 ## Who computes what when
 
@@ -86,15 +85,16 @@ RUNNING = """
 ## Running one
 
 A program says what a step is: `accumulate` batches, its microbatches. Planners offer a pipeline over a node's devices
-where the profile says that it is clearly faster than what was measured, with `1f1b`, which changes no bit. An
+where the profile says that it is clearly faster than what was measured, in the quickest of the synchronous timetables,
+depths and widths, none of which changes a bit, and with activations computed again only where memory is short. An
 asynchronous mode is other mathematics, so the program asks for it by name:
 
 ```python
-dt.Training(..., accumulate=4)                      # may become a pipeline; 1f1b
+dt.Training(..., accumulate=4)                      # may become a pipeline
 dt.Training(..., accumulate=4, timetable="2bw")     # may become a pipeline without a flush
 ```
 
-An option's knobs say everything, for orders and tests that choose by hand (`PIPELINE.open(..., knobs=...)`):
+An option's knobs say everything, for tests that choose by hand (`PIPELINE.open(..., knobs=...)`):
 
 | knob | what it says |
 |---|---|
@@ -168,7 +168,7 @@ rank 1  ......F0----B0----F1-----B1---.F2----B2---..F3-----B3----F4---B4----.F5-
 
 - NCCL with several ranks is untried: one CUDA device is all there was. CPUs use gloo.
 - Batch statistics are those of microbatches, and a stage that keeps them has one replica.
-- A rank has one device; there is no tensor parallelism inside a stage. `interleaved` is not planned, only run.
+- A rank has one device; there is no tensor parallelism inside a stage.
 - Rank 0 holds the whole model while it evaluates, and while a model is cut every rank does.
 """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe.programs import load_file
+from dovetail.describe.programs import as_a_script, load_file
 from dovetail.vocabulary import DovetailError, InvalidWorkload, ProgramError, Workload
 
 
@@ -32,8 +32,9 @@ def load_workload(named: str) -> Workload:
 
 def _called(function: Callable[[], Any], place: str) -> Any:
     try:
-        return function()
+        with as_a_script(place):
+            return function()
     except DovetailError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(f"{place} must give a workload; it raised {type(error).__name__}: {error}.") from error

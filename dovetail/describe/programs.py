@@ -1,5 +1,6 @@
 """Programs: from what the user writes to a reference, and from a reference back to a function."""
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -9,7 +10,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +173,31 @@ def _import(name: str) -> types.ModuleType:
     return _executed(name, lambda: importlib.import_module(name))
 
 
+@contextlib.contextmanager
+def as_a_script(place: str) -> Iterator[None]:
+    """Run a user's file as Python runs it by itself: it has no arguments, for those of this process are not meant for
+    it. What it prints goes to the error stream, because what a command answers is on the other.
+
+    >>> with as_a_script("sweep.py"):
+    ...     found = sys.argv
+    >>> found
+    ['sweep.py']
+    """
+    arguments, sys.argv = sys.argv, [place]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.argv = arguments
+
+
 def _executed(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
     try:
-        return run()
+        with as_a_script(place):
+            return run()
     except DovetailError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(
             f"{place} must be importable; importing it raised {type(error).__name__}: {error}."
         ) from error

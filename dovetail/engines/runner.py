@@ -16,7 +16,14 @@ from dovetail.describe import versions
 from dovetail.engines.base import Order
 from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
-from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs, reporting_failure
+from dovetail.engines.worker_context import (
+    WorkerContext,
+    event_of,
+    is_out_of_memory,
+    local_knobs,
+    reporting_failure,
+    restoring_process,
+)
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
@@ -24,6 +31,7 @@ from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
 from dovetail.vocabulary import (
     Rejection,
+    Task,
     TechniqueRefused,
     to_json,
 )
@@ -53,7 +61,7 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
     from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
-        with reporting_failure(member, around):
+        with reporting_failure(member, around), restoring_process():
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of("fingerprinted", member, to_json(found)))
@@ -95,12 +103,18 @@ def _session(order: Order, around: WorkerContext, members: list[SessionMember]) 
     return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
 
 
+def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
+    """A folder or environment that a program chooses stays for its training, where it trains alone."""
+    with restoring_process() if len(order.members) > 1 else contextlib.nullcontext():
+        return SessionMember(training=build(task, home=around.home), seed=task.seed)
+
+
 def _follow(order: Order, around: WorkerContext) -> None:
     """What ranks other than 0 do: build the same tasks and follow rank 0's calls."""
     rejecting = _reporting_rejection(order, around) if order.purpose == "measure" else contextlib.nullcontext()
     with reporting_failure(order.members[0], around, gang=order.members), rejecting:
         around.doing("building")
-        members = [SessionMember(training=build(m.task, home=around.home), seed=m.task.seed) for m in order.members]
+        members = [_build_member(member.task, order, around) for member in order.members]
         with contextlib.closing(_session(order, around, members)) as session:
             assert isinstance(session, RankedSession)
             session.follow(doing=around.doing)
@@ -123,7 +137,7 @@ def _why_rejected(error: BaseException) -> str:
     if isinstance(error, TechniqueRefused):
         return str(error)
     if is_out_of_memory(error):
-        return f"ran out of memory in its trial: {str(error).partition('. ')[0]}."
+        return f"ran out of memory in its trial: {str(error).partition('. GPU')[0].rstrip('.')}."
     return f"its trial raised {type(error).__name__}: {error}"
 
 
@@ -145,7 +159,7 @@ def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitSt
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
-            members.append(SessionMember(training=build(member.task, home=around.home), seed=member.task.seed))
+            members.append(_build_member(member.task, order, around))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):

@@ -4,6 +4,7 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
+import contextlib
 import dataclasses
 import gc
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs
+from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs, restoring_process
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
@@ -31,7 +32,10 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         start = time.monotonic()
         # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
         size = int(order.knobs.get("members", 1))
-        trainings = [build(order.members[0].task, home=around.home) for _ in range(size)]
+        trainings = []
+        for _ in range(size):
+            with restoring_process() if size > 1 else contextlib.nullcontext():
+                trainings.append(build(order.members[0].task, home=around.home))
         build_seconds = (time.monotonic() - start) / size
         try:
             found = _once(

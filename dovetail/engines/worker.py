@@ -112,7 +112,7 @@ class Worker:
 
         from dovetail.engines import runner
         from dovetail.engines.base import Order
-        from dovetail.engines.worker_context import WorkerContext
+        from dovetail.engines.worker_context import WorkerContext, restoring_process
         from dovetail.train.ranks import Ranks
 
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
@@ -125,20 +125,21 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        runner.run(
-            order,
-            WorkerContext(
-                report=self._report,
-                stop_reason=lambda: self._stop_reason,
-                acknowledged_step=lambda task: self._acknowledged.get(task, 0),
-                device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
-                kind=kind,
-                threads=torch.get_num_threads(),
-                home=Path(message["home"]),
-                ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
-                doing=self._set_action,
-            ),
-        )
+        with restoring_process():
+            runner.run(
+                order,
+                WorkerContext(
+                    report=self._report,
+                    stop_reason=lambda: self._stop_reason,
+                    acknowledged_step=lambda task: self._acknowledged.get(task, 0),
+                    device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
+                    kind=kind,
+                    threads=torch.get_num_threads(),
+                    home=Path(message["home"]),
+                    ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
+                    doing=self._set_action,
+                ),
+            )
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
         self._send({"released": order.name})
@@ -279,6 +280,7 @@ def main() -> None:
     if cores := [int(core) for core in sys.argv[2:]]:
         os.sched_setaffinity(0, cores)
     worker = Worker(socket.socket(fileno=int(sys.argv[1])))
+    del sys.argv[1:]  # programs that read arguments have none here
     signal.signal(signal.SIGTERM, worker.notice)
     worker.main()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,20 @@ def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext)
     if "disk_directory" in spec_of(technique).knobs:
         found.setdefault("disk_directory", str(around.home / "scratch"))
     return found
+
+
+@contextlib.contextmanager
+def restoring_process() -> Iterator[None]:
+    """Leave the working folder and the environment as they were: a program may change them, and the next task must not
+    find that. What a program does to variables of its own modules stays, as its caches do."""
+    folder, variables = os.getcwd(), dict(os.environ)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
 
 
 def event_of(kind: str, member: MemberOrder, data: Any) -> Event:

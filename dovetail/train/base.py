@@ -5,8 +5,9 @@ Knows torch, and nothing of processes, stores or schedules.
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +19,16 @@ from dovetail.vocabulary import FrozenDict, ProgramError
 Batch = Any
 PRECISIONS = ("fp32", "bf16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
+
+
+class Stateful(Protocol):
+    """What can be saved and go on: a scheduler, a module, a gradient scaler, or a class of the user's own."""
+
+    def state_dict(self) -> Any:
+        """What decides how it goes on: tensors, numbers, text, lists and dicts."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Go on from there."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -40,7 +51,10 @@ class Training:
       planners may then train this program so, which is another mathematics. Without it they never do.
     - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
       adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
-      `optimizer` may then be a dict of optimizers.
+      `optimizer` may then be a dict of optimizers. Whatever else it changes is declared, so that checkpoints have it:
+      `schedules`, by name, which it steps itself, when it wants to; and `state`, by name, anything with `state_dict`
+      and `load_state_dict` (averaged weights, a gradient scaler, counters). A step that changes variables which are
+      not declared is refused.
 
     The model may be on the CPU: Dovetail moves it, its optimizer's state and each batch to the device.
 
@@ -64,6 +78,8 @@ class Training:
     shares: str = ""
     timetable: str | None = None
     step: Callable[["Training", Batch], Mapping[str, Any]] | None = None
+    schedules: Mapping[str, Stateful] = FrozenDict()
+    state: Mapping[str, Stateful] = FrozenDict()
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -81,12 +97,57 @@ class Training:
                 "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
                 "would miss the fp32 weights. Use precision 'bf16'."
             )
+        self._check_parts()
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
+        for name in ("schedules", "state"):
+            self._check_stateful(name, getattr(self, name))
         for name in ("accumulate", "log_every", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ProgramError(f"Training.{name} must be a whole number of at least 1, got {value!r}.")
+
+    def _check_parts(self) -> None:
+        """Refuse by name what would fail inside a step, where only the batch could be blamed."""
+        optimizers = self.optimizers().values()
+        for thing in (self.batches, self.schedule, *optimizers):
+            if type(thing).__module__.partition(".")[0] == "accelerate":
+                raise ProgramError(
+                    f"a Training must be given plain PyTorch; its {type(thing).__name__} comes from accelerate, which "
+                    f"places and splits batches by itself, as Dovetail does. Leave accelerator.prepare(...) out."
+                )
+        if isinstance(self.schedule, Mapping):
+            raise ProgramError(
+                "Training.schedule must be one scheduler, stepped after each step; several by name go into "
+                "Training(schedules={...}, step=...), whose step function steps them."
+            )
+        if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ProgramError(
+                "Training.schedule must step without a metric; ReduceLROnPlateau needs one. Give it as "
+                "Training(schedules={'plateau': ...}, step=...), and step it in your step function with the metric."
+            )
+        for optimizer in optimizers if self.step is None else ():
+            needs = inspect.signature(type(optimizer).step).parameters.get("closure")
+            if needs is not None and needs.default is inspect.Parameter.empty:
+                raise ProgramError(
+                    f"an optimizer must step without a closure where Dovetail takes the step; "
+                    f"{type(optimizer).__name__} needs one. Give Training(step=...) a step function that calls "
+                    f"optimizer.step(closure)."
+                )
+
+    def _check_stateful(self, name: str, given: Any) -> None:
+        if not isinstance(given, Mapping):
+            raise ProgramError(f"Training.{name} must be a dict by name, got {type(given).__name__}.")
+        if given and self.step is None:
+            raise ProgramError(
+                f"Training.{name} must go with a step function, which changes it; give Training(step=...)."
+            )
+        for key, value in given.items():
+            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+                raise ProgramError(
+                    f"Training.{name}[{key!r}] must have state_dict() and load_state_dict(); a "
+                    f"{type(value).__name__} has not. Hold it in a class of your own that has both."
+                )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; a single one is called ''."""

@@ -23,7 +23,7 @@ def build(task: Task, *, home: Path | None = None) -> Training:
         raise type(error)(f"task {task.name!r}: {error}") from error
     except MemoryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(
             f"task {task.name!r}: its program must build a Training; it raised {type(error).__name__}: {error}."
         ) from error

@@ -149,7 +149,7 @@ class InterleaveSession(GangSession[SpillSession]):
         self._device = device
         self._budget = knobs.device_budget(device)
         self._knobs = dataclasses.replace(knobs, device_bytes=self._budget, host_bytes=knobs.host_budget())
-        self._resources = DeviceResources(device, threads=threads, kernel=knobs.kernel)
+        self._resources = DeviceResources(device, threads=threads)
         self._turnstile = Turnstile(self._resources.updates, len(members))
         self._members = []
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None

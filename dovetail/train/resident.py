@@ -10,7 +10,9 @@ from torch.utils.checkpoint import CheckpointError as RecomputationError
 from dovetail.train.base import SessionMember, StepReport, Technique
 from dovetail.train.loop import LoopSession
 from dovetail.train.recompute import ChangedInPlace, Recomputed
+from dovetail.train.rows import is_due
 from dovetail.train.state import TrainingState, capture, restore
+from dovetail.train.undeclared import UndeclaredState
 from dovetail.train.weights import HalfWeights
 from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
 
@@ -67,6 +69,11 @@ class ResidentSession(LoopSession):
         self._parameters = list(model.parameters())  # one that is frozen now may train later
         self._half = HalfWeights(model) if member.training.precision == "bf16-pure" else None
         self._recomputed = Recomputed(model) if recompute else None
+        self._undeclared: UndeclaredState | None = None
+        self._watched_steps = 0
+        for each in member.training.state.values():
+            if isinstance(each, nn.Module):
+                each.to(device)
 
     def state(self, member: int = 0) -> TrainingState:
         """The live tensors under their canonical names."""
@@ -133,8 +140,13 @@ class ResidentSession(LoopSession):
     def _custom_step(self, batches: list[Any]) -> StepReport:
         training = self._training
         assert training.step is not None
+        if self._undeclared is None:
+            self._undeclared = UndeclaredState(training)
         with self._computing():
             metrics = dict(training.step(training, batches[0] if len(batches) == 1 else batches))
+        self._watched_steps += 1
+        if is_due(self._watched_steps):
+            self._undeclared.check(self._watched_steps)
         if "loss" not in metrics:
             raise ProgramError(f"a step function must give a metric named 'loss', got {sorted(metrics)}.")
         if training.schedule is not None:

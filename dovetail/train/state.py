@@ -49,6 +49,7 @@ def capture(training: "Training", *, step: int, feed: Any, random: Any) -> Train
         "schedule": pack(training.schedule and training.schedule.state_dict(), "schedule", tensors),
         "feed": pack(feed, "feed", tensors),
         "random": pack(random, "random", tensors),
+        **_capture_stateful(training, tensors),
     }
     return TrainingState(step=step, tensors=tensors, values=values)
 
@@ -64,6 +65,7 @@ def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
         _restore_optimizer(name, optimizer, training.model, values["optimizers"][name], tensors)
     if training.schedule is not None:
         training.schedule.load_state_dict(unpack(values["schedule"], tensors))
+    _restore_stateful(training, values, tensors)
     return unpack(values["feed"], tensors), unpack(values["random"], tensors)
 
 
@@ -120,6 +122,26 @@ def _restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Te
         if isinstance(value, torch.Tensor) and value.shape != found[name].shape:
             raise _mismatch(f"shape of {name!r}", tuple(found[name].shape), tuple(value.shape))
     model.load_state_dict(found)
+
+
+def _capture_stateful(training: "Training", tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a step function declared; checkpoints of trainings that declare nothing have no word of it."""
+    return {
+        kind: {name: pack(each.state_dict(), f"{kind}/{name}", tensors) for name, each in declared.items()}
+        for kind, declared in (("schedules", training.schedules), ("state", training.state))
+        if declared
+    }
+
+
+def _restore_stateful(training: "Training", values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    for kind, declared in (("schedules", training.schedules), ("state", training.state)):
+        saved = values.get(kind, {})
+        if saved.keys() != declared.keys():
+            raise _mismatch(kind, sorted(saved), sorted(declared))
+        # A copy: whoever is given a tensor may keep it, and change it.
+        own = {name: tensor.clone() for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
+        for name, each in declared.items():
+            each.load_state_dict(unpack(saved[name], own))
 
 
 def _capture_optimizer(

@@ -23,7 +23,11 @@ for (const [name, figure] of Object.entries(data)) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: ink}, height: 360,
     margin: {l: 60, r: 20, t: 10, b: 50}, legend: {orientation: "h", y: -0.25},
     xaxis: axis(figure.x, {}), yaxis: axis(figure.y, {range: [0, 1.02]}),
-  }, {responsive: true, displaylogo: false});
+  }, {
+    // plotly.js has a button, on unless refused, that uploads the chart's data to its makers.
+    responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+    modeBarButtonsToRemove: ["sendDataToCloud", "sendChartToCloud"],
+  });
 }
 """
 

@@ -74,6 +74,7 @@ def test_the_page_has_plots_and_fetches_nothing(trace: Path, tmp_path: Path) -> 
     for name in ("completion", "utilisation", "fairness"):
         assert f'<div id="{name}">' in text
     assert "default-src 'none'" in text.replace("&#x27;", "'")
+    assert "showSendToCloud: false" in text, "no button uploads what is shown"
 
 
 def test_drawn_tasks_are_the_same_for_a_seed() -> None:

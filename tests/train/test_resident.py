@@ -169,8 +169,60 @@ def test_an_optimizer_may_keep_more_digits_than_its_parameters(tmp_path):
         ({"precision": "fp8"}, "must be one of .*bf16-pure.*, got 'fp8'"),
         ({"accumulate": 0}, "Training.accumulate must be a whole number of at least 1, got 0"),
         ({"evaluate_every": 2.5}, "Training.evaluate_every must be a whole number of at least 1, got 2.5"),
+        ({"schedule": {"one": None}}, r"several by name go into Training\(schedules="),
     ],
 )
 def test_a_training_that_cannot_be(options, message):
     with pytest.raises(ProgramError, match=message):
         linear(**options)
+
+
+def plateau(optimizer):
+    return {"schedule": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}
+
+
+def prepared_batches(optimizer):
+    from accelerate.data_loader import DataLoaderShard
+
+    return {"batches": DataLoaderShard([torch.ones(4)])}
+
+
+def prepared_optimizer(optimizer):
+    from accelerate import Accelerator
+
+    return {"optimizer": Accelerator(cpu=True).prepare(optimizer)}
+
+
+def closing(optimizer):
+    return {"optimizer": torch.optim.LBFGS(optimizer.param_groups[0]["params"])}
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (plateau, r"ReduceLROnPlateau needs one. Give it as Training\(schedules="),
+        (prepared_batches, r"its DataLoaderShard comes from accelerate.*Leave accelerator.prepare\(...\) out"),
+        (prepared_optimizer, "its AcceleratedOptimizer comes from accelerate"),
+        (closing, r"LBFGS needs one. Give Training\(step=...\)"),
+    ],
+)
+def test_parts_that_would_fail_inside_a_step_are_refused_by_name(made, message):
+    optimizer = linear().optimizer
+    with pytest.raises(ProgramError, match=message):
+        linear(**made(optimizer))
+
+
+def test_lbfgs_trains_by_a_step_of_its_own():
+    def step(training, batch):
+        def closure():
+            training.optimizer.zero_grad()
+            loss = training.model(batch).square().mean()
+            loss.backward()
+            return loss
+
+        return {"loss": training.optimizer.step(closure)}
+
+    model = nn.Linear(4, 1)
+    session = session_of(linear(model=model, loss=None, step=step, optimizer=torch.optim.LBFGS(model.parameters())))
+    first, last = (session.advance()[0].loss.item() for _ in range(2))
+    assert last < first

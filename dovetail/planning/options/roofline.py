@@ -3,8 +3,9 @@
 The model, stated: a layer takes the longer of its arithmetic and its memory traffic. Its arithmetic takes the measured
 seconds × the ratio of the kinds' matrix rates, so what share of its rate a kind reaches is taken to be the same on
 both; its traffic is three times its parameters and outputs (forward once, backward twice) at the memory rate of the new
-kind. The optimizer reads and writes parameters, gradients and its state at that rate. What is left of the
-measured step is the host's (reading batches, launching kernels) and stays. Bytes stay as measured.
+kind. The optimizer reads and writes parameters, gradients and its state at that rate. No step takes less than the host
+needs to launch its kernels, which it does while the device computes. What is left of the measured step is the host's
+(reading batches, Python) and stays, whatever the device. Bytes stay as measured.
 
 Wrong by tens of percent where kernels differ, so options made from this are never marked as measured.
 """
@@ -13,6 +14,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from dovetail.planning.options.kinds import SHEETS
+from dovetail.planning.techniques.base import host_seconds, launch_seconds
 from dovetail.vocabulary import InvalidRecord, Kind, LayerProfile, Profile
 
 _PASSES = 3
@@ -70,13 +72,12 @@ def predicted(profile: Profile, *, source: Kind, target: Kind) -> Profile:
     )
     scale = profile.accumulate
     traffic = 3 * profile.parameter_bytes + 2 * profile.optimizer_bytes
+    updating = traffic / target.memory_bytes_per_second
     if before > 0:
-        updating = traffic / source.memory_bytes_per_second
-        host = max(0.0, profile.step_seconds - scale * before - updating)
-        seconds = scale * after + host
+        busy = max(scale * after + updating, launch_seconds(profile, kind=target))
+        seconds = host_seconds(profile, kind=source) + busy
     else:
-        seconds = profile.step_seconds * ratio
-    seconds += traffic / target.memory_bytes_per_second
+        seconds = profile.step_seconds * ratio + updating
     return dataclasses.replace(
         profile,
         kind=target.name,

@@ -17,6 +17,9 @@ Knobs = Mapping[str, Any]
 #: What is only predicted must take at most this share of the time that was measured, to be worth a trial or a try: it
 #: costs seconds on all devices.
 CLEARLY = 0.85
+#: How long the host takes to hand one kernel to an accelerator, in eager PyTorch, and how many a layer has: one
+#: forward, two backward.
+LAUNCH_SECONDS, KERNELS = 1e-5, 3
 
 
 May = Callable[[str, Knobs], bool]
@@ -232,3 +235,54 @@ def gang_sizes(members: int, *, most: int) -> Iterator[int]:
     """
     sizes = {*range(2, 9), 16, 32, 64, *(-(-members // parts) for parts in (1, 2, 3, 4))}
     yield from (size for size in sorted(sizes) if 2 <= size <= min(members, most))
+
+
+def device_seconds(profile: Profile, *, kind: Kind) -> float:
+    """How long a step keeps the device at work: its layers, forward and backward, and the update, which reads and
+    writes parameters, gradients and the optimizer's state. All of the step where no layers were measured.
+
+    >>> device_seconds(Profile(family="f", kind="cpu", count=1, step_seconds=0.4, peak_bytes=0),
+    ...                kind=Kind(name="cpu", processor="cpu"))
+    0.4
+    """
+    layers = sum(layer.forward_seconds + layer.backward_seconds for layer in profile.layers)
+    if not layers:
+        return profile.step_seconds
+    updated_bytes = 3 * profile.parameter_bytes + 2 * profile.optimizer_bytes
+    rate = kind.memory_bytes_per_second
+    return profile.accumulate * layers + (updated_bytes / rate if rate else 0.0)
+
+
+def launch_seconds(profile: Profile, *, kind: Kind) -> float:
+    """What the host takes to hand a step's kernels to an accelerator, while that computes: no step takes less.
+
+    >>> launch_seconds(Profile(family="f", kind="cpu", count=1, step_seconds=0.4, peak_bytes=0),
+    ...                kind=Kind(name="cpu", processor="cpu"))
+    0.0
+    """
+    return 0.0 if kind.processor == "cpu" else KERNELS * LAUNCH_SECONDS * profile.accumulate * len(profile.layers)
+
+
+def host_seconds(profile: Profile, *, kind: Kind) -> float:
+    """What is left of a step beside the device's work: reading batches, Python. It stays on whatever device, and on
+    however many.
+
+    >>> host_seconds(Profile(family="f", kind="cpu", count=1, step_seconds=0.4, peak_bytes=0),
+    ...              kind=Kind(name="cpu", processor="cpu"))
+    0.0
+    """
+    busy = max(device_seconds(profile, kind=kind), launch_seconds(profile, kind=kind))
+    return max(0.0, profile.step_seconds - busy)
+
+
+def divided_seconds(profile: Profile, *, kind: Kind, count: int) -> float:
+    """A step whose rows are divided over so many devices, each with a process: the device's work is divided, what the
+    host takes is not.
+
+    >>> divided_seconds(Profile(family="f", kind="cpu", count=1, step_seconds=0.4, peak_bytes=0),
+    ...                 kind=Kind(name="cpu", processor="cpu"), count=2)
+    0.2
+    """
+    host = host_seconds(profile, kind=kind)
+    work = min(device_seconds(profile, kind=kind), profile.step_seconds)  # layers measured one by one may take longer
+    return host + max(work / count, launch_seconds(profile, kind=kind))

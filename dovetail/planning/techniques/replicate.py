@@ -1,8 +1,9 @@
 """What a replicated task takes: a whole copy on each device, each with its part of every batch's rows.
 
-A step computes 1/n of the rows, and then waits for the mean of the gradients: each rank sends and receives them
-2(n-1)/n times over (a ring). torch begins to send while backward still computes; that is left out, because so is what
-the slowest rank costs the others. Weights, gradients and optimizer state are whole on every device, activations 1/n.
+A step computes 1/n of the rows, which divides the device's work and not the host's, and then waits for the mean of the
+gradients: each rank sends and receives them 2(n-1)/n times over (a ring). torch begins to send while backward still
+computes; that is left out, because so is what the slowest rank costs the others. Weights, gradients and optimizer state
+are whole on every device, activations 1/n.
 
 Where devices are at hand a trial decides, and only what was measured is offered. An imagined cluster has nobody to ask,
 so there copies are offered as predicted.
@@ -14,7 +15,15 @@ from collections.abc import Iterator
 
 from dovetail.planning.fitting import counts, misfit
 from dovetail.planning.techniques import resident
-from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, Trial, always, on_its_kind
+from dovetail.planning.techniques.base import (
+    CLEARLY,
+    Evidence,
+    TechniqueSpec,
+    Trial,
+    always,
+    divided_seconds,
+    on_its_kind,
+)
 from dovetail.vocabulary import Cluster, Kind, Option, Profile
 
 # What a step of several ranks takes besides, to agree and to average losses: rounds of small messages.
@@ -63,7 +72,8 @@ def step_seconds(profile: Profile, *, kind: Kind, count: int, bytes_per_second: 
     """
     assert profile.count == 1, "a prediction of several copies is made from the profile of one"
     sent_bytes = 2 * (count - 1) / count * profile.parameter_bytes
-    return profile.step_seconds / count + sent_bytes / bytes_per_second + ROUNDS_SECONDS[kind.processor]
+    divided = divided_seconds(profile, kind=kind, count=count)
+    return divided + sent_bytes / bytes_per_second + ROUNDS_SECONDS[kind.processor]
 
 
 def state_bytes(profile: Profile) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dovetail.planning.fitting import counts, misfit
 from dovetail.planning.techniques import replicate, resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, on_its_kind
+from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, divided_seconds, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile, Rejection
 
 # A step of small blocks waits for messages and not for bytes; more of them than when gradients alone are averaged.
@@ -46,7 +46,8 @@ def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float
     assert profile.count == 1, "a prediction of several parts is made from the profile of a whole one"
     sent_bytes = 3 * profile.accumulate * (count - 1) / count * profile.parameter_bytes
     rounds_seconds = _ROUNDS * replicate.ROUNDS_SECONDS[kind.processor]
-    step_seconds = profile.step_seconds / count + sent_bytes / bytes_per_second + rounds_seconds
+    divided = divided_seconds(profile, kind=kind, count=count)
+    step_seconds = divided + sent_bytes / bytes_per_second + rounds_seconds
     whole_bytes = replicate.state_bytes(profile)
     block_bytes = max((layer.parameter_bytes for layer in profile.layers), default=profile.parameter_bytes)
     activation_bytes = max(0, profile.peak_bytes - whole_bytes)

@@ -38,13 +38,23 @@ class ArenaSize:
         return self.depth * self.travel_bytes + GRADIENT_ROOMS * self.gradient_bytes
 
 
+def uses_kernel(device: torch.device) -> bool:
+    """Whether the host's own AdamW updates what this device computes: on a CPU, torch's update is bit-equal to being
+    resident.
+
+    >>> uses_kernel(torch.device("cpu"))
+    False
+    """
+    return device.type == "cuda"
+
+
 class DeviceResources:
     """Made once for a device, shared by the sessions of a gang, closed last."""
 
-    def __init__(self, device: torch.device, *, threads: int, kernel: bool | None) -> None:
+    def __init__(self, device: torch.device, *, threads: int) -> None:
         self.device = device
         self.lanes = lanes_for(device)
-        self.updates = HostUpdates(threads=threads, use_kernel=device.type == "cuda" if kernel is None else kernel)
+        self.updates = HostUpdates(threads=threads, use_kernel=uses_kernel(device))
         self.memory = HostMemory(device)
         self.itineraries: dict[LiveSegment, Itinerary] = {}
         self.streamer = Streamer(

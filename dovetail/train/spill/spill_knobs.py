@@ -23,10 +23,7 @@ class SpillKnobs:
     disk_bytes: int = 0
     disk_directory: str | None = None
     recompute: bool = False
-    offload: bool = False
-    """Recomputed segments' inputs wait on the host."""
     depth: int | None = None
-    kernel: bool | None = None
 
     @staticmethod
     def read(knobs: Mapping[str, Any]) -> "SpillKnobs":

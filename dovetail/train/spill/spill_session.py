@@ -77,7 +77,7 @@ class SpillSession(LoopSession):
             holds=self._waits or training.accumulate > 1,
         )
         super().__init__(member, device=device, threads=threads)
-        self._resources = resources or DeviceResources(device, threads=threads, kernel=knobs.kernel)
+        self._resources = resources or DeviceResources(device, threads=threads)
         self._owns_resources = resources is None
         try:
             self._set_up(training, turnstile)
@@ -105,9 +105,7 @@ class SpillSession(LoopSession):
             norms=self._waits and training.accumulate == 1,
             half_inputs=training.precision == "bf16-pure",
         )
-        self._spilled.recompute, self._spilled.ahead = knobs.recompute or knobs.offload, _DEEPEST
-        if knobs.offload:
-            self._park()
+        self._spilled.recompute, self._spilled.ahead = knobs.recompute, _DEEPEST
         self._began = self._settled_step = self._bytes_before_step = 0
         self._times: SegmentTimes | None = None
         if self._owns_resources:

@@ -6,6 +6,7 @@ import pytest
 
 from dovetail.planning.options.kinds import known_kind
 from dovetail.planning.options.roofline import predict_profiles, predicted
+from dovetail.planning.techniques import replicate
 from dovetail.vocabulary import InvalidRecord, Kind, LayerProfile, Profile
 
 CPU = Kind(name="cpu", processor="cpu", matrix_flops_per_second=4e10, memory_bytes_per_second=1e10)
@@ -40,6 +41,42 @@ def test_single_precision_does_not_use_the_matrix_units() -> None:
     half = dataclasses.replace(plain, precision="bf16")
     assert predicted(plain, source=v100, target=a100).step_seconds == pytest.approx(0.3 * 15.7 / 19.5 + 0.1)
     assert predicted(half, source=v100, target=a100).step_seconds == pytest.approx(0.3 * 125 / 312 + 0.1)
+
+
+SMALL = LayerProfile(name="0", operation="Linear", forward_seconds=1e-4, backward_seconds=2e-4, parameter_bytes=9 << 10)
+# A small network on a CPU: of 2.4 ms a step, the layers take 0.9 ms, and Python the rest.
+HOST_BOUND = dataclasses.replace(
+    KNOWN,
+    step_seconds=2.4e-3,
+    parameter_bytes=27 << 10,
+    layers=tuple(dataclasses.replace(SMALL, name=n) for n in "abc"),
+)
+
+
+def test_what_the_host_takes_is_the_same_on_every_device_and_on_two() -> None:
+    k80, h100 = known_kind("k80"), known_kind("h100")
+    slow, fast = (predicted(HOST_BOUND, source=CPU, target=kind) for kind in (k80, h100))
+    assert 1.5e-3 < fast.step_seconds <= slow.step_seconds < 2.4e-3, "the layers' part alone is faster"
+    one = fast.step_seconds
+    two = replicate.step_seconds(fast, kind=h100, count=2, bytes_per_second=1e11)
+    assert two > one, "nothing is left to divide, and two ranks have to agree"
+
+
+def test_what_the_device_takes_scales_and_is_divided() -> None:
+    layers = tuple(dataclasses.replace(LAYER, name=name, forward_seconds=1.0, backward_seconds=2.0) for name in "abc")
+    large = dataclasses.replace(KNOWN, step_seconds=9.1, layers=layers)
+    k80, h100 = known_kind("k80"), known_kind("h100")
+    slow, fast = (predicted(large, source=CPU, target=kind) for kind in (k80, h100))
+    assert slow.step_seconds - 0.1 > 5 * (fast.step_seconds - 0.1)
+    two = replicate.step_seconds(slow, kind=k80, count=2, bytes_per_second=1e11)
+    assert two == pytest.approx((slow.step_seconds - 0.1) / 2 + 0.1, rel=0.02)
+
+
+def test_a_step_takes_no_less_than_to_launch_its_kernels() -> None:
+    layers = tuple(dataclasses.replace(SMALL, name=str(number)) for number in range(100))
+    deep = dataclasses.replace(KNOWN, step_seconds=0.03, layers=layers)
+    found = predicted(deep, source=CPU, target=known_kind("h100"))
+    assert found.step_seconds == pytest.approx(100 * 3 * 1e-5)
 
 
 def test_only_what_was_not_measured_is_predicted() -> None:

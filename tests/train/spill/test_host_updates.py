@@ -11,6 +11,7 @@ from torch import nn
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SPILL, Training
 from dovetail.train.spill import adamw_kernel as kernel
+from dovetail.train.spill import device_resources
 from dovetail.train.spill.host_updates import HostUpdates, Job, part
 from dovetail.train.spill.lanes import HostLanes, lanes_for
 from dovetail.train.spill.segments import cut
@@ -39,12 +40,16 @@ def tower(optimizer: type[torch.optim.Optimizer], options: dict[str, Any], **oth
         (torch.optim.AdamW, {"eps": 1e-4, "fused": True}),
     ],
 )
-def test_the_kernel_is_torchs_update_up_to_rounding(optimizer: Any, options: Any, others: Any) -> None:
+def test_the_kernel_is_torchs_update_up_to_rounding(
+    optimizer: Any, options: Any, others: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_resources, "uses_kernel", lambda device: True)
+
     def member() -> Any:
         return programs.fresh(lambda: tower(optimizer, options, **others))
 
     resident = RESIDENT.open([member()], device=CPU, threads=1)
-    spilled = SPILL.open([member()], device=CPU, threads=2, knobs={"device_bytes": 40_000, "kernel": True})
+    spilled = SPILL.open([member()], device=CPU, threads=2, knobs={"device_bytes": 40_000})
     assert sum(not segment.kept for segment in spilled.segments) >= 4
     for _ in range(STEPS):
         expected, found = resident.advance(), spilled.advance()
@@ -210,8 +215,9 @@ def test_gradients_that_land_late_change_nothing(
         return Slow()
 
     monkeypatch.setattr(HostLanes, "down", down)
+    monkeypatch.setattr(device_resources, "uses_kernel", lambda device: use_kernel)
     resident = RESIDENT.open([member()], device=CPU, threads=1)
-    spilled = SPILL.open([member()], device=CPU, threads=2, knobs={"device_bytes": 50_000, "kernel": use_kernel})
+    spilled = SPILL.open([member()], device=CPU, threads=2, knobs={"device_bytes": 50_000})
     for _ in range(4):
         expected, found = float(resident.advance()[0].loss), float(spilled.advance()[0].loss)
         assert found == (pytest.approx(expected, rel=1e-5) if use_kernel else expected)

@@ -16,7 +16,7 @@ from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.planning.techniques.spill import DoesNotFit, Rates
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training, checkpoint
-from dovetail.train.spill import SpillSession
+from dovetail.train.spill import SpillSession, device_resources
 from dovetail.train.spill.host_memory import HostMemory
 from dovetail.train.spill.host_updates import part
 from dovetail.train.spill.segment_placement import SegmentPlacement
@@ -87,9 +87,10 @@ def test_after_an_update_state_is_on_disk_as_planned_and_no_file_is_left(tmp_pat
     session.close()
 
 
-def test_new_state_that_belongs_on_disk_never_is_in_memory(tmp_path: Path) -> None:
+def test_new_state_that_belongs_on_disk_never_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs of the first step land before any is done."""
-    session = on_disk("adamw pure", tmp_path, kernel=True)
+    monkeypatch.setattr(device_resources, "uses_kernel", lambda device: True)
+    session = on_disk("adamw pure", tmp_path)
     moved: list[torch.Tensor] = []
     disk = session._residents.placement._disk
     move = disk.move

@@ -14,7 +14,7 @@ from torch import nn
 from dovetail.planning.techniques.spill import DoesNotFit
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training
-from dovetail.train.spill import SpillSession, host_updates
+from dovetail.train.spill import SpillSession, device_resources, host_updates
 from dovetail.vocabulary import TrainingError
 from tests.train.spill.towers import (
     CPU,
@@ -451,8 +451,9 @@ def test_clipping_counts_what_no_optimizer_has_as_resident_does() -> None:
     assert_trains_as_resident(spilled(build), build)
 
 
-def test_the_hosts_kernel_leaves_alone_what_no_optimizer_has() -> None:
-    session = spilled(headed, kernel=True)
+def test_the_hosts_kernel_leaves_alone_what_no_optimizer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_resources, "uses_kernel", lambda device: True)
+    session = spilled(headed)
     for _ in range(3):
         session.advance()
     session.drain()

@@ -1,14 +1,12 @@
 """Which layers make up each stage of a pipeline, on which devices, how often replicated.
 
-`partition` plans any graph on any fabric; `best_shape` chooses depth, width, microbatch and recomputation for a model
-of repeated blocks, as PipeDream-2BW does; `appraise` says what a division made elsewhere takes.
+`partition` plans any graph on any fabric; `appraise` says what a division made elsewhere takes.
 """
 
 from dovetail.planning.pipeline.partition.fabric import Fabric, Place
 from dovetail.planning.pipeline.partition.graph import Graph
 from dovetail.planning.pipeline.partition.planning import appraise, partition
 from dovetail.planning.pipeline.partition.result import Partition, Stage
-from dovetail.planning.pipeline.partition.shapes import Shape, best_shape
 from dovetail.planning.pipeline.partition.terms import Terms
 
-__all__ = ["Fabric", "Graph", "Partition", "Place", "Shape", "Stage", "Terms", "appraise", "best_shape", "partition"]
+__all__ = ["Fabric", "Graph", "Partition", "Place", "Stage", "Terms", "appraise", "partition"]

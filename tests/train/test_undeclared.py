@@ -1,0 +1,271 @@
+import collections
+import copy
+import dataclasses
+import functools
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from dovetail.train import RESIDENT, SessionMember, Training, checkpoint
+from dovetail.vocabulary import CheckpointError, ProgramError
+
+CPU = torch.device("cpu")
+COUNT, CACHE = 0, {}
+
+
+def training_of(step, model=None, **options):
+    model = model or nn.Linear(4, 1)
+    given = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "batches": [torch.ones(8, 4)]}
+    return Training(model=model, step=step, **{**given, **options})
+
+
+def opened(training):
+    return RESIDENT.open([SessionMember(training=training)], device=CPU, threads=1)
+
+
+def advance(session, *, steps):
+    return [session.advance()[0] for _ in range(steps)]
+
+
+def descend(training, batch):
+    loss = training.model(batch).square().mean()
+    training.optimizer.zero_grad()
+    loss.backward()
+    training.optimizer.step()
+    return {"loss": loss.detach()}
+
+
+class Count:
+    """A counter that can be saved."""
+
+    def __init__(self):
+        self.value, self.history = 0, []
+
+    def state_dict(self):
+        return {"value": self.value, "history": self.history}
+
+    def load_state_dict(self, found):
+        self.value, self.history = found["value"], found["history"]
+
+
+def declared():
+    """A learning rate that a scheduler lowers at each epoch's end, averaged weights, and a counter."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    average, count = torch.optim.swa_utils.AveragedModel(model), Count()
+
+    def step(training, batch):
+        found = descend(training, batch * (1 + count.value))
+        count.value += 1
+        count.history.append(torch.full((), count.value))
+        if count.value % 3 == 0:
+            schedule.step(float(count.value))
+        average.update_parameters(model)
+        return {"loss": found["loss"] + average(batch).sum().detach(), "rate": optimizer.param_groups[0]["lr"]}
+
+    more = {"schedules": {"plateau": schedule}, "state": {"average": average, "count": count}}
+    return training_of(step, model, optimizer=optimizer, batches=list(torch.rand(5, 8, 4)), **more)
+
+
+def test_what_a_step_declares_goes_on_where_it_stopped(tmp_path):
+    expected = advance(opened(declared()), steps=12)
+    first = opened(declared())
+    advance(first, steps=5)
+    checkpoint.write(tmp_path, first.state(), task="t", attempt=1, retention=checkpoint.Retention(count=1))
+    state, _ = checkpoint.recover(tmp_path)
+    second = opened(declared())
+    second.load(state)
+    for wanted in expected[5:]:
+        (found,) = second.advance()
+        assert torch.equal(found.loss, wanted.loss)
+        assert found.metrics == wanted.metrics
+    assert expected[-1].metrics["rate"] < 0.1
+
+
+def test_a_checkpoint_of_a_training_without_any_has_no_word_of_it_and_one_with_others_is_refused():
+    assert not opened(training_of(descend)).state().values.keys() & {"schedules", "state"}
+    state = opened(declared()).state()
+    other = declared()
+    with pytest.raises(
+        CheckpointError, match=r"the state that the program builds.*\['average', 'count'\].*\['count'\]"
+    ):
+        opened(dataclasses.replace(other, state={"count": other.state["count"]})).load(state)
+
+
+def test_what_is_loaded_is_a_copy():
+    one, other = declared(), declared()
+    first, second = opened(one), opened(other)
+    first.advance()
+    second.load(first.state())
+    second.advance()
+    assert one.state["count"].history[0] == 1
+    assert other.state["count"].history[0] is not one.state["count"].history[0]
+
+
+def counting_nonlocal():
+    count = 0
+
+    def step(training, batch):
+        nonlocal count
+        count += 1
+        return descend(training, batch)
+
+    return training_of(step), "'count' changed in the first 1 steps"
+
+
+def counting_in_a_list():
+    counts = [0]
+
+    def step(training, batch):
+        counts[0] += 1
+        return descend(training, batch)
+
+    return training_of(step), "'counts' changed"
+
+
+def counting_globally():
+    def step(training, batch):
+        global COUNT
+        COUNT += 1
+        return descend(training, batch)
+
+    return training_of(step), "'COUNT' changed"
+
+
+def counting_on_the_training():
+    def step(training, batch):
+        training.count = getattr(training, "count", 0) + 1
+        return descend(training, batch)
+
+    return training_of(step), "'training.count' changed in the first 2 steps"
+
+
+def counting_in_an_object():
+    class Trainer:
+        count = 0
+
+        def step(self, training, batch):
+            self.count += 1
+            return descend(training, batch)
+
+    trainer = Trainer()
+    trainer.count = 0
+    return training_of(trainer.step), "'self.count' changed"
+
+
+def counting_in_a_helper():
+    seen = collections.deque(maxlen=3)
+
+    def remember(loss):
+        seen.append(float(loss))
+
+    def step(training, batch):
+        found = descend(training, batch)
+        remember(found["loss"])
+        return found
+
+    return training_of(step), "'remember.seen' changed"
+
+
+def averaging_by_hand():
+    model = nn.Linear(4, 1)
+    average = copy.deepcopy(model)
+
+    def step(training, batch):
+        found = descend(training, batch)
+        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+            mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+        return found
+
+    return training_of(step, model), "'average' changed"
+
+
+def drawing():
+    generator = random.Random(3)
+
+    def step(training, batch):
+        return descend(training, batch * generator.random())
+
+    return training_of(step), "'generator' changed"
+
+
+def seldom():
+    """Schedulers in a dict, stepped at the fourth step."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    taken = {"step": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+    tick = iter([False, False, False, True])
+
+    def step(training, batch):
+        found = descend(training, batch)
+        if next(tick):
+            taken["step"].step()
+        return found
+
+    return training_of(step, model, optimizer=optimizer), "'taken' changed in the first 4 steps"
+
+
+def scheduling():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+
+    def step(training, batch):
+        return descend(training, batch)  # it would step at the end of an epoch that is far away
+
+    return training_of(functools.partial(lambda schedule, *each: step(*each), schedule), model), "'0', a CosineAnn"
+
+
+CHANGING = [
+    counting_nonlocal,
+    counting_in_a_list,
+    counting_globally,
+    counting_on_the_training,
+    counting_in_an_object,
+    counting_in_a_helper,
+    averaging_by_hand,
+    drawing,
+    seldom,
+    scheduling,
+]
+
+
+@pytest.mark.parametrize("changing", CHANGING)
+def test_what_a_step_changes_and_nobody_saves_is_refused(changing):
+    training, message = changing()
+    with pytest.raises(ProgramError, match=rf"(?s)must be declared; its variable {message}.*schedules=.*state="):
+        advance(opened(training), steps=4)
+
+
+def test_what_stays_as_it_is_may_be_held():
+    model = nn.Linear(4, 1)
+    teacher, weights = nn.Linear(4, 1), list(model.parameters())
+    x, names, optimizers = torch.rand(8, 4), {"a": 1}, []
+
+    def step(training, batch):
+        CACHE[len(CACHE)] = batch
+        assert weights is not optimizers
+        with torch.no_grad():
+            goal = teacher(x) * names["a"]
+        return descend(training, batch + goal)
+
+    training = training_of(step, model)
+    optimizers += training.optimizer.param_groups
+    advance(opened(training), steps=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"state": {"count": 3}}, r"state\['count'\] must have state_dict\(\) and load_state_dict\(\); a int has not"),
+        ({"schedules": [1]}, "schedules must be a dict by name, got list"),
+        ({"state": {"c": Count()}, "step": None, "loss": print}, "state must go with a step function"),
+    ],
+)
+def test_declarations_that_cannot_be(options, message):
+    with pytest.raises(ProgramError, match=message):
+        training_of(**{"step": descend, **options})
