@@ -30,17 +30,3 @@ def test_a_process_keeps_within_the_memory_of_a_limited_device(kind, asked):
     found: list[tuple[float, int]] = []
     limit_device_memory(torch_of(144 << 30, found), kind)
     assert found == asked
-
-
-@pytest.mark.gpu
-def test_beyond_the_limit_a_device_is_full():
-    import torch
-
-    before = torch.cuda.get_per_process_memory_fraction(0)
-    try:
-        limit_device_memory(torch, Kind(name="small", processor="cuda", memory_bytes=1 << 30, limited=True))
-        torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(before, 0)
