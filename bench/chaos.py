@@ -1,5 +1,7 @@
 """Faults lose nothing: workers and controllers killed, paused and stopped at random moments, `dovetail run` started
-again whenever it died, and then everything that the run left held against what must be so (`invariants`).
+again whenever it died, and then everything that the run left held against what must be so (`invariants`): against an
+undisturbed run, bit by bit, and against a bare PyTorch loop of the same seeds. The latter for those tasks that draw no
+random numbers while they train (half of them), because a bare loop draws in another order; they, too, to the bit.
 
 `python bench/chaos.py --kills 200 [--engine ray] [--seed 0] [--quick] [--check]`
 """
@@ -9,6 +11,7 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +22,8 @@ from invariants import Acknowledged, Findings, Step, acknowledged, at_work, bega
 from nemesis import Fault, Local, Nemesis, Place, RayNodes, begin, command, forgotten
 from reporting import Bar, finish
 from rich.console import Console
+
+from dovetail.describe import load_workload
 
 SWEEP = Path(__file__).parent / "sweeps" / "witnessed.py"
 SAVE_EVERY = 10
@@ -147,6 +152,7 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     console = Console(stderr=True)
     undisturbed = Round(place, folder / "undisturbed")
     undisturbed.run()
+    bare = bare_loop(folder / "bare")
     nemesis = Nemesis(place, seed=seed, kills=kills, every_seconds=every)
     expected: dict[str, Any] = {
         "reference": undisturbed.home,
@@ -154,8 +160,9 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
         "tasks": tasks,
         "steps": steps,
         "bound": place.bound,
+        "bare": bare,
     }
-    found: dict[str, Any] = {"recovered": {}, "met": {}, "redone": [], "forgotten": []}
+    found: dict[str, Any] = {"bare": len(bare), "recovered": {}, "met": {}, "redone": [], "forgotten": []}
     found |= dict.fromkeys(("rounds", "starts", "steps", "finished", "noted", "idle"), 0)
     # What the others are held against must be sound itself.
     itself = check(undisturbed.home, witness_of(undisturbed.witness), seen={}, **expected)
@@ -183,6 +190,20 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     found["faults"], found["kills"] = nemesis.faults, nemesis.kills
     found["tasks"] = tasks * found["rounds"]
     return found
+
+
+def bare_loop(folder: Path) -> dict[str, Path]:
+    """Train the sweep in a bare PyTorch loop with one thread; the tensors of the tasks that draw nothing, by name."""
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "DOVETAIL_WITNESS"}
+    script = Path(__file__).parent / "one_after_another.py"
+    words = [sys.executable, str(script), str(SWEEP), str(folder)]
+    subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return {
+        task.name: folder / f"{task.name}.st"
+        for task in load_workload(str(SWEEP)).tasks
+        if not task.parameters["draws"]
+    }
 
 
 def add(
@@ -233,7 +254,7 @@ def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Nam
     print(
         f"{found['rounds']} rounds, {found['tasks']} tasks, {found['starts']} starts of dovetail run, {found['steps']} "
         f"steps taken, {sum(found['redone'])} of them again, a save every {SAVE_EVERY}, {found['noted']} metrics noted "
-        f"just before faults, seed {arguments.seed}"
+        f"just before faults, {found['bare']} tasks a round also held against a bare loop, seed {arguments.seed}"
     )
     for line in found["wrong"]:
         print(f"broken: {line}")
@@ -242,6 +263,7 @@ def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Nam
     bars = [
         Bar("kills", found["kills"], least=kills),
         Bar("faults that met a training", sum(found["met"].values()), least=kills / 4),
+        Bar("tasks a round that a bare loop was held against", found["bare"], least=1),
         Bar("share of tasks that finished", found["finished"] / found["tasks"] if found["tasks"] else 0.0, least=1),
         Bar("metrics noted just before faults", found["noted"], least=1),
         Bar("temporary files left", len(found["forgotten"]), most=0),

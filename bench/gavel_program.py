@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from dovetail.planning.problem import Problem
-from dovetail.planning.solver.linear import Program, maximise
+from dovetail.planning.solver.linear import LinearProgram, maximise
 
 
 def solve(problem: Problem) -> tuple[float, float]:
@@ -23,7 +23,7 @@ def solve(problem: Problem) -> tuple[float, float]:
     return time.process_time() - began, found.value
 
 
-def program(problem: Problem) -> Program:
+def program(problem: Problem) -> LinearProgram:
     """Columns are options of named tasks; the last is t. Rows are: rates, times, devices."""
     members = {family.name: np.array([], dtype=int) for family in problem.families}
     tasks = 0
@@ -52,7 +52,7 @@ def program(problem: Problem) -> Program:
     lower = np.concatenate([np.zeros(tasks), np.full(tasks + len(kinds), -np.inf)])
     objective = np.zeros(width + 1)
     objective[-1] = 1.0
-    return Program(
+    return LinearProgram(
         objective=objective,
         rows=np.concatenate(rows),
         columns=np.concatenate(columns),

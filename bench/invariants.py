@@ -9,7 +9,7 @@ import json
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,11 @@ def check(
     steps: int,
     seen: Acknowledged,
     bound: bool = True,
+    bare: Mapping[str, Path] | None = None,
 ) -> Findings:
     """Everything that must hold of the run of so many `tasks` at `home`, next to the undisturbed one at `reference`.
     `seen` are the metrics that its store held at some moment; `bound` says that each device is a core that its
-    processes keep to."""
+    processes keep to; `bare` are files of tensors that a bare PyTorch loop made, by the names of tasks."""
     found = Findings(steps=len(witness))
     with contextlib.closing(_opened(home)) as database:
         names = dict(database.execute("SELECT identity, name FROM tasks").fetchall())
@@ -150,6 +151,8 @@ def check(
     _metrics(acknowledged(home), acknowledged(reference), seen, found)
     for task, name in names.items():
         _parameters(name, home / "checkpoints" / task, reference / "checkpoints" / task, steps, found)
+        if bare and name in bare:
+            _as_bare(name, home / "checkpoints" / task, bare[name], steps, found)
     return found
 
 
@@ -299,16 +302,32 @@ def _parameters(name: str, one: Path, other: Path, steps: int, found: Findings) 
             )
 
 
+def _as_bare(name: str, one: Path, bare: Path, steps: int, found: Findings) -> None:
+    """The model of the last checkpoint is that of a bare PyTorch loop, bit by bit."""
+    right = dict(_tensors(bare))
+    for path in _last(one, steps):
+        left = dict(_contents(path))
+        apart = [key for key, value in right.items() if left.get(f"tensors/model/{key}") != value]
+        if apart or not right:
+            found.wrong.append(
+                f"{name}: {len(apart)} of {len(right)} tensors are not the bare loop's, such as {apart[:1]}"
+            )
+
+
 def _last(folder: Path, steps: int) -> list[Path]:
     return sorted(folder.glob(f"step-{steps:09d}-attempt-*"))
 
 
 def _contents(path: Path) -> Iterator[tuple[str, Any]]:
     for piece in sorted(path.glob("piece-*.safetensors")):
-        with safe_open(piece, "pt") as file:
-            for name in file.keys():  # noqa: SIM118  it is no dict
-                tensor = file.get_tensor(name)
-                yield f"tensors/{name}", (str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes())
+        yield from ((f"tensors/{name}", value) for name, value in _tensors(piece))
     index = json.loads(json.loads((path / "index.json").read_text())["index"])
     # How far the store's knowledge lagged behind differs from run to run; what was learned must not.
     yield from ((f"values/{name}", value) for name, value in index["values"].items() if name != "progress")
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Any]]:
+    with safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118  it is no dict
+            tensor = file.get_tensor(name)
+            yield name, (str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes())

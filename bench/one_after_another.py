@@ -1,16 +1,19 @@
 """The baseline of the demo: the same tasks one after another in one bare process, with all cores each.
 
 A plain PyTorch loop over what the programs build; nothing of Dovetail runs but the recipe's own description.
-`python bench/one_after_another.py recipes/digits.py` prints one line of JSON.
+`python bench/one_after_another.py recipes/sweep.py [FOLDER]` prints one line of JSON, and saves every model's tensors
+in the folder, if one is given, a file of safetensors for each task.
 """
 
 import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from dovetail.describe import load, load_workload
 from dovetail.train import Training
@@ -20,13 +23,14 @@ from dovetail.vocabulary import Task
 def main() -> None:
     began = time.perf_counter()
     workload = load_workload(sys.argv[1])
-    rows = [train(task) for task in workload.tasks]
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    rows = [train(task, folder) for task in workload.tasks]
     found = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads(), "tasks": rows}
     print(json.dumps(found))
 
 
-def train(task: Task) -> dict[str, Any]:
-    """One task from start to end, as a person would write it."""
+def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
+    """One task from start to end, as a person would write it; its tensors go to the folder."""
     began = time.perf_counter()
     torch.manual_seed(task.seed)
     training: Training = load(task.program)(**task.parameters)
@@ -51,8 +55,12 @@ def train(task: Task) -> dict[str, Any]:
         if training.evaluate is not None and (step == steps or (every and step % every == 0)):
             model.eval()
             with torch.no_grad():
-                metrics = dict(training.evaluate(model))
+                metrics = {name: float(value) for name, value in training.evaluate(model).items()}
             model.train()
+    if folder is not None:
+        save_file(
+            {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / f"{task.name}.st"
+        )
     return {"task": task.name, "seconds": time.perf_counter() - began, "metrics": metrics}
 
 

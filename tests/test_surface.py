@@ -1,5 +1,7 @@
 """The public names: which there are, that each explains itself, and that every plug-in is listed."""
 
+import ast
+import collections
 import importlib
 import typing
 from pathlib import Path
@@ -68,6 +70,24 @@ def test_no_public_name_is_also_a_module():
     import dovetail.planning.problem as module
 
     assert module.__name__ == "dovetail.planning.problem"
+
+
+def test_every_module_can_be_imported_by_its_name():
+    """No package exports a function of a submodule's name: `import a.b as x` gives the module."""
+    for init in sorted(ROOT.rglob("__init__.py")):
+        package = ".".join(("dovetail", *init.parent.relative_to(ROOT).parts))
+        for name in sorted(files_of(init.parent) - {"__main__"}):
+            module = importlib.import_module(f"{package}.{name}")
+            assert getattr(importlib.import_module(package), name) is module, module.__name__
+
+
+def test_class_names_are_unique():
+    places = collections.defaultdict(list)
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def files_of(folder):

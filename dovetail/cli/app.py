@@ -128,6 +128,7 @@ def run(
             engine=engine,
             address=address,
             progress=not quiet,
+            raise_on_failure=False,
             before=lambda found: _print_lines(console, found.lines()),
         )
         if tensorboard is not None:

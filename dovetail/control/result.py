@@ -99,10 +99,14 @@ class Result:
     def __str__(self) -> str:
         rows = [
             f"{task.name:<40} {task.status:<9} {task.step:>8}  "
-            + "  ".join(f"{name} {value:.4g}" for name, value in task.metrics.items())
+            + (task.reason if task.status == "failed" else _shown(task.metrics))
             for task in self.tasks
         ]
         return "\n".join(rows)
+
+
+def _shown(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 def open_result(store: str | Path = ".dovetail", *, workload: str | None = None) -> Result:

@@ -14,7 +14,7 @@ from dovetail.planning.schedule.bounds import lower_bound
 from dovetail.planning.schedule.moves import Move, best_move
 from dovetail.planning.schedule.plan import plan, plan_in_proportion, plan_late, plan_list
 from dovetail.planning.schedule.worth import worthwhile
-from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
+from dovetail.planning.techniques import TECHNIQUES, TechniqueSpec, Trial, spec_of, trial_of
 from dovetail.vocabulary import Plan
 
 #: Without search; as much of it as the schedule's length is worth, which is the default; and all that is asked for.
@@ -44,7 +44,6 @@ __all__ = [
     "plan_late",
     "plan_list",
     "spec_of",
-    "techniques",
     "trial_of",
     "trials",
     "violations",

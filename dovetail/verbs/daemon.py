@@ -9,7 +9,7 @@ from dovetail.control import Decider, Settings, standing
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.engines import Engine, LocalEngine, detect
 from dovetail.planning.share.policies import POLICIES
-from dovetail.planning.share.policies.blind import Policy
+from dovetail.planning.share.policies.blindness import Policy
 from dovetail.store import Store
 from dovetail.verbs.amendments import check_techniques, limit_cluster
 from dovetail.verbs.choices import choose

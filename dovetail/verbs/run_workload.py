@@ -11,9 +11,9 @@ from dovetail.planning import PLANNERS, Problem
 from dovetail.store import settle_checkpoints
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
-from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
+from dovetail.verbs.controller import Observer, check_not_stopped, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
-from dovetail.vocabulary import Cluster, DovetailError, Plan, Workload
+from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
 
 
 def run(
@@ -32,6 +32,7 @@ def run(
     address: str = "auto",
     planner: str | Callable[[Problem], Plan] = "proportionate",
     progress: bool = True,
+    raise_on_failure: bool = True,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
 ) -> Result:
@@ -50,6 +51,9 @@ def run(
     `engine` is `local`, or `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine
     belongs to, `local` for one that is started for this run; or an `Engine` of your own, or what makes one of a
     cluster and a store's directory. `planner` is a name or a function from a problem to a plan.
+
+    Raises `TrainingError` with the reasons where tasks have failed, once all others have ended, and `KeyboardInterrupt`
+    where it was stopped before the end, once all is saved. With `raise_on_failure=False` the result says so instead.
 
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows where
     every task stands. A second Ctrl-C ends at once what the first asks to save and stop. Instead of a workload, a
@@ -104,7 +108,21 @@ def run(
         before(controller.reconcile())
         controller.measure()
         controller.run()
-    return open_result(store, workload=workload.name)
+    result = open_result(store, workload=workload.name)
+    if raise_on_failure:
+        check_not_stopped(controller)
+        _check_failures(result, store)
+    return result
+
+
+def _check_failures(result: Result, store: str | Path) -> None:
+    failed = [task for task in result.tasks if task.status == "failed"]
+    if failed:
+        reasons = "".join(f"\n  {task.name}: {task.reason}" for task in failed)
+        raise TrainingError(
+            f"all tasks must end well; {len(failed)} of {len(result.tasks)} failed:{reasons}\n"
+            f"dt.open_result({str(store)!r}) has what came of the others; raise_on_failure=False gives it in any case."
+        )
 
 
 def _check_planned(plan: Plan, workload: Workload, here: Cluster) -> None:

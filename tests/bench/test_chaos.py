@@ -124,6 +124,27 @@ ROWS = [
 ]
 
 
+def held_against_bare(folder: Path, weight: torch.Tensor) -> list[str]:
+    steps = made(folder / "run")
+    made(folder / "reference")
+    saved = folder / "run" / "checkpoints" / "id" / "step-000000006-attempt-0002" / "piece-00000.safetensors"
+    for path in (saved, Path(str(saved).replace("/run/", "/reference/"))):
+        save_file({"model/weight": torch.arange(3.0)}, path)
+    save_file({"weight": weight}, folder / "a.st")
+    how = {"reference": folder / "reference", "save_every": SAVE_EVERY, "tasks": 1, "steps": STEPS, "seen": {}}
+    return check(folder / "run", steps, bare={"a": folder / "a.st"}, **how).wrong
+
+
+def test_a_model_that_is_not_the_bare_loops_is_told(tmp_path):
+    (tmp_path / "same").mkdir()
+    (tmp_path / "other").mkdir()
+    assert held_against_bare(tmp_path / "same", torch.arange(3.0)) == []
+    off = torch.arange(3.0).nextafter(torch.tensor(9.0))
+    assert held_against_bare(tmp_path / "other", off) == [
+        "a: 1 of 1 tensors are not the bare loop's, such as ['weight']"
+    ]
+
+
 @pytest.mark.parametrize(("sql", "more", "message"), ROWS, ids=[row[2] for row in ROWS])
 def test_each_thing_that_must_not_be_is_told(tmp_path, sql, more, message):
     assert any(message in line for line in broken(tmp_path, sql=sql, **more))

@@ -9,7 +9,7 @@ from dovetail.engines import SimulatedEngine
 from dovetail.planning import PLANNERS
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, DovetailError, InvalidWorkload, Kind, Plan, Schedule, Workload
+from dovetail.vocabulary import Cluster, DovetailError, InvalidWorkload, Kind, Plan, Schedule, TrainingError, Workload
 from tests.control.simulations import cluster, task, workload, world
 
 LENGTHS = {"long": 400, "middle": 60, "short": 30, "tiny": 10}
@@ -152,13 +152,32 @@ def test_an_option_that_was_rejected_since_is_planned_anew(tmp_path):
 
 
 def test_forbidding_all_that_fits_fails_every_task_with_the_reason(tmp_path):
-    result = carry_out(sweep(), tmp_path, cluster=cluster(1), techniques="spill,shard")
+    result = carry_out(sweep(), tmp_path, cluster=cluster(1), techniques="spill,shard", raise_on_failure=False)
     for each in result.tasks:
         assert each.status == "failed"
         assert "no option fits it" in each.reason
         assert "allows only techniques shard,spill (--techniques, techniques=)" in each.reason
     with pytest.raises(DovetailError, match=r"no task could be planned(.|\n)*--techniques, techniques="):
         make_plan(tmp_path / "plan", techniques="spill")
+
+
+def test_failed_tasks_are_raised_with_their_reasons_and_shown_with_them(tmp_path):
+    names = sorted(each.name for each in sweep().tasks)
+    with pytest.raises(
+        TrainingError, match=rf"{len(names)} of {len(names)} failed:\n  {names[0]}: .*no option fits it"
+    ):
+        carry_out(sweep(), tmp_path, cluster=cluster(1), techniques="spill,shard")
+    assert str(dt.open_result(tmp_path)).count("no option fits it") == len(names)
+
+
+def test_an_interrupt_is_raised_once_all_is_saved_and_the_next_run_goes_on(tmp_path):
+    def interrupt(controller):
+        controller.post("stop", reason="interrupted by SIGINT")
+
+    with pytest.raises(KeyboardInterrupt, match="interrupted by SIGINT"):
+        carry_out(sweep(), tmp_path, cluster=cluster(1), observe=interrupt)
+    assert any(each.status != "finished" for each in dt.open_result(tmp_path).tasks)
+    assert all(each.status == "finished" for each in carry_out(sweep(), tmp_path, cluster=cluster(1)).tasks)
 
 
 def test_wishes_that_nobody_can_fulfil_are_refused_before_anything_runs(tmp_path):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from typer.testing import CliRunner
 
-from dovetail.cli import planning
+from dovetail.cli import plan_page
 from dovetail.cli.app import app
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.techniques import pipeline
@@ -146,7 +146,7 @@ def test_a_plan_is_drawn_before_anything_ran(tmp_path):
         task = fill(store, is_measured=False)
         ((_, _, plan),) = store.plans()
     plan = dataclasses.replace(plan, workload=Workload(name="sweep", tasks=(task,)), cluster=CLUSTER)
-    (drawn,) = planning.timetables(plan, store=tmp_path)
+    (drawn,) = plan_page.timetables(plan, store=tmp_path)
     assert drawn.planned is not None
-    page = planning.write_plan(plan, tmp_path / "plan.html", store=tmp_path).read_text()
+    page = plan_page.write_plan(plan, tmp_path / "plan.html", store=tmp_path).read_text()
     assert "planned: " in page[page.index('<section id="timetables">') :]

@@ -75,8 +75,19 @@ def of_rounds(
         turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {AHEAD} rounds away"
         this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
         because = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
-        found[task] = Outlook(start_seconds=start, end_seconds=ends.get(task), why=because)
+        # However large its share, it has to run for all its steps once its turn has come.
+        runs = steps.get(task, 0) * due.get(task, 0.0) / rates[task] if rates.get(task) else 0.0
+        found[task] = Outlook(start_seconds=start, end_seconds=_end_after(start, runs, ends.get(task)), why=because)
     return found
+
+
+def _end_after(start: float | None, runs: float, end: float | None) -> float | None:
+    """When a task that waits ends: not before it has started and run; unknown where its start is.
+
+    >>> _end_after(100.0, 20.0, 60.0), _end_after(100.0, 20.0, 300.0), _end_after(None, 20.0, 60.0)
+    (120.0, 300.0, None)
+    """
+    return None if start is None or end is None else max(end, start + runs)
 
 
 def _turns(rota: Rota, received: Received, made: Round, waiting: set[str]) -> dict[str, int]:

@@ -5,6 +5,6 @@ that fits an empty node is a candidate, and when it may start is the planner's b
 """
 
 from dovetail.planning.options.offers import derive_options
-from dovetail.planning.options.trials import trials
+from dovetail.planning.options.trial_choice import trials
 
 __all__ = ["derive_options", "trials"]

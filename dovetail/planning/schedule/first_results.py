@@ -121,10 +121,10 @@ def earliest(table: Table, results: int) -> float:
     """
     if results <= 0:
         return 0.0
-    return _Ranks(table).bound(results)
+    return _ResultRanks(table).bound(results)
 
 
-class _Ranks:
+class _ResultRanks:
     def __init__(self, table: Table) -> None:
         self._devices = {kind.name: count for kind, count in table.cluster.counts() if count}
         self._needs = table.needs

@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from dovetail.planning.solver.linear import Indices, Numbers, Program, maximise
+from dovetail.planning.solver.linear import Indices, LinearProgram, Numbers, maximise
 
 GAP = 1e-6
 _ROUNDS = 400
@@ -53,11 +53,11 @@ def decompose(
     >>> round(two.level, 5)
     0.66667
     """
-    market = _Market(groups=groups, kinds=kinds, rates=rates, draws=draws, spends=spends, sizes=sizes)
+    market = _PricedMarket(groups=groups, kinds=kinds, rates=rates, draws=draws, spends=spends, sizes=sizes)
     if not np.isfinite(capacity[-1]):
         # Money that nobody counts: as much as could be spent.
         capacity = np.append(capacity[:-1], 1.0 + float(np.max(spends, initial=0.0)) * float(sizes.sum()))
-    points = [_Point(x=np.zeros(groups.size), level=0.0, use=np.zeros(capacity.size))]
+    points = [_MixedPoint(x=np.zeros(groups.size), level=0.0, use=np.zeros(capacity.size))]
     # With prices of zero everybody has the best, at a level nothing exceeds.
     best_prices, bound = np.zeros(capacity.size), np.inf
     prices = best_prices
@@ -76,13 +76,13 @@ def decompose(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Point:
+class _MixedPoint:
     x: Numbers
     level: float
     use: Numbers
 
 
-def _mix(points: list[_Point], capacity: Numbers) -> tuple[Numbers, float, Numbers]:
+def _mix(points: list[_MixedPoint], capacity: Numbers) -> tuple[Numbers, float, Numbers]:
     """The weights of the best mix of the points, its level, and what each pool is worth in it."""
     size, pools = len(points), capacity.size
     # Of what there is none, nothing may be used.
@@ -90,7 +90,7 @@ def _mix(points: list[_Point], capacity: Numbers) -> tuple[Numbers, float, Numbe
     uses = np.array([point.use for point in points]) / there
     row, column = np.meshgrid(np.arange(pools + 1), np.arange(size), indexing="ij")
     found = maximise(
-        Program(
+        LinearProgram(
             objective=np.array([point.level for point in points]),
             rows=row.ravel(),
             columns=column.ravel(),
@@ -103,7 +103,7 @@ def _mix(points: list[_Point], capacity: Numbers) -> tuple[Numbers, float, Numbe
     return found.x, found.value, np.maximum(found.duals[:pools], 0.0) / there
 
 
-class _Market:
+class _PricedMarket:
     """What tasks do at given prices. Ways are laid out as a table, a row for each group, a column for each rank in
     the order of rates, so that all hulls are found at once."""
 
@@ -123,7 +123,7 @@ class _Market:
         self._absent[self._place] = False
         self._absent[:, 0] = False
 
-    def answer(self, prices: Numbers) -> _Point:
+    def answer(self, prices: Numbers) -> _MixedPoint:
         """What maximises level less what its use costs at these prices."""
         spend = np.full(self._rates.shape, np.inf)
         spend[:, 0] = 0.0
@@ -133,7 +133,7 @@ class _Market:
         x = self._bought(level, spend, on_hull)
         use = np.bincount(self._kinds, self._draws * x, minlength=prices.size).astype(np.float64)
         use[-1] = float(self._spends @ x)
-        return _Point(x=x, level=level, use=use)
+        return _MixedPoint(x=x, level=level, use=use)
 
     def _hull(self, spend: Numbers) -> list[tuple[Numbers, Numbers, Indices, Indices]]:
         """The segments of each group's lower hull from left to right: for each the slope, the rate where it ends, and

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.planning.share.columns import Columns
 from dovetail.planning.share.decompose import decompose
-from dovetail.planning.solver.linear import Numbers, Program, maximise, maximise_whole
+from dovetail.planning.solver.linear import LinearProgram, Numbers, maximise, maximise_whole
 
 # From so many groups on, when no gang ties them together, prices for the kinds decide faster than simplex.
 MANY_GROUPS = 1000
@@ -113,7 +113,7 @@ def run_all(columns: Columns, *, usable: NDArray[np.bool_]) -> Numbers | None:
     entries = usable[columns.entry_column]
     limited = np.isfinite(columns.capacity[-1])
     spending = np.arange(used.size) if limited else np.arange(0)
-    program = Program(
+    program = LinearProgram(
         # How many tasks run, which is to be all of them.
         objective=np.bincount(columns.entry_column, columns.entry_tasks, minlength=usable.size)[used].astype(
             np.float64
@@ -169,7 +169,7 @@ def _raised_by_prices(columns: Columns, units: Numbers) -> Raised:
     return Raised(x=found.x, level=found.level, bound=found.bound, holding=np.zeros(units.size))
 
 
-def _program(columns: Columns, units: Numbers, lifted: NDArray[np.bool_], floors: Numbers) -> Program:
+def _program(columns: Columns, units: Numbers, lifted: NDArray[np.bool_], floors: Numbers) -> LinearProgram:
     """Rows: the time of each group's tasks, the pools, and what each group must reach; the last column is t."""
     groups, size, kinds = columns.sizes.size, columns.options.size, columns.capacity.size - 1
     every = np.arange(size)
@@ -178,7 +178,7 @@ def _program(columns: Columns, units: Numbers, lifted: NDArray[np.bool_], floors
     spending = every if limited else every[:0]
     raising = np.flatnonzero(lifted)
     per_unit = columns.entry_rate / (columns.sizes * units)[columns.entry_group]
-    return Program(
+    return LinearProgram(
         objective=np.append(np.zeros(size), 1.0),
         rows=np.concatenate(
             [

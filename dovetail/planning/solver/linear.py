@@ -36,10 +36,10 @@ _PLAIN = "use_preprocessing: false"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class LinearProgram:
     """Maximise objective·x over x ≥ 0 with lower ≤ A·x ≤ upper, A given by the row, column and value of its entries.
 
-    >>> one = Program(objective=np.ones(1), rows=np.zeros(1, int), columns=np.zeros(1, int), values=np.ones(1),
+    >>> one = LinearProgram(objective=np.ones(1), rows=np.zeros(1, int), columns=np.zeros(1, int), values=np.ones(1),
     ...               lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
     >>> one.objective.size
     1
@@ -66,10 +66,10 @@ class Solution:
     duals: Numbers
 
 
-def maximise(program: Program, *, then: Numbers | None = None) -> Solution | None:
+def maximise(program: LinearProgram, *, then: Numbers | None = None) -> Solution | None:
     """An optimum of the program, or None where nothing is feasible; of several optima one that maximises `then·x`.
 
-    >>> two = Program(objective=np.array([1.0, 1.0]), rows=np.array([0, 0]), columns=np.array([0, 1]),
+    >>> two = LinearProgram(objective=np.array([1.0, 1.0]), rows=np.array([0, 0]), columns=np.array([0, 1]),
     ...               values=np.ones(2), lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
     >>> first = maximise(two, then=np.array([0.0, 1.0]))
     >>> round(first.value, 5), first.x.round(5).tolist()
@@ -95,11 +95,11 @@ def maximise(program: Program, *, then: Numbers | None = None) -> Solution | Non
     return Solution(x=x, value=float(program.objective @ x), duals=found.duals)
 
 
-def maximise_whole(program: Program, *, most: Numbers) -> Numbers | None:
+def maximise_whole(program: LinearProgram, *, most: Numbers) -> Numbers | None:
     """The x in whole numbers, each at most `most`, that maximises the program; None where there is none, or where none
     was proven the best within `WORK`. On CP-SAT, with deterministic work.
 
-    >>> half = Program(objective=np.ones(2), rows=np.zeros(2, int), columns=np.arange(2), values=np.full(2, 2.0),
+    >>> half = LinearProgram(objective=np.ones(2), rows=np.zeros(2, int), columns=np.arange(2), values=np.full(2, 2.0),
     ...                lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
     >>> float(maximise_whole(half, most=np.ones(2)).sum())
     1.0
@@ -116,7 +116,7 @@ def maximise_whole(program: Program, *, most: Numbers) -> Numbers | None:
     return np.asarray(solver.variable_values()).round()
 
 
-def _model(program: Program) -> Any:
+def _model(program: LinearProgram) -> Any:
     model = _helper().ModelBuilderHelper()
     size = program.objective.size
     model.add_var_array([size], 0.0, np.inf, False, "")

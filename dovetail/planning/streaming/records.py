@@ -56,13 +56,13 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class StreamingRates:
     """How fast bytes move and updates go. The defaults stand for what nobody measured, and are low on purpose: PCIe 3
     with 16 lanes, a host with two channels of memory, a device with 320 GB/s, a SATA disk.
 
     `update_parameters_per_second` is what the host's cores do alone; beside copies it is `contended` times that.
 
-    >>> Rates(up_bytes_per_second=55e9).contended
+    >>> StreamingRates(up_bytes_per_second=55e9).contended
     0.9
     """
 

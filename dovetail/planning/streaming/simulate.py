@@ -20,7 +20,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dovetail.planning.streaming.records import GRADIENT_ROOM, Pace, Rates, Segment, Spilled
+from dovetail.planning.streaming.records import GRADIENT_ROOM, Pace, Segment, Spilled, StreamingRates
 
 # Adding a gradient to those of earlier batches moves about a third of the bytes of an AdamW update.
 _ADDING = 1 / 3
@@ -32,7 +32,7 @@ _STEPS_ALONE, _STEPS_TOGETHER = 4, 9
 _LONG_STEPS = 1000
 
 
-def step_seconds(gang: Sequence[Spilled], *, rates: Rates, clip: bool = False) -> Pace:
+def step_seconds(gang: Sequence[Spilled], *, rates: StreamingRates, clip: bool = False) -> Pace:
     """The steady pace of a gang that shares a device, its links and its host, from simulating a few steps of it.
 
     With `clip`, no update of a member begins before its backward is over and all its gradients have landed.
@@ -44,7 +44,7 @@ def step_seconds(gang: Sequence[Spilled], *, rates: Rates, clip: bool = False) -
     >>> nothing_kept = Layout(kept=frozenset(), on_disk=frozenset(), device_bytes=0, host_bytes=0, pinned_bytes=0,
     ...                       disk_bytes=0, depth=2)
     >>> gang = [Spilled(segments=segments, layout=nothing_kept)]
-    >>> rates = Rates(up_bytes_per_second=40e9, down_bytes_per_second=40e9, update_parameters_per_second=4e9)
+    >>> rates = StreamingRates(up_bytes_per_second=40e9, down_bytes_per_second=40e9, update_parameters_per_second=4e9)
     >>> pace, clipped = (step_seconds(gang, rates=rates, clip=clip) for clip in (False, True))
     >>> [round(seconds, 2) for seconds in (pace.roofline_seconds, pace.seconds, clipped.seconds)]
     [1.2, 1.81, 2.11]
@@ -69,7 +69,7 @@ def step_seconds(gang: Sequence[Spilled], *, rates: Rates, clip: bool = False) -
 class _Run:
     """One member while it is simulated: what a step of it is made of, and how far it has come."""
 
-    def __init__(self, member: Spilled, rates: Rates, clip: bool) -> None:
+    def __init__(self, member: Spilled, rates: StreamingRates, clip: bool) -> None:
         self._member, self._rates, self._clip = member, rates, clip
         self.streamed = [n for n, each in enumerate(member.segments) if each.name not in member.layout.kept]
         self.down = [each.gradient_bytes / rates.down_bytes_per_second for each in member.segments]

@@ -38,7 +38,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
 def offers(evidence: Evidence) -> Iterator[Option]:
     """Gangs of which not every member fits its part of the device, where they beat their members one after another."""
     for kind, able in spill.accelerators(evidence.whole, evidence.cluster):
-        room, device_bytes = spill.Room.of(evidence.cluster, kind=kind), spill.budgets_of(kind)[0]
+        room, device_bytes = spill.SpillRoom.of(evidence.cluster, kind=kind), spill.budgets_of(kind)[0]
         best = evidence.least_seconds(kind.name)
         for gang in _gangs([each for each in able if evidence.members.get(each.family)], evidence):
             if all(spill.is_resident(profile, device_bytes // len(gang)) for profile in gang):

@@ -27,7 +27,7 @@ from dovetail.planning.pipeline.timetables import (
     simulate,
     versions_kept,
 )
-from dovetail.planning.pipeline.timetables.simulate import held_at
+from dovetail.planning.pipeline.timetables.timing import held_at
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, on_its_kind, with_layers
 from dovetail.vocabulary import Cluster, InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection

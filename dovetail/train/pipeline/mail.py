@@ -3,7 +3,7 @@
 Sender and receiver agree on shapes by what they saw before: for every new kind of message the sender first says what is
 in it; after that tensors travel alone, and the receiver gives them a place ahead of time. What crosses keeps its
 strides, because kernels round by them. Messages from one rank to another arrive in the order they are sent in, which
-`planning/pipeline/timetables/check.py` has seen to be the order they are awaited in.
+`planning/pipeline/timetables/consistency.py` has seen to be the order they are awaited in.
 """
 
 import collections

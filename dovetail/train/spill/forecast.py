@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.planning.techniques.spill import Layout, Pace, Rates, Segment, Spilled, step_seconds
+from dovetail.planning.techniques.spill import Layout, Pace, Segment, Spilled, StreamingRates, step_seconds
 
 _PROBE_BYTES = 64 << 20
 
@@ -39,7 +39,7 @@ def with_times(segments: Sequence[Segment], seconds: Mapping[str, tuple[float, f
     )
 
 
-def pace(members: Sequence[tuple[Sequence[Segment], Layout, int]], *, rates: Rates, clip: bool) -> Pace:
+def pace(members: Sequence[tuple[Sequence[Segment], Layout, int]], *, rates: StreamingRates, clip: bool) -> Pace:
     """The pace of a gang of (segments, layout, accumulate)."""
     gang = [Spilled(segments=tuple(s), layout=where, accumulate=accumulate) for s, where, accumulate in members]
     return step_seconds(gang, rates=rates, clip=clip)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.planning.techniques.spill import Layout, Rates, Segment
+from dovetail.planning.techniques.spill import Layout, Segment, StreamingRates
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.buffers import Buffers
 from dovetail.train.loop import LoopSession
@@ -180,14 +180,14 @@ class SpillSession(LoopSession):
             return None
         return with_times(self.records(), self._times.seconds()), self.layout, self._training.accumulate
 
-    def rates(self) -> Rates:
+    def rates(self) -> StreamingRates:
         """How fast links and updates are here; what was not seen is at its default."""
         self.drain()
         streamed = [segment.travel for segment in self._segments if not segment.kept]
         found = link_rates(self._device, streamed[0] if streamed else None)
         found |= self._resources.updates.rates()
         # Updates were seen with copies going on beside them; the device's own are in its segments' times.
-        return Rates(**found, contended=1.0, device_update_parameters_per_second=_DEVICE_UPDATES)
+        return StreamingRates(**found, contended=1.0, device_update_parameters_per_second=_DEVICE_UPDATES)
 
     def drain(self) -> None:
         """Wait until every update is done."""

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dovetail.planning.solver import NotSolved, linear
-from dovetail.planning.solver.linear import Program, maximise, maximise_whole
+from dovetail.planning.solver.linear import LinearProgram, maximise, maximise_whole
 
 
-def program(**changes: Any) -> Program:
+def program(**changes: Any) -> LinearProgram:
     """Maximise x + y with x + y ≤ 2 and x ≤ 1.5."""
     fields = {
         "objective": np.ones(2),
@@ -20,7 +20,7 @@ def program(**changes: Any) -> Program:
         "lower": np.full(2, -np.inf),
         "upper": np.array([2.0, 1.5]),
     }
-    return Program(**{**fields, **changes})
+    return LinearProgram(**{**fields, **changes})
 
 
 def test_ties_are_broken_by_the_second_objective() -> None:

@@ -11,10 +11,10 @@ import signal
 
 import numpy as np
 
-from dovetail.planning.solver.linear import Program, maximise, maximise_whole
+from dovetail.planning.solver.linear import LinearProgram, maximise, maximise_whole
 from dovetail.planning.solver.packing import Activity, pack
 
-program = Program(
+program = LinearProgram(
     objective=np.ones(2), rows=np.zeros(2, int), columns=np.arange(2), values=np.full(2, 2.0),
     lower=np.full(1, -np.inf), upper=np.full(1, 3.0),
 )

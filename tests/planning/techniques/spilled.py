@@ -4,11 +4,11 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import Layout, Rates, Segment, Spilled
+from dovetail.planning.streaming.records import Layout, Segment, Spilled, StreamingRates
 from dovetail.planning.techniques.spill import layout
 
 #: One H200 and its 16-core host, as measured.
-H200 = Rates(
+H200 = StreamingRates(
     up_bytes_per_second=55e9,
     down_bytes_per_second=55e9,
     update_parameters_per_second=4.7e9,
@@ -102,7 +102,7 @@ def members(draw: st.DrawFn) -> Spilled:
 
 _rate = st.sampled_from([10.0, 50.0, 200.0])
 any_rates = st.builds(
-    Rates,
+    StreamingRates,
     up_bytes_per_second=_rate,
     down_bytes_per_second=_rate,
     update_parameters_per_second=_rate,

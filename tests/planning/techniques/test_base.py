@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.planning import TECHNIQUES, TechniqueSpec, Trial, spec_of, techniques, trial_of
-from dovetail.planning.techniques import GROUP
+from dovetail.planning import TECHNIQUES, TechniqueSpec, Trial, spec_of, trial_of
+from dovetail.planning.techniques import GROUP, techniques
 from dovetail.planning.techniques.base import Evidence, gang_sizes
 from dovetail.train import load_technique
 from dovetail.vocabulary import Cluster, DovetailError, Kind, Profile, Rejection

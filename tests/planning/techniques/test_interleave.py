@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import CONTENDED, Pace, Rates, Spilled
+from dovetail.planning.streaming.records import CONTENDED, Pace, Spilled, StreamingRates
 from dovetail.planning.streaming.simulate import step_seconds
 from dovetail.planning.techniques.interleave import option
 from dovetail.planning.techniques.spill import layout
@@ -22,7 +22,7 @@ def busy_seconds(pace: Pace) -> float:
     return pace.compute_seconds + pace.up_seconds + pace.down_seconds + pace.update_seconds
 
 
-def largest_update_seconds(member: Spilled, rates: Rates) -> float:
+def largest_update_seconds(member: Spilled, rates: StreamingRates) -> float:
     streaming = [each for each in member.segments if each.name not in member.layout.kept]
     on_disk = [2 * each.state_bytes / rates.disk_bytes_per_second for each in streaming]
     return max(
@@ -32,7 +32,7 @@ def largest_update_seconds(member: Spilled, rates: Rates) -> float:
 
 @given(gangs, any_rates, st.booleans())
 def test_no_faster_than_the_roofline_and_no_slower_than_one_thing_at_a_time(
-    gang: list[Spilled], rates: Rates, clip: bool
+    gang: list[Spilled], rates: StreamingRates, clip: bool
 ) -> None:
     pace = step_seconds(gang, rates=rates, clip=clip)
     assert pace.roofline_seconds <= pace.seconds <= busy_seconds(pace) * ROUNDING
@@ -41,7 +41,7 @@ def test_no_faster_than_the_roofline_and_no_slower_than_one_thing_at_a_time(
 
 
 @given(members(), any_rates)
-def test_clipping_is_never_faster(member: Spilled, rates: Rates) -> None:
+def test_clipping_is_never_faster(member: Spilled, rates: StreamingRates) -> None:
     free, clipped = (step_seconds([member], rates=rates, clip=clip).seconds for clip in (False, True))
     # But for an update under way when the gradients land that the next forward waits for: waiting avoids that.
     assert clipped >= free / ROUNDING - largest_update_seconds(member, rates)
@@ -49,7 +49,7 @@ def test_clipping_is_never_faster(member: Spilled, rates: Rates) -> None:
 
 @given(segments(), any_rates, st.integers(1, 4), st.data())
 def test_keeping_one_more_segment_is_never_slower_but_for_its_update(
-    found: tuple[object, ...], rates: Rates, depth: int, data: st.DataObject
+    found: tuple[object, ...], rates: StreamingRates, depth: int, data: st.DataObject
 ) -> None:
     kept = data.draw(st.integers(0, len(found) - 1))
     fewer, more = (step_seconds([streamed(found, kept=n, depth=depth)], rates=rates) for n in (kept, kept + 1))
@@ -59,7 +59,7 @@ def test_keeping_one_more_segment_is_never_slower_but_for_its_update(
 
 @given(members(), any_rates, st.booleans(), st.integers(2, 4))
 def test_equal_members_together_are_no_slower_than_one_after_another(
-    member: Spilled, rates: Rates, clip: bool, count: int
+    member: Spilled, rates: StreamingRates, clip: bool, count: int
 ) -> None:
     alone = step_seconds([member], rates=rates, clip=clip).seconds
     assert step_seconds([member] * count, rates=rates, clip=clip).seconds <= count * alone * 1.0001 + 1e-9
@@ -72,7 +72,7 @@ def test_a_model_that_is_kept_whole_computes_and_updates() -> None:
     assert (pace.up_seconds, pace.down_seconds, pace.update_seconds) == (0, 0, 0)
 
 
-SLOW = Rates(up_bytes_per_second=10.0, down_bytes_per_second=5.0, update_parameters_per_second=2.0)
+SLOW = StreamingRates(up_bytes_per_second=10.0, down_bytes_per_second=5.0, update_parameters_per_second=2.0)
 
 
 def test_of_one_segment_nothing_overlaps() -> None:

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import Layout, Rates, Segment
+from dovetail.planning.streaming.records import Layout, Segment, StreamingRates
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.planning.techniques.spill import DoesNotFit, Room, cut, layout, option, predict, segments, working_bytes
+from dovetail.planning.techniques.spill import (
+    DoesNotFit,
+    SpillRoom,
+    cut,
+    layout,
+    option,
+    predict,
+    segments,
+    working_bytes,
+)
 from dovetail.vocabulary import Cluster, Kind, LayerProfile, Link, Profile, TechniqueRefused
 
 from .spilled import LARGE, segment
@@ -191,15 +200,15 @@ def profile(**more: object) -> Profile:
     return Profile(**measured)  # type: ignore[arg-type]
 
 
-def room(*, memory_bytes: int = 250 << 30, disk_bytes: int = 0, update: float = 4.7e9, devices: int = 1) -> Room:
+def room(*, memory_bytes: int = 250 << 30, disk_bytes: int = 0, update: float = 4.7e9, devices: int = 1) -> SpillRoom:
     cluster = Cluster.uniform(H200, devices_per_node=devices, cores=16, memory_bytes=memory_bytes)
     node = dataclasses.replace(cluster.nodes[0], disk_bytes=disk_bytes, update_parameters_per_second=update)
     links = tuple(Link(source=a, target=b, bytes_per_second=55e9) for a, b in (("host", "h200"), ("h200", "host")))
-    return Room.of(dataclasses.replace(cluster, nodes=(node,), links=links), kind=H200)
+    return SpillRoom.of(dataclasses.replace(cluster, nodes=(node,), links=links), kind=H200)
 
 
 def test_blocks_become_segments_and_what_is_tiny_stays() -> None:
-    found = segments(profile(), device_bytes=24 << 30, recompute=False, rates=Rates())
+    found = segments(profile(), device_bytes=24 << 30, recompute=False, rates=StreamingRates())
     assert [each.name for each in found] == ["embedding", *(f"blocks.{number}" for number in range(24)), "norm"]
     assert [each.name for each in found if each.fixed] == ["norm"]
     block = found[1]
@@ -208,12 +217,12 @@ def test_blocks_become_segments_and_what_is_tiny_stays() -> None:
 
 
 def test_weights_that_travel_in_fp32_are_their_own_master() -> None:
-    block = segments(profile(precision="bf16"), device_bytes=24 << 30, recompute=False, rates=Rates())[1]
+    block = segments(profile(precision="bf16"), device_bytes=24 << 30, recompute=False, rates=StreamingRates())[1]
     assert (block.travel_bytes, block.gradient_bytes, block.state_bytes) == (4 << 28, 4 << 28, 8 << 28)
 
 
 def test_layers_are_stretched_to_the_steps_that_were_measured() -> None:
-    rates = Rates(device_update_parameters_per_second=1e20)
+    rates = StreamingRates(device_update_parameters_per_second=1e20)
     for recompute, expected in ((False, 0.9), (True, 1.2)):
         found = segments(profile(), device_bytes=24 << 30, recompute=recompute, rates=rates)
         assert sum(each.forward_seconds + each.backward_seconds for each in found) == pytest.approx(expected)
@@ -278,12 +287,12 @@ def test_what_the_host_cannot_hold_goes_to_half_of_the_disk() -> None:
 
 
 def test_what_nobody_measured_is_low_and_cores_are_shared() -> None:
-    assert room(update=0.0).rates.update_parameters_per_second == Rates().update_parameters_per_second
+    assert room(update=0.0).rates.update_parameters_per_second == StreamingRates().update_parameters_per_second
     assert room(devices=4).cores == 4
     assert room(devices=4).rates.update_parameters_per_second == 4.7e9 / 4
     assert room(update=0.0, devices=4).rates.update_parameters_per_second == pytest.approx(0.4e9)
     plain = Kind(name="v100", processor="cuda")
-    assert Room.of(Cluster.uniform(plain, cores=64), kind=plain).rates == Rates()
+    assert SpillRoom.of(Cluster.uniform(plain, cores=64), kind=plain).rates == StreamingRates()
 
 
 def test_what_was_measured_is_taken_as_it_is() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.planning.techniques.spill import DoesNotFit, Rates
+from dovetail.planning.techniques.spill import DoesNotFit, StreamingRates
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training, checkpoint
 from dovetail.train.spill import SpillSession, device_resources
@@ -108,7 +108,8 @@ def test_how_fast_the_disk_is_is_seen_apart_from_updates_in_memory(tmp_path: Pat
     session.advance()
     on_disk_too, only_in_memory = session.rates(), opened("adamw pure").rates()
     session.close()
-    assert on_disk_too.disk_bytes_per_second != only_in_memory.disk_bytes_per_second == Rates().disk_bytes_per_second
+    default = StreamingRates().disk_bytes_per_second
+    assert on_disk_too.disk_bytes_per_second != only_in_memory.disk_bytes_per_second == default
     updates = session._resources.updates
     assert updates._disk_bytes == session.layout.disk_bytes
     streamed = [each for each in session.segments if not each.kept and each.name not in session.layout.on_disk]

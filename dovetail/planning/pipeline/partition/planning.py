@@ -15,7 +15,7 @@ from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from dovetail.planning.pipeline.partition.search import Search, Span, Times
+    from dovetail.planning.pipeline.partition.search import LayerSpan, Search, Times
 
 # Arrangements whose times differ by less are equal, and the first is taken.
 _BETTER = 1 - 1e-9
@@ -74,7 +74,7 @@ def appraise(
     >>> appraise(Graph(layers=(one, two), edges=(("a", "b"),)), fabric, layers=["a", "b"], widths=[2, 1]).seconds
     3.0
     """
-    from dovetail.planning.pipeline.partition.search import Search, Span, Tables
+    from dovetail.planning.pipeline.partition.search import LayerSpan, Search, Tables
 
     terms, graphs = terms or Terms(), _by_kind(graph, fabric)
     first = next(iter(graphs.values()))
@@ -85,7 +85,7 @@ def appraise(
     search = Search(Tables(graphs, sets, recompute=terms.recompute), fabric, terms, copies=copies)
     # The last devices of the row are used, as the search does.
     starts = [size - sum(widths[n:]) for n in range(len(widths))]
-    spans = [Span(start=n, end=n + 1, first=start, width=widths[n]) for n, start in enumerate(starts)]
+    spans = [LayerSpan(start=n, end=n + 1, first=start, width=widths[n]) for n, start in enumerate(starts)]
     seconds = max(search.seconds(span) for span in spans)
     whole = search if copies == 1 else Search(search.tables, fabric, terms)
     return _described(search, spans, seconds, whole, first, complete=True)
@@ -159,8 +159,8 @@ def _searches(
 
 def _best(
     searches: "list[Search]", terms: Terms, depth: int | None, width: int | None
-) -> "tuple[Search, list[Span], float] | None":
-    best: tuple[Search, list[Span], float] | None = None
+) -> "tuple[Search, list[LayerSpan], float] | None":
+    best: tuple[Search, list[LayerSpan], float] | None = None
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
         seconds, spans = _solved(search, terms, depth, width, below)
@@ -171,7 +171,7 @@ def _best(
 
 def _solved(
     search: "Search", terms: Terms, depth: int | None, width: int | None, below: float
-) -> "tuple[float, list[Span]]":
+) -> "tuple[float, list[LayerSpan]]":
     own = width // search.copies if width else None
     if (width and width % search.copies) or (depth or 1) * (own or 1) > search.size:
         return float("inf"), []
@@ -185,7 +185,7 @@ def _solved(
 
 
 def _described(
-    search: "Search", spans: "list[Span]", seconds: float, whole: "Search", graph: Graph, *, complete: bool
+    search: "Search", spans: "list[LayerSpan]", seconds: float, whole: "Search", graph: Graph, *, complete: bool
 ) -> Partition:
     stages = tuple(_stage(search, span, graph) for span in spans)
     replication = _replication_seconds(whole)
@@ -201,7 +201,7 @@ def _described(
     )
 
 
-def _stage(search: "Search", span: "Span", graph: Graph) -> Stage:
+def _stage(search: "Search", span: "LayerSpan", graph: Graph) -> Stage:
     places, sets = search.fabric.places, search.tables.sets
     numbers = range(span.first, span.first + span.width)
     return Stage(
@@ -215,10 +215,10 @@ def _stage(search: "Search", span: "Span", graph: Graph) -> Stage:
     )
 
 
-def _whole(search: "Search") -> "Span":
-    from dovetail.planning.pipeline.partition.search import Span
+def _whole(search: "Search") -> "LayerSpan":
+    from dovetail.planning.pipeline.partition.search import LayerSpan
 
-    return Span(start=0, end=len(search.tables.sets) - 1, first=0, width=search.size)
+    return LayerSpan(start=0, end=len(search.tables.sets) - 1, first=0, width=search.size)
 
 
 def _replication_seconds(whole: "Search") -> float:
@@ -227,7 +227,7 @@ def _replication_seconds(whole: "Search") -> float:
     return whole.seconds(span) if not room or whole.bytes(span) <= room else float("inf")
 
 
-def _bubble_share(search: "Search", spans: "list[Span]", seconds: float) -> float:
+def _bubble_share(search: "Search", spans: "list[LayerSpan]", seconds: float) -> float:
     terms, depth = search.terms, len(spans)
     devices = sum(span.width for span in spans) * search.copies
     idle = 1 - sum(search.compute_seconds(span) for span in spans) / (devices * seconds) if seconds else 0.0
@@ -258,7 +258,7 @@ def _explanation(
     return [head, why, *partly]
 
 
-def _sync_seconds(search: "Search", span: "Span") -> float:
+def _sync_seconds(search: "Search", span: "LayerSpan") -> float:
     """What a stage's summing of gradients takes of each microbatch."""
     pays = search.traffic(span.first, span.width)
     parameters = search.tables.parameters
@@ -289,5 +289,5 @@ def _why_nothing_fits(searches: "list[Search]", graphs: dict[str, Graph], depth:
     )
 
 
-def _room(search: "Search", span: "Span") -> int:
+def _room(search: "Search", span: "LayerSpan") -> int:
     return memory_bytes(search.fabric, range(span.first, span.first + span.width))

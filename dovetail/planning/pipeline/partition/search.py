@@ -29,10 +29,10 @@ _SAME = 1 + 1e-9
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class LayerSpan:
     """A stage as the search knows it: between two cuts, on `width` neighbours from place `first` of each part.
 
-    >>> Span(start=0, end=3, first=0, width=2).width
+    >>> LayerSpan(start=0, end=3, first=0, width=2).width
     2
     """
 
@@ -92,7 +92,7 @@ class Search:
 
     def best(
         self, *, depth: int | None = None, width: int | None = None, below: float = float("inf")
-    ) -> tuple[float, list[Span]]:
+    ) -> tuple[float, list[LayerSpan]]:
         """The least time of the slowest stage, and stages that reach it; none where nothing fits or nothing is faster
         than `below`.
 
@@ -104,17 +104,17 @@ class Search:
             return least, []
         return least, self._fewest(least * _SAME, depth, width)
 
-    def least_excess(self, *, depth: int | None = None, width: int | None = None) -> tuple[float, list[Span]]:
+    def least_excess(self, *, depth: int | None = None, width: int | None = None) -> tuple[float, list[LayerSpan]]:
         """The stages that come nearest to fitting, and by how many bytes the worst of them does not."""
         excess, choices = self._solve(_excess, depth, width)
         used = min(excess, key=lambda devices: (excess[devices], devices))
         return excess[used], self._spans(choices, used, depth) if np.isfinite(excess[used]) else []
 
-    def seconds(self, span: Span) -> float:
+    def seconds(self, span: LayerSpan) -> float:
         """How long a stage takes for one microbatch of the whole pipeline."""
         return float(self._times(self, span.first, span.width)[span.start, span.end])
 
-    def bytes(self, span: Span) -> float:
+    def bytes(self, span: LayerSpan) -> float:
         """What a stage takes on each of its devices."""
         return float(self._stage_bytes(span.first, span.width)[span.start, span.end])
 
@@ -122,11 +122,11 @@ class Search:
         """What a stage pays for traffic there."""
         return traffic(self.fabric, first=first, width=width, copies=self.copies, both_ways=self.terms.both_ways)
 
-    def compute_seconds(self, span: Span) -> float:
+    def compute_seconds(self, span: LayerSpan) -> float:
         """What a stage computes for one microbatch on one of its devices, the slowest kind it has."""
         return float(self.computing(range(span.first, span.first + span.width))[span.start, span.end])
 
-    def _fewest(self, limit: float, depth: int | None, width: int | None) -> list[Span]:
+    def _fewest(self, limit: float, depth: int | None, width: int | None) -> list[LayerSpan]:
         def stages(search: "Search", first: int, width: int) -> tuple[Array, bool]:
             return np.where(search._timed(first, width) <= limit, 1.0, np.inf), True
 
@@ -161,12 +161,12 @@ class Search:
                 after[left, devices], choices[left, devices] = best, (widths, ends)
         return {d: float(after[depth or 0, d][0]) for d in range(1, self.size + 1)}, choices
 
-    def _spans(self, choices: dict[Any, Any], devices: int, depth: int | None) -> list[Span]:
+    def _spans(self, choices: dict[Any, Any], devices: int, depth: int | None) -> list[LayerSpan]:
         found, cut, left = [], 0, depth or 0
         while devices:
             widths, ends = choices[left, devices]
             wide, end = int(widths[cut]), int(ends[cut])
-            found.append(Span(start=cut, end=end, first=self.size - devices, width=wide))
+            found.append(LayerSpan(start=cut, end=end, first=self.size - devices, width=wide))
             cut, devices, left = end, devices - wide, max(left - 1, 0)
         return found
 

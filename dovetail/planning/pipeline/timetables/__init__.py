@@ -14,11 +14,11 @@ from dovetail.planning.pipeline.timetables.alternating import (
     stashing,
     vertical_sync,
 )
-from dovetail.planning.pipeline.timetables.check import check, versions_kept
-from dovetail.planning.pipeline.timetables.interleaved import interleaved
-from dovetail.planning.pipeline.timetables.simulate import Durations, Simulated, Timed, simulate, steady_seconds
+from dovetail.planning.pipeline.timetables.consistency import check, versions_kept
+from dovetail.planning.pipeline.timetables.interleaved_timetable import interleaved
+from dovetail.planning.pipeline.timetables.timing import Durations, Simulated, Timed, simulate, steady_seconds
 from dovetail.planning.pipeline.timetables.window import one_step, recorded
-from dovetail.planning.pipeline.timetables.zero_bubble import zero_bubble
+from dovetail.planning.pipeline.timetables.zero_bubble_timetable import zero_bubble
 
 TIMETABLES: dict[str, Callable[..., Timetable]] = {
     "gpipe": gpipe,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from dovetail.planning.pipeline.timetables.simulate import Simulated, Timed
+from dovetail.planning.pipeline.timetables.timing import Simulated, Timed
 
 _LETTERS = {"forward": "F", "backward": "B", "inputs": "I", "weights": "W", "update": "U"}
 # Light enough for black figures; told apart by lightness as well as by hue.
@@ -17,7 +17,7 @@ def text(simulated: Simulated, *, columns: int = 96, seconds: float = 0.0) -> st
     stand for, so that pictures can be compared; left out, as long as it takes.
 
     >>> from dovetail.planning.pipeline.timetables.alternating import one_forward_one_backward
-    >>> from dovetail.planning.pipeline.timetables.simulate import Durations, simulate
+    >>> from dovetail.planning.pipeline.timetables.timing import Durations, simulate
     >>> print(text(simulate(one_forward_one_backward([1, 1], microbatches=2), Durations.equal(2)), columns=27))
     rank 0  F0-F1-......B0----...B1----
     rank 1  ...F0-B0----F1-B1----......
@@ -33,7 +33,7 @@ def svg(simulated: Simulated, *, seconds: float = 0.0) -> str:
     """The same as a picture that stands alone.
 
     >>> from dovetail.planning.pipeline.timetables.alternating import gpipe
-    >>> from dovetail.planning.pipeline.timetables.simulate import Durations, simulate
+    >>> from dovetail.planning.pipeline.timetables.timing import Durations, simulate
     >>> svg(simulate(gpipe([1, 1], microbatches=2), Durations.equal(2))).startswith("<svg")
     True
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.planning.pipeline.timetables.actions import Action
-from dovetail.planning.pipeline.timetables.simulate import Simulated, Timed
+from dovetail.planning.pipeline.timetables.timing import Simulated, Timed
 
 
 def recorded(timed: Mapping[str, Any], *, flushes: bool) -> Simulated:
@@ -28,7 +28,7 @@ def one_step(simulated: Simulated, *, microbatches: int, step: int) -> Simulated
     whatever ranks do in it, numbered from the step's first microbatch. As it is, where that was not in it.
 
     >>> from dovetail.planning.pipeline.timetables.alternating import stashing
-    >>> from dovetail.planning.pipeline.timetables.simulate import Durations, simulate
+    >>> from dovetail.planning.pipeline.timetables.timing import Durations, simulate
     >>> run = simulate(stashing([1, 1], microbatches=8), Durations.equal(2))
     >>> one_step(run, microbatches=2, step=2).seconds
     6.0

@@ -25,9 +25,9 @@ from dovetail.planning.share.policies import (
     throughput,
     water_filling,
 )
-from dovetail.planning.share.policies.blind import Policy, blind, equal_rates
-from dovetail.planning.share.policies.coarse import coarse
-from dovetail.planning.share.policies.example import example
+from dovetail.planning.share.policies.blindness import Policy, blind, equal_rates
+from dovetail.planning.share.policies.coarsening import coarse
+from dovetail.planning.share.policies.example_problem import example
 
 POLICIES: dict[str, Policy] = {
     "allox": allox.allocate,

@@ -4,7 +4,7 @@ import numpy as np
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import Columns, columns, refuse_too_little_money
-from dovetail.planning.solver.linear import Program, maximise
+from dovetail.planning.solver.linear import LinearProgram, maximise
 from dovetail.vocabulary import Allocation, InvalidWorkload
 
 
@@ -69,7 +69,7 @@ def _match(arrays: Columns, best: np.ndarray, kind: np.ndarray, place: np.ndarra
     seconds = steps[task] / rate_of_column[best[task, kind[slot]]]
     ways = np.arange(task.size)
     found = maximise(
-        Program(
+        LinearProgram(
             objective=-place[slot] * seconds / seconds.mean(),
             rows=np.concatenate([task, steps.size + slot]),
             columns=np.concatenate([ways, ways]),

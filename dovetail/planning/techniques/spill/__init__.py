@@ -5,7 +5,7 @@ and, with the simulation of `planning/streaming`, in seconds. A spilled model is
 things move on a device's node, `offers` makes options of all that.
 """
 
-from dovetail.planning.streaming.records import Layout, Pace, Rates, Segment, Spilled
+from dovetail.planning.streaming.records import Layout, Pace, Segment, Spilled, StreamingRates
 from dovetail.planning.streaming.simulate import step_seconds
 from dovetail.planning.techniques.spill.cutting import cut, segments, working_bytes
 from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
@@ -20,7 +20,7 @@ from dovetail.planning.techniques.spill.offers import (
     predict,
     with_its_cores,
 )
-from dovetail.planning.techniques.spill.room import Room
+from dovetail.planning.techniques.spill.room import SpillRoom
 
 __all__ = [
     "KNOBS",
@@ -28,10 +28,10 @@ __all__ = [
     "DoesNotFit",
     "Layout",
     "Pace",
-    "Rates",
-    "Room",
     "Segment",
+    "SpillRoom",
     "Spilled",
+    "StreamingRates",
     "accelerators",
     "budgets_of",
     "cut",

@@ -6,7 +6,7 @@ Knows names and figures of layers; knows neither budgets nor where a segment wil
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dovetail.planning.streaming.records import Rates, Segment
+from dovetail.planning.streaming.records import Segment, StreamingRates
 from dovetail.vocabulary import LayerProfile, Profile
 
 # Segments are at most this share of the model and of the device's budget, so that several are under way at once.
@@ -43,7 +43,7 @@ def _pieces(
         yield from _pieces(child, depth + 1, limit_bytes)
 
 
-def segments(profile: Profile, *, device_bytes: int, recompute: bool, rates: Rates) -> tuple[Segment, ...]:
+def segments(profile: Profile, *, device_bytes: int, recompute: bool, rates: StreamingRates) -> tuple[Segment, ...]:
     """The segments of a profile with layers for a device budget.
 
     Weights travel in bf16 where all computing is (`precision="bf16-pure"`), with fp32 ones in the state; otherwise they
@@ -54,7 +54,7 @@ def segments(profile: Profile, *, device_bytes: int, recompute: bool, rates: Rat
     ...                             parameter_bytes=4000) for name in "abcdefghi")
     >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=30.0, peak_bytes=0, layers=layers,
     ...                   parameter_bytes=36000, optimizer_bytes=72000, precision="bf16-pure")
-    >>> first = segments(profile, device_bytes=1 << 30, recompute=True, rates=Rates())[0]
+    >>> first = segments(profile, device_bytes=1 << 30, recompute=True, rates=StreamingRates())[0]
     >>> first.name, first.parameters, first.travel_bytes, first.state_bytes, round(first.backward_seconds, 2)
     ('a', 1000, 2000, 12000, 3.33)
     """
@@ -80,7 +80,7 @@ def segments(profile: Profile, *, device_bytes: int, recompute: bool, rates: Rat
     return tuple(segment(name, layers) for name, layers in cut(profile.layers, limit_bytes=limit_bytes))
 
 
-def _stretch(profile: Profile, rates: Rates) -> float:
+def _stretch(profile: Profile, rates: StreamingRates) -> float:
     layers_seconds = sum(layer.forward_seconds + layer.backward_seconds for layer in profile.layers)
     if profile.technique != "resident" or layers_seconds <= 0:
         return 1.0

@@ -13,7 +13,7 @@ from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, wi
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.planning.techniques.spill.cutting import segments, working_bytes
 from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
-from dovetail.planning.techniques.spill.room import Room
+from dovetail.planning.techniques.spill.room import SpillRoom
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Profile, Rejection
 
 # Predicted options ask for room for so many segments: one computes, one is there, one is on its way.
@@ -31,7 +31,7 @@ KNOBS: dict[str, tuple[bool, ...]] = {
 }
 
 
-def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute: bool) -> Option:
+def predict(gang: Sequence[Profile], *, room: SpillRoom, device_bytes: int, recompute: bool) -> Option:
     """The option of spilling one family, or of interleaving several, within a device budget.
 
     Each member has an equal share of the device, of the host and of half the disk, as if all were at work at once.
@@ -43,7 +43,7 @@ def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute
     >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=49 << 30, layers=layers,
     ...                   parameter_bytes=12 << 30, optimizer_bytes=24 << 30)
     >>> h200 = Kind(name="h200", processor="cuda")
-    >>> room = Room.of(Cluster.uniform(h200, cores=16, memory_bytes=64 << 30), kind=h200)
+    >>> room = SpillRoom.of(Cluster.uniform(h200, cores=16, memory_bytes=64 << 30), kind=h200)
     >>> found = predict([profile], room=room, device_bytes=24 << 30, recompute=True)
     >>> found.technique, found.device_bytes >> 30, found.host_bytes >> 30, round(found.step_seconds[0], 1)
     ('spill', 23, 26, 2.2)
@@ -73,7 +73,7 @@ def predict(gang: Sequence[Profile], *, room: Room, device_bytes: int, recompute
     )
 
 
-def _spilled(profile: Profile, room: Room, device_bytes: int, recompute: bool, *, members: int) -> Spilled:
+def _spilled(profile: Profile, room: SpillRoom, device_bytes: int, recompute: bool, *, members: int) -> Spilled:
     """One member in its share of the device, and of the node among so many members."""
     found = segments(profile, device_bytes=device_bytes, recompute=recompute, rates=room.rates)
     where = layout(
@@ -127,7 +127,7 @@ def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
     """For each family with layers on an accelerator: the faster of recomputing and not, within each budget that does
     not hold it resident and in which spilling was not measured."""
     for kind, able in accelerators(evidence.profiles, evidence.cluster):
-        room, budgets = Room.of(evidence.cluster, kind=kind), budgets_of(kind)
+        room, budgets = SpillRoom.of(evidence.cluster, kind=kind), budgets_of(kind)
         mine = evidence.of(kind=kind.name, technique="spill")
         known = {(each.family, each.knobs.get("device_bytes", budgets[0])) for each in mine}
         for profile, device_bytes in itertools.product(able, budgets):
@@ -167,7 +167,7 @@ def is_resident(profile: Profile, device_bytes: int) -> bool:
 
 # Planners ask again and again as tasks come and go, with the same profiles; a prediction takes milliseconds.
 @functools.lru_cache(maxsize=4096)
-def fastest(gang: tuple[Profile, ...], room: Room, device_bytes: int) -> Option | Rejection:
+def fastest(gang: tuple[Profile, ...], room: SpillRoom, device_bytes: int) -> Option | Rejection:
     """The gang with or without recomputing, whichever is faster within the budget; why not, where neither fits."""
     found: list[Option] = []
     for recompute in (False, True):
@@ -197,7 +197,9 @@ def with_its_cores(option: Option, cluster: Cluster) -> Option:
     16
     """
     kind = cluster.kind(option.kind)
-    return option if kind.processor == "cpu" else dataclasses.replace(option, cores=Room.of(cluster, kind=kind).cores)
+    return (
+        option if kind.processor == "cpu" else dataclasses.replace(option, cores=SpillRoom.of(cluster, kind=kind).cores)
+    )
 
 
 def _measured(profile: Profile, cluster: Cluster) -> Option:

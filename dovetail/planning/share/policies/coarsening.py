@@ -26,7 +26,7 @@ import numpy as np
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import Columns, columns
-from dovetail.planning.share.policies.blind import Policy
+from dovetail.planning.share.policies.blindness import Policy
 from dovetail.vocabulary import Allocation, Family, InvalidWorkload, Member, Option, Share
 
 ERROR = 0.05

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from dovetail.planning.pipeline.timetables.actions import Action, Done, Timetable, done, needs
-from dovetail.planning.pipeline.timetables.check import check, waiting
+from dovetail.planning.pipeline.timetables.consistency import check, waiting
 from dovetail.vocabulary import InvalidRecord
 
 
@@ -182,7 +182,7 @@ def most_held(timetable: Timetable) -> tuple[int, ...]:
 def held_at(timetable: Timetable) -> tuple[int, ...]:
     """The most microbatches that a rank of each stage has there between forward and the end of their backward.
 
-    >>> from dovetail.planning.pipeline.timetables.interleaved import interleaved
+    >>> from dovetail.planning.pipeline.timetables.interleaved_timetable import interleaved
     >>> held_at(interleaved([1, 1], microbatches=4))
     (4, 3, 2, 1)
     """
