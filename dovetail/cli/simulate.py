@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.control.simulation.outcome import Outcome
     from dovetail.describe.streams import Stream
     from dovetail.engines import Outage
-    from dovetail.planning.share.policies.blind import Policy
+    from dovetail.planning.share.policies.blindness import Policy
 
 app = typer.Typer()
 
