@@ -92,7 +92,7 @@ def strike(runs: Runs, order: Order, chance: random.Random) -> dict[str, Any] | 
     ends = [event for event in events if event.kind in ("finished", "lost", "failed")]
     if any(event.kind == "finished" for event in ends):
         return None
-    reason = ends[-1].data["reason"] if ends else ""
+    reason = ends[-1].reason if ends else ""
     named = f"rank {victim} of 2 on {DEVICES[victim]} is lost" in reason and "it was at: " in reason
     return {"signal": sign.name, "rank": victim, "seconds": seconds, "is_named": named, "reason": reason}
 

@@ -19,7 +19,6 @@ from dovetail.vocabulary import (
     Cluster,
     Fingerprint,
     Kind,
-    Option,
     Placement,
     Profile,
     Program,
@@ -27,8 +26,6 @@ from dovetail.vocabulary import (
     Stop,
     Task,
     Workload,
-    from_json,
-    to_json,
 )
 
 BAR_SECONDS, BAR_SECONDS_A_TASK = 5.0, 0.0025
@@ -92,14 +89,14 @@ def happened(store: Store, began: float) -> Schedule:
     started, placements = {}, []
     for _, event in store.events():
         if event.kind == "started":
-            started[event.data["placement"]] = event
-        elif event.kind == "released" and (start := started.get(event.data["placement"])):
+            started[event.placement] = event
+        elif event.kind == "released" and (start := started.get(event.placement)):
             placements.append(
                 Placement(
                     tasks=(start.task,),
-                    steps=(start.data["until"],),
-                    option=from_json(Option, to_json(start.data["option"])),
-                    devices=tuple(start.data["devices"]),
+                    steps=(start.until,),
+                    option=start.option,
+                    devices=tuple(start.devices),
                     start_seconds=start.at_seconds - began,
                     duration_seconds=event.at_seconds - start.at_seconds,
                 )

@@ -62,7 +62,7 @@ def measure(name: str, *, rounds: int, quick: bool) -> dict[str, Any]:
             result = open_result(home)
             if result.planned_seconds and result.makespan_seconds:
                 predictions.append(result.planned_seconds / result.makespan_seconds)
-            used = sorted({event.data["option"]["technique"] for event in started(home)})
+            used = sorted({event.option.technique for event in started(home)})
             shutil.rmtree(home, ignore_errors=True)
         for way, script in (("one after another", "one_after_another.py"), ("two at a time", "two_at_a_time.py")):
             seconds, output = timed([sys.executable, str(HERE / script), path], environment)

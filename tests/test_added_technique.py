@@ -99,11 +99,11 @@ def test_an_installed_technique_is_tried_planned_run_and_shown(tmp_path: Path) -
     with Store(tmp_path / HOME) as store:
         events = [event for _, event in store.events()]
         (_, _, plan), *_ = store.plans()
-    assert "hasty" in [event.data["technique"] for event in events if event.kind == "measured"]
+    assert "hasty" in [event.profile.technique for event in events if event.kind == "measured"]
     assert plan.schedule is not None
     assert [placement.option.technique for placement in plan.schedule.placements] == ["hasty"]
-    (started,) = [event.data["option"] for event in events if event.kind == "started"]
-    assert (started["technique"], started["knobs"]) == ("hasty", {"haste": 3})
+    (started,) = [event.option for event in events if event.kind == "started"]
+    assert (started.technique, started.knobs) == ("hasty", {"haste": 3})
     # Where it is not installed, what came of it can still be read.
     (task,) = open_result(tmp_path / HOME).tasks
     assert (task.status, task.step) == ("finished", 200)

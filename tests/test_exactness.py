@@ -149,8 +149,8 @@ def assert_nothing_lost(home: Path) -> None:
         finished: list[str] = []
         for _, event in store.events():
             if event.kind == "saved":
-                assert event.data["step"] > saved.get(event.task, 0)
-                saved[event.task] = event.data["step"]
+                assert event.step > saved.get(event.task, 0)
+                saved[event.task] = event.step
             elif event.kind == "finished":
                 finished.append(event.task)
         assert sorted(finished) == sorted(saved)
@@ -165,7 +165,7 @@ def test_workers_killed_at_random_moments_change_nothing(sweep: Path, undisturbe
         assert_same(undisturbed, home)
         assert_nothing_lost(home)
         with Store(home) as store:
-            lost += [event.data["reason"] for _, event in store.events() if event.kind == "lost"]
+            lost += [event.reason for _, event in store.events() if event.kind == "lost"]
         if nemesis.kills >= most:
             break
     assert lost

@@ -1,7 +1,10 @@
 """Successive halving, carried out: who goes on past a rung is put on record."""
 
+from typing import Any
+
 from dovetail.control import halving
 from dovetail.control.state import State
+from dovetail.vocabulary.events import TaskFailed, TaskHalved, TaskPromoted
 
 
 def judge(state: State) -> bool:
@@ -24,17 +27,13 @@ def _halve(state: State, rung: int) -> None:
     scores = {t: one.metrics[rule.metric] for t, one in resting.items() if t not in missing}
     onward = halving.survivors(rule, scores) if scores else set()
     ledger.record(
-        ledger.event("failed", task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved")
+        ledger.event(TaskFailed, task, reason=f"evaluation must report {rule.metric!r}, by which tasks are halved")
         for task in missing
     )
-    ledger.record(
-        ledger.event(
-            "promoted" if task in onward else "halved",
-            task,
-            step=rung,
-            metric=rule.metric,
-            value=value,
-            reason="" if task in onward else f"{rule.metric} {value:.4g} at step {rung} was not among the best",
-        )
-        for task, value in scores.items()
-    )
+    for task, value in scores.items():
+        judged: dict[str, Any] = {"step": rung, "metric": rule.metric, "value": value}
+        if task in onward:
+            ledger.record([ledger.event(TaskPromoted, task, **judged)])
+        else:
+            reason = f"{rule.metric} {value:.4g} at step {rung} was not among the best"
+            ledger.record([ledger.event(TaskHalved, task, reason=reason, **judged)])

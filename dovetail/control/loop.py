@@ -5,6 +5,7 @@ from it, and what it is asked to do is put on disk before it is asked, so that a
 is replaced by the next one reading the same file. Knows engines and ways of deciding by their contracts.
 """
 
+import dataclasses
 import queue
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,23 @@ from dovetail.vocabulary import (
     Plan,
     Task,
     Workload,
+)
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStopped,
+    CancelAsked,
+    CheckpointSaved,
+    DevicesJoined,
+    DevicesLeft,
+    DevicesReleased,
+    OptionRejected,
+    RungReached,
+    StepsDone,
+    TaskCancelled,
+    TaskFailed,
+    TaskFingerprinted,
+    TaskFinished,
+    Warned,
 )
 
 # How long an order that was told to stop may take over its current step and its save.
@@ -223,8 +241,8 @@ class Controller:
                 raise
             if state.trouble != str(error):
                 state.trouble = str(error)
-                message = {"message": f"no decision could be made: {error}"}
-                self._ledger.record([Event(kind="warned", at_seconds=self.now(), data=message)])
+                message = f"no decision could be made: {error}"
+                self._ledger.record([Warned(at_seconds=self.now(), message=message)])
             return []
 
     def _finish_what_is_done(self) -> None:
@@ -236,7 +254,7 @@ class Controller:
                 until, final = self._state.target(task)
                 if final and one.saved_step > until:
                     reason = f"it was at step {one.saved_step} when it was told to stop after {until}"
-                    self._ledger.record([self._ledger.event("finished", task, step=one.saved_step, reason=reason)])
+                    self._ledger.record([self._ledger.event(TaskFinished, task, step=one.saved_step, reason=reason)])
 
     def _start(self, placements: list[Placement]) -> None:
         for placement in [each for each in placements if any(map(self._ledger.rests, each.tasks))]:
@@ -266,40 +284,40 @@ class Controller:
         accepted = [each for event in events for each in self._accept(event)]
         self._ledger.record(accepted)
         for event in accepted:
-            if event.kind == "lost":
-                self._after_loss(event)
-            elif event.kind in ("stopped", "waiting") and self._ledger[event.task].cancelling:
-                self._ledger.record([self._ledger.event("cancelled", event.task, step=event.data["step"])])
-            elif event.kind in ("waiting", "failed", "finished"):
-                self._after_end(event)
-            elif event.kind == "fingerprinted":
-                self._note("a task has arrived")
-            elif event.kind == "released":
-                self._after_release(event)
-            elif event.kind == "rejected" and event.attempt:
-                self._measurer.is_stale = True  # what takes its option's place may have to be measured
-            elif event.kind == "departed":
-                self._state.leave(event.data["devices"], for_good="back_seconds" not in event.data)
-                self._note("devices left the cluster")
-            elif event.kind == "joined":
-                self._state.join(event.data["devices"])
-                self._note("devices are back in the cluster")
+            match event:
+                case CheckpointSaved() | StepsDone():
+                    pass  # most are of these kinds
+                case AttemptLost():
+                    self._after_loss(event)
+                case AttemptStopped() | RungReached() if self._ledger[event.task].cancelling:
+                    self._ledger.record([self._ledger.event(TaskCancelled, event.task, step=event.step)])
+                case RungReached() | TaskFailed() | TaskFinished():
+                    self._after_end(event)
+                case TaskFingerprinted():
+                    self._note("a task has arrived")
+                case DevicesReleased():
+                    self._after_release(event)
+                case OptionRejected() if event.attempt:
+                    self._measurer.is_stale = True  # what takes its option's place may have to be measured
+                case DevicesLeft():
+                    self._state.leave(event.devices, for_good=event.back_seconds is None)
+                    self._note("devices left the cluster")
+                case DevicesJoined():
+                    self._state.join(event.devices)
+                    self._note("devices are back in the cluster")
 
     def _accept(self, event: Event) -> list[Event]:
         """What an event is put on record as: nothing for what a stale attempt says."""
-        if event.kind == "released":
-            running = self._running.get(event.data["placement"])
-            assert running is not None
-            duration = event.at_seconds - running.started_at
-            data = {**event.data, "duration_seconds": duration}
-            return [Event(kind=event.kind, at_seconds=event.at_seconds, data=data)]
+        if isinstance(event, DevicesReleased):
+            started_at = self._running[event.placement].started_at
+            return [dataclasses.replace(event, duration_seconds=event.at_seconds - started_at)]
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return []
         # What measuring says of a task that was cancelled meanwhile, or whose worker this loop itself ended.
-        measured = not event.attempt and event.kind in ("failed", "lost", "rejected")
+        measured = not event.attempt and isinstance(event, TaskFailed | AttemptLost | OptionRejected)
         if measured and (self._stopping or self._ledger.has_ended(event.task)):
             return []
-        if event.kind not in ("failed", "lost"):
+        if not isinstance(event, TaskFailed | AttemptLost):
             return [event]  # most are of this kind, and whose order it was takes a look at all that runs
         return self._state.recovery.accept(event, self._order_of(event))
 
@@ -308,24 +326,24 @@ class Controller:
         orders = (running.order for running in self._running.values() if event.task in running.tasks)
         return next((order for order in orders if (order.purpose == "train") == bool(event.attempt)), None)
 
-    def _after_loss(self, event: Event) -> None:
+    def _after_loss(self, event: AttemptLost) -> None:
         one = self._ledger[event.task]
         self._note("a worker was lost")
         if one.cancelling:
-            self._ledger.record([self._ledger.event("cancelled", event.task, step=one.saved_step)])
+            self._ledger.record([self._ledger.event(TaskCancelled, event.task, step=one.saved_step)])
             return
         self._ledger.record(self._state.recovery.after_loss(event, self._order_of(event)))
 
-    def _after_end(self, event: Event) -> None:
+    def _after_end(self, event: RungReached | TaskFailed | TaskFinished) -> None:
         self._note(self._deciding.ended(event.task))
-        if event.kind == "failed" or event.data.get("reason"):
+        if isinstance(event, TaskFailed) or event.reason:
             self._note(f"a task {event.kind} early")
 
-    def _after_release(self, event: Event) -> None:
-        running = self._running.pop(event.data["placement"])
+    def _after_release(self, event: DevicesReleased) -> None:
+        running = self._running.pop(event.placement)
         self._queues.release(running.order.devices, running.option)
         if running.placement is not None:
-            self._note(self._deciding.freed(running, taken_seconds=event.data["duration_seconds"]))
+            self._note(self._deciding.freed(running, taken_seconds=event.duration_seconds))
 
     # Commands
 
@@ -354,9 +372,9 @@ class Controller:
     def _cancel(self, task: str) -> None:
         self._note("a task was cancelled")
         if self._ledger[task].status == "running":  # on record before it is asked for
-            self._ledger.record([self._ledger.event("cancelling", task)])
+            self._ledger.record([self._ledger.event(CancelAsked, task)])
         if not self._stop_task(task, "cancelled"):
-            self._ledger.record([self._ledger.event("cancelled", task, step=self._ledger[task].saved_step)])
+            self._ledger.record([self._ledger.event(TaskCancelled, task, step=self._ledger[task].saved_step)])
 
     def _stop_task(self, task: str, reason: str) -> bool:
         """Ask the placement of a task to save and end; whether it has one."""

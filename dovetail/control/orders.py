@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
-from typing import Any, cast
+from typing import Any
 
 from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, FrozenDict, Option, Placement, to_json
+from dovetail.vocabulary import Event, Option, Placement
+from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
 class Orders:
@@ -17,7 +18,7 @@ class Orders:
     def __init__(self, state: State, *, store: Store) -> None:
         self._state, self._home = state, store.home
         self._numbers = itertools.count(1)
-        self._written: dict[int, tuple[Option, FrozenDict]] = {}
+        self._measured: dict[int, tuple[Option, Option]] = {}
 
     def new(self, **fields: Any) -> Order:
         """An order with these fields and a name of its own."""
@@ -45,7 +46,7 @@ class Orders:
         ledger = self._state.ledger
         return [
             ledger.event(
-                "started",
+                AttemptStarted,
                 member.task.identity,
                 attempt=member.attempt,
                 placement=order.name,
@@ -54,21 +55,22 @@ class Orders:
                 step=ledger[member.task.identity].saved_step,
                 until=member.until_step,
                 predicted_seconds=placement.duration_seconds,
-                option=self._as_json(placement),
+                option=self._as_measured(placement),
             )
             for member in order.members
         ]
 
-    def _as_json(self, placement: Placement) -> FrozenDict:
-        """A placement's option as an event holds it, of the families that were measured. The same few start again and
-        again, in the rounds of a long simulation tens of thousands of times, so it is written out once."""
+    def _as_measured(self, placement: Placement) -> Option:
+        """A placement's option, of the families that were measured. The same few start again and again, in the rounds
+        of a long simulation tens of thousands of times, so it is made once."""
         option, ledger = placement.option, self._state.ledger
-        known = self._written.get(id(option))
+        known = self._measured.get(id(option))
         if known is None:
-            families = [(ledger[task].fingerprint or {}).get("family", "") for task in placement.tasks]
-            plain = dataclasses.replace(option, families=tuple(families)) if all(families) else option
+            found = [ledger[task].fingerprint for task in placement.tasks]
+            families = tuple(each.family for each in found if each is not None)
+            plain = dataclasses.replace(option, families=families) if len(families) == len(found) else option
             # Held along with it, an option cannot lend its address to another.
-            known = self._written[id(option)] = option, FrozenDict(cast(dict[str, Any], to_json(plain)))
+            known = self._measured[id(option)] = option, plain
         return known[1]
 
     def _member(self, task: str) -> MemberOrder:
@@ -91,5 +93,5 @@ class Orders:
         except OSError as error:
             # The worker meets the same trouble when it saves, and fails this one task with it.
             ledger = self._state.ledger
-            ledger.record([ledger.event("warned", task, message=f"{directory} must be writable: {error}")])
+            ledger.record([ledger.event(Warned, task, message=f"{directory} must be writable: {error}")])
         return str(directory)

@@ -2,11 +2,25 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from dovetail.control.state import State
 from dovetail.describe import deposit
 from dovetail.store import Store
 from dovetail.vocabulary import Event, StoreError, Task, Workload
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    E,
+    TaskCancelled,
+    TaskChanged,
+    TaskDescribed,
+    TaskExtended,
+    TaskResumed,
+    TaskRetried,
+    TaskReturned,
+    TaskVanished,
+    Warned,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,16 +77,16 @@ def reconcile(workload: Workload, store: Store, *, gone: set[str]) -> Reconcilia
 def events_of(found: Reconciliation, *, at_seconds: float) -> list[Event]:
     """The events that put a reconciliation on record."""
 
-    def event(kind: str, task: Task, **data: str) -> Event:
-        return Event(kind=kind, task=task.identity, at_seconds=at_seconds, data=data)
+    def event(kind: type[E], task: Task, **fields: Any) -> E:
+        return kind(task=task.identity, at_seconds=at_seconds, **fields)
 
     return [
-        *(event("described", task) for task in found.new),
-        *(event("changed", before, by=after.identity) for before, after in found.changed),
-        *(event("described", after) for _, after in found.changed),
-        *(event("extended", after, before=str(before.stop), after=str(after.stop)) for before, after in found.extended),
-        *(event("vanished", task) for task in found.vanished),
-        *(event("returned", task) for task in [*found.returned, *(after for _, after in found.extended)]),
+        *(event(TaskDescribed, task) for task in found.new),
+        *(event(TaskChanged, before, by=after.identity) for before, after in found.changed),
+        *(event(TaskDescribed, after) for _, after in found.changed),
+        *(event(TaskExtended, now, before=str(before.stop), after=str(now.stop)) for before, now in found.extended),
+        *(event(TaskVanished, task) for task in found.vanished),
+        *(event(TaskReturned, task) for task in [*found.returned, *(after for _, after in found.extended)]),
     ]
 
 
@@ -92,12 +106,10 @@ def bring_up_to_date(state: State, store: Store) -> Reconciliation:
             f"the store was damaged and set aside as damaged-store.sqlite: {store.fell_back}. Its last whole "
             f"copy is used; tasks go on from their checkpoints."
         )
-        events.append(Event(kind="warned", at_seconds=state.now(), data={"message": message}))
+        events.append(Warned(at_seconds=state.now(), message=message))
     store.add(hardware=[("cluster", state.cluster)])
     tasks = [] if stays else [(state.workload.name, task) for task in state.tasks.values()]
     state.ledger.record(events, tasks=tasks)
-    for task in state.tasks:
-        state.ledger[task].losses = 0  # the retry budget is a run's own
     return found
 
 
@@ -107,13 +119,13 @@ def _tried_again(state: State) -> Iterator[Event]:
     for task in state.tasks:
         one = ledger[task]
         if one.cancelling and not ledger.has_ended(task):  # as was promised before the controller ended
-            yield ledger.event("cancelled", task, step=one.saved_step)
+            yield ledger.event(TaskCancelled, task, step=one.saved_step)
             continue
-        if workload.open and one.status != "running":
-            continue
-        if one.paused:  # whoever runs a workload wants all of it
-            yield ledger.event("resumed", task)
-        if one.status == "failed" or (one.status == "halved" and workload.halving is None):
-            yield ledger.event("retried", task)
-        elif one.status == "running":  # its controller was killed
-            yield ledger.event("lost", task, reason="its controller ended")
+        if one.paused and not workload.open:  # whoever runs a workload wants all of it
+            yield ledger.event(TaskResumed, task)
+        again = one.status == "failed" or (one.status == "halved" and workload.halving is None)
+        if one.status == "running":  # its controller was killed
+            yield ledger.event(AttemptLost, task, reason="its controller ended", of_run=True)
+        has_lost = one.losses and one.status in ("pending", "paused", "running")
+        if (again and not workload.open) or has_lost:  # retries are a run's own
+            yield ledger.event(TaskRetried, task)

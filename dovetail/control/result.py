@@ -10,6 +10,7 @@ from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task
+from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, Warned
 
 if TYPE_CHECKING:
     from torch import nn
@@ -144,24 +145,28 @@ def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: s
     """What the first plan of the last run predicted, and how long that run took so far."""
     planned, since = 0.0, math.inf
     for event in events:
-        began = event.kind == "planned" and event.data["because"].startswith(RUN_BEGAN)
-        if began and workload in (None, event.data["workload"]):
-            planned, since = event.data["makespan_seconds"], event.at_seconds
+        if not isinstance(event, PlanMade) or not event.because.startswith(RUN_BEGAN):
+            continue
+        if workload in (None, event.workload):
+            planned, since = event.makespan_seconds, event.at_seconds
     ends = [span.end_seconds for one in progress for span in one.spans if span.end_seconds and span.end_seconds > since]
     return planned, max(ends) - since if ends else 0.0
 
 
 def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, ...]:
-    words = {
-        "fell_back": "a damaged checkpoint was set aside, the one before was used: {reason}",
-        "warned": "{message}",
-    }
-    found = [
-        f"{names[event.task]}: {words[event.kind].format(**event.data)}"
-        for event in events
-        if event.kind in words and event.task in names
-    ]
-    return tuple(dict.fromkeys(found))
+    found: dict[str, None] = {}
+    for event in events:
+        if event.task not in names:
+            continue
+        match event:
+            case CheckpointDamaged(reason=reason):
+                said = f"a damaged checkpoint was set aside, the one before was used: {reason}"
+            case Warned(message=said):
+                pass
+            case _:
+                continue
+        found[f"{names[event.task]}: {said}"] = None
+    return tuple(found)
 
 
 def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:

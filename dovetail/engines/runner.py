@@ -29,12 +29,8 @@ from dovetail.train.base import Session, Technique, Training
 from dovetail.train.build import build
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
-from dovetail.vocabulary import (
-    Rejection,
-    Task,
-    TechniqueRefused,
-    to_json,
-)
+from dovetail.vocabulary import Rejection, Task, TechniqueRefused
+from dovetail.vocabulary.events import OptionRejected, TaskFingerprinted, TrialMeasured
 
 
 def run(order: Order, around: WorkerContext) -> None:
@@ -64,13 +60,14 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
         with reporting_failure(member, around), restoring_process():
             training = build(member.task, home=around.home)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
-            around.report(event_of("fingerprinted", member, to_json(found)))
+            around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
 
 def _measure(order: Order, around: WorkerContext) -> None:
     (member,) = order.members
     with reporting_failure(member, around), _reporting_rejection(order, around):
-        around.report(event_of("measured", member, to_json(measure_option(order, around, _technique(order, around)))))
+        profile = measure_option(order, around, _technique(order, around))
+        around.report(event_of(TrialMeasured, member, profile=profile))
 
 
 @contextlib.contextmanager
@@ -83,7 +80,8 @@ def _reporting_rejection(order: Order, around: WorkerContext) -> Iterator[None]:
         of_option = isinstance(error, TechniqueRefused) or is_out_of_memory(error)
         if not of_option and (around.ranks is None or is_of_others(error)):
             raise
-        around.report(event_of("rejected", order.members[0], to_json(_rejection(order, around, error))))
+        rejection = _rejection(order, around, error)
+        around.report(event_of(OptionRejected, order.members[0], rejection=rejection))
 
 
 def _technique(order: Order, around: WorkerContext) -> Technique:

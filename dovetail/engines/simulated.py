@@ -13,7 +13,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from dovetail.engines.base import Engine, MemberOrder, Order
-from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task, to_json
+from dovetail.vocabulary import Event, Fingerprint, Profile, Rejection, Task
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStopped,
+    CheckpointSaved,
+    DevicesJoined,
+    DevicesLeft,
+    DevicesReleased,
+    OptionRejected,
+    RungReached,
+    StepsDone,
+    TaskFingerprinted,
+    TaskFinished,
+    TrialMeasured,
+)
 
 # What is due within so many seconds is due now: instants are sums of floats.
 _INSTANT = 1e-6
@@ -202,7 +216,7 @@ class SimulatedEngine(Engine):
                 self._steps[order.members[member].task.identity] = float(order.members[member].until_step)
         if member < 0 or all(run.over):
             del self._runs[order.name]
-            events.append(Event(kind="released", at_seconds=self._now, data={"placement": order.name}))
+            events.append(DevicesReleased(at_seconds=self._now, placement=order.name))
         return events
 
     # Ends before the end
@@ -219,7 +233,11 @@ class SimulatedEngine(Engine):
                 position = self._steps[member.task.identity] = run.at(number, self._now)
                 step = int(position + _INSTANT)
                 events.append(self._saved(member, at, step))
-                events.append(self._event("stopped", member, at, {"step": step, "reason": reason}))
+                events.append(
+                    AttemptStopped(
+                        task=member.task.identity, attempt=member.attempt, at_seconds=at, step=step, reason=reason
+                    )
+                )
         return tuple(events)
 
     def _break(self, run: _SimulatedOrder, reason: str) -> None:
@@ -232,37 +250,44 @@ class SimulatedEngine(Engine):
                     if step > run.begun[number]:
                         events.append(self._saved(member, self._now, step))
                 step = int(self._steps.get(member.task.identity, 0.0))
-                events.append(self._event("lost", member, self._now, {"reason": reason, "step": step}))
+                events.append(
+                    AttemptLost(
+                        task=member.task.identity,
+                        attempt=member.attempt,
+                        at_seconds=self._now,
+                        step=step,
+                        reason=reason,
+                    )
+                )
         self._stop_run(run, tuple(events), after=0.0)
 
     def _change(self, outage: Outage, breaks: bool) -> Event:
         """Devices break or come back. An order that was told to stop counts as saved."""
         if not breaks:
             self._broken.difference_update(outage.devices)
-            return Event(kind="joined", at_seconds=self._now, data={"devices": outage.devices})
+            return DevicesJoined(at_seconds=self._now, devices=outage.devices)
         self._broken.update(outage.devices)
         reason = f"{', '.join(outage.devices)} broke"
         for run in self._runs.values():
             if not run.is_leaving and not self._broken.isdisjoint(run.order.devices):
                 self._break(run, reason)
-        data: dict[str, object] = {"devices": outage.devices, "reason": reason}
-        if outage.back_seconds < math.inf:
-            data["back_seconds"] = outage.back_seconds
-        return Event(kind="departed", at_seconds=self._now, data=data)
+        back = outage.back_seconds if outage.back_seconds < math.inf else None
+        return DevicesLeft(at_seconds=self._now, devices=outage.devices, reason=reason, back_seconds=back)
 
     # What is said
 
     def _outcome(self, order: Order, member: MemberOrder) -> list[Event]:
-        at = self._now
+        at, task, attempt, until = self._now, member.task.identity, member.attempt, member.until_step
         if order.purpose == "fingerprint":
-            return [self._event("fingerprinted", member, at, to_json(self._world.fingerprint(member.task)))]
+            fingerprint = self._world.fingerprint(member.task)
+            return [TaskFingerprinted(task=task, attempt=attempt, at_seconds=at, fingerprint=fingerprint)]
         if order.purpose == "measure":
             found = self._shown(order, self._kind_of(order.devices[0]), len(order.devices))
-            kind = "measured" if isinstance(found, Profile) else "rejected"
-            return [self._event(kind, member, at, to_json(found))]
-        ended = {"step": member.until_step, "reason": "", "metrics": {}}
-        kind = "finished" if member.final else "waiting"
-        return [self._saved(member, at, member.until_step), self._event(kind, member, at, ended)]
+            if isinstance(found, Profile):
+                return [TrialMeasured(task=task, attempt=attempt, at_seconds=at, profile=found)]
+            return [OptionRejected(task=task, attempt=attempt, at_seconds=at, rejection=found)]
+        ended = TaskFinished if member.final else RungReached
+        return [self._saved(member, at, until), ended(task=task, attempt=attempt, at_seconds=at, step=until)]
 
     def _shown(self, order: Order, kind: str, count: int) -> Profile | Rejection:
         if order.technique == "resident":
@@ -276,22 +301,20 @@ class SimulatedEngine(Engine):
         if run.order.purpose != "train" or run.is_leaving:
             return []
         return [
-            self._event(
-                "progress",
-                member,
-                self._now,
-                {"step": int(run.at(n, self._now) + _INSTANT), "steps_per_second": 1 / run.paces[n], "points": []},
+            StepsDone(
+                task=member.task.identity,
+                attempt=member.attempt,
+                at_seconds=self._now,
+                step=int(run.at(n, self._now) + _INSTANT),
+                steps_per_second=1 / run.paces[n],
             )
             for n, member in enumerate(run.order.members)
             if not run.over[n] and run.paces[n] > 0
         ]
 
-    def _saved(self, member: MemberOrder, at: float, step: int) -> Event:
-        return self._event("saved", member, at, {"step": step, "path": "", "bytes": 0})
-
     @staticmethod
-    def _event(kind: str, member: MemberOrder, at: float, data: object) -> Event:
-        return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=at, data=data)  # type: ignore[arg-type]
+    def _saved(member: MemberOrder, at: float, step: int) -> Event:
+        return CheckpointSaved(task=member.task.identity, attempt=member.attempt, at_seconds=at, step=step)
 
 
 def _breaks(outages: Sequence[Outage]) -> list[tuple[float, Outage, bool]]:

@@ -16,6 +16,17 @@ from dovetail.train.base import Session, StepReport, Training
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
+from dovetail.vocabulary.events import (
+    AttemptStopped,
+    CheckpointDamaged,
+    CheckpointSaved,
+    Event,
+    PipelineTimed,
+    RungReached,
+    StepsDone,
+    TaskFinished,
+    Warned,
+)
 
 FLUSH_SECONDS = 0.5
 FLUSH_STEPS = 512
@@ -66,7 +77,7 @@ class Trainer:
         with reporting_failure(self.member, self._around):
             if self._step > self._saved_step:
                 self._save(required=True)
-            self._report("stopped", {"step": self._step, "reason": reason})
+            self._report(AttemptStopped, step=self._step, reason=reason)
 
     def _goes_on(self) -> bool:
         if self._step < self.member.until_step and not self.member.task.stop.reached(self._metrics):
@@ -78,7 +89,7 @@ class Trainer:
         self._around.doing("loading")
         state, damages = checkpoints.recover(folder_of(self.member.directory), at_most=self.member.until_step)
         for damage in damages:
-            self._report("fell_back", {"path": str(damage.path), "reason": damage.reason})
+            self._report(CheckpointDamaged, path=str(damage.path), reason=damage.reason)
         if state is not None:
             self.session.load(state, self.number)
             self._step = self._saved_step = self._flushed_step = state.step
@@ -148,7 +159,7 @@ class Trainer:
         if sound < len(values):
             at = first + sound
             # How it came there is what one wants to see.
-            self._report("progress", {"step": at - 1, "steps_per_second": 0.0, "points": self._points})
+            self._report(StepsDone, step=at - 1, points=tuple(self._points))
             raise TrainingError(
                 f"the loss must be a finite number; it was {values[sound]} at step {at}, the first such step. "
                 f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
@@ -168,7 +179,7 @@ class Trainer:
         self._collect()
         now = time.monotonic()
         rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
-        self._report("progress", {"step": self._step, "steps_per_second": rate, "points": self._points})
+        self._report(StepsDone, step=self._step, steps_per_second=rate, points=tuple(self._points))
         self._carried += self._points
         self._points = []
         self._flushed_at, self._flushed_step = now, self._step
@@ -200,18 +211,18 @@ class Trainer:
             if required:
                 raise
             # Training is worth more than this one save: say so and try again later.
-            self._report("warned", {"message": str(error)})
+            self._report(Warned, message=str(error))
             self._saved_at = time.monotonic()
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
-        self._report("saved", {"step": self._step, "path": str(path), "bytes": size})
+        self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size)
 
     def _report_timings(self) -> None:
         # When steps have doubled: always of a recent step, and few in the longest training.
         if isinstance(self.session, RankedSession) and self._step >= max(1, 2 * self._timed_step):
             self._timed_step = self._step
             if found := self.session.timings():
-                self._report("timed", found)
+                self._report(PipelineTimed, **found)
 
     def _end(self) -> None:
         reached = self.member.task.stop.reached(self._metrics)
@@ -219,17 +230,11 @@ class Trainer:
             self._save(required=True)
         ended = self.member.final or reached
         self._flush()
-        self._report(
-            "finished" if ended else "waiting",
-            {
-                "step": self._step,
-                "reason": f"reached {self.member.task.stop}" if reached else "",
-                "metrics": self._metrics,
-            },
-        )
+        reason = f"reached {self.member.task.stop}" if reached else ""
+        self._report(TaskFinished if ended else RungReached, step=self._step, reason=reason, metrics=self._metrics)
 
-    def _report(self, kind: str, data: Mapping[str, Any]) -> None:
-        self._around.report(event_of(kind, self.member, data))
+    def _report(self, kind: type[Event], **fields: Any) -> None:
+        self._around.report(event_of(kind, self.member, **fields))
 
 
 def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:

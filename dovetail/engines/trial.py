@@ -21,6 +21,7 @@ from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
 from dovetail.vocabulary import Profile, TechniqueRefused
+from dovetail.vocabulary.events import Warned
 
 
 def measure_option(order: Order, around: WorkerContext, technique: Technique) -> Profile:
@@ -56,7 +57,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         if around.device.type == "cuda":
             torch.cuda.empty_cache()
         message = f"its trial did not fit: {why}. It is tried with {in_words(rung)}"
-        around.report(event_of("warned", order.members[0], {"message": message}))
+        around.report(event_of(Warned, order.members[0], message=message))
         first, knobs = first or why, rung
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.vocabulary import Event, dumps, from_json, to_json
+from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
@@ -182,7 +182,8 @@ class Worker:
         self._moves += 1
 
     def _report(self, event: Event) -> None:
-        self._send({"event": to_json(event), "order": self._current})
+        heading = {"kind": event.kind, "task": event.task, "attempt": event.attempt, "at_seconds": event.at_seconds}
+        self._send({"event": {**heading, "data": event.data()}, "order": self._current})
 
     def _send(self, message: dict[str, Any]) -> None:
         line = dumps(message).encode() + b"\n"

@@ -15,6 +15,7 @@ from dovetail.engines.base import MemberOrder
 from dovetail.planning.techniques import spec_of
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
+from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -59,9 +60,9 @@ def restoring_process() -> Iterator[None]:
         os.environ.update(variables)
 
 
-def event_of(kind: str, member: MemberOrder, data: Any) -> Event:
+def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
     """An event of an order's member that happens now."""
-    return Event(kind=kind, task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), data=data)
+    return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
 
 
 @contextlib.contextmanager
@@ -74,17 +75,17 @@ def reporting_failure(
         yield
     except Exception as error:
         if around.ranks is not None and is_of_others(error):
-            data = {"reason": f"another rank is gone: {_innermost(error)}", "log": "", "of_others": True}
+            reason = f"another rank is gone: {_innermost(error)}"
             for each in gang or (member,):
-                around.report(event_of("lost", each, data))
+                around.report(event_of(AttemptLost, each, reason=reason, of_others=True))
             return
         if gang:
             member = gang[getattr(error, "member", gang.index(member))]
-        around.report(event_of("failed", member, _failure(member, error)))
+        around.report(_failure(member, error))
         reason = f"task {member.task.name!r}, with which it ran together, failed"
         for other in gang:
             if other is not member:
-                around.report(event_of("lost", other, {"reason": reason, "log": ""}))
+                around.report(event_of(AttemptLost, other, reason=reason))
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -93,7 +94,7 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(member: MemberOrder, error: Exception) -> dict[str, Any]:
+def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
     reason, cause = str(error), "program"
     if is_out_of_memory(error):
         cause = "memory"
@@ -106,7 +107,8 @@ def _failure(member: MemberOrder, error: Exception) -> dict[str, Any]:
     elif not isinstance(error, DovetailError):
         reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
     log = "".join(traceback.format_exception(error))[-4000:]
-    return {"reason": reason, "cause": cause, "smallest": getattr(error, "is_smallest", False), "log": log}
+    smallest = getattr(error, "is_smallest", False)
+    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, log=log)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

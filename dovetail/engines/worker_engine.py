@@ -18,7 +18,19 @@ from typing import Any
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.worker_handle import RunningOrder, WorkerHandle, threads_of
 from dovetail.planning.techniques import spec_of
-from dovetail.vocabulary import Cluster, DovetailError, Event, from_json, to_json
+from dovetail.vocabulary import Cluster, DovetailError, Event, read_event, to_json
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStopped,
+    CheckpointSaved,
+    DevicesReleased,
+    OptionRejected,
+    RungReached,
+    TaskFailed,
+    TaskFingerprinted,
+    TaskFinished,
+    TrialMeasured,
+)
 
 WAIT_SECONDS = 0.5
 # Once one rank has released an order, however that ended, the others have so long to release it as well.
@@ -30,7 +42,16 @@ STALL_SECONDS = 15.0
 SKEW_SECONDS = 60.0
 
 # After one of these a task has nothing more to report of its order.
-_ENDS = ("finished", "waiting", "stopped", "failed", "lost", "fingerprinted", "measured", "rejected")
+_ENDS = (
+    TaskFinished,
+    RungReached,
+    AttemptStopped,
+    TaskFailed,
+    AttemptLost,
+    TaskFingerprinted,
+    TrialMeasured,
+    OptionRejected,
+)
 
 
 class WorkerEngine(Engine):
@@ -173,7 +194,7 @@ class WorkerEngine(Engine):
             worker.exited(10)
 
     def _acknowledge(self) -> None:
-        saved = {event.task: event.data["step"] for event in self._given if event.kind == "saved"}
+        saved = {event.task: event.step for event in self._given if isinstance(event, CheckpointSaved)}
         for running in self._running.values() if saved else ():
             for member in running.order.members:
                 if member.task.identity in saved:
@@ -206,18 +227,18 @@ class WorkerEngine(Engine):
             if (running := self._running.get(worker.order)) is None:
                 continue
             if "event" in message:
-                self._record(running, worker, from_json(Event, message["event"]))
+                self._record(running, worker, read_event(**message["event"]))
             elif "released" in message:
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
         """Take up an event of an order. Of several ranks that report a task's end, the first counts."""
-        if event.kind in ("failed", "rejected", "lost") and len(running.workers) > 1:
+        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and len(running.workers) > 1:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
-        if event.data.get("of_others"):
-            running.hearsay = running.hearsay or f"{running.name(worker)}: {event.data['reason']}"
+        if isinstance(event, AttemptLost) and event.of_others:
+            running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
             return
-        if event.kind in _ENDS:
+        if isinstance(event, _ENDS):
             if event.task in running.ended_tasks:
                 return
             running.ended_tasks.add(event.task)
@@ -277,12 +298,11 @@ class WorkerEngine(Engine):
         left = [member for member in running.order.members if member.task.identity not in running.ended_tasks]
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
-        data: dict[str, Any] = {"reason": reason, "log": log}
         now = self.now()
         self._pending += [
-            Event(kind="lost", task=m.task.identity, attempt=m.attempt, at_seconds=now, data=data) for m in left
+            AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, log=log) for m in left
         ]
-        self._pending.append(Event(kind="released", at_seconds=now, data={"placement": running.order.name}))
+        self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name))
         self._remove_rendezvous(running.order.name)
         del self._running[running.order.name]
 

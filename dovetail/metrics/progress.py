@@ -2,10 +2,35 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from dovetail.vocabulary import Event
+from dovetail.vocabulary import Event, Fingerprint
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStarted,
+    AttemptStopped,
+    CancelAsked,
+    CheckpointSaved,
+    OptionRejected,
+    PriorityChanged,
+    RungReached,
+    StepsDone,
+    TaskCancelled,
+    TaskChanged,
+    TaskExtended,
+    TaskFailed,
+    TaskFingerprinted,
+    TaskFinished,
+    TaskHalved,
+    TaskPaused,
+    TaskPromoted,
+    TaskResumed,
+    TaskRetried,
+    TaskReturned,
+    TaskSubmitted,
+    TaskVanished,
+)
 
 STATUSES = {
     "pending": "not running, to be placed",
@@ -18,6 +43,8 @@ STATUSES = {
     "cancelled": "ended by a user",
 }
 ENDED = ("finished", "halved", "failed", "cancelled")
+# After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
+GANG_LOSSES = 2
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -61,9 +88,14 @@ class Progress:
     priority: float = 1.0
     deadline_seconds: float = math.inf
     entity: str = ""
-    fingerprint: dict[str, Any] | None = None
-    # What is lost without progress in between counts against the retry budget.
+    fingerprint: Fingerprint | None = None
+    # What is lost without progress in between counts against the retry budget; what is lost in a gang does not, until
+    # its members are tried alone.
     losses: int = 0
+    gang_losses: int = 0
+    alone: bool = False
+    # Not to be tried again before this, on the engine's clock.
+    retry_at_seconds: float = 0.0
     # The threads it last had, where its devices are cores: it keeps them, for its rounding depends on them.
     count: int = 0
     steps_per_second: float = 0.0
@@ -72,9 +104,10 @@ class Progress:
 
 
 def fold(events: Iterable[Event], progress: dict[str, Progress] | None = None) -> dict[str, Progress]:
-    """Bring `progress` (by task identity) up to date with these events, in order; gives it back.
+    """Bring `progress` (by task identity) up to date with these events, in order; gives it back. Nothing else changes
+    it: whoever reads the same events knows the same.
 
-    >>> fold([Event(kind="finished", task="a", attempt=1, at_seconds=0.0, data={"step": 5})])["a"].status
+    >>> fold([TaskFinished(task="a", attempt=1, at_seconds=0.0, step=5)])["a"].status
     'finished'
     """
     progress = {} if progress is None else progress
@@ -84,138 +117,170 @@ def fold(events: Iterable[Event], progress: dict[str, Progress] | None = None) -
         one = progress.get(event.task)
         if one is None:
             one = progress[event.task] = Progress(task=event.task)
-        _HANDLERS.get(event.kind, _nothing)(one, event)
+        handle = _HANDLERS.get(event.__class__)
+        if handle is not None:  # most kinds of event do not change where a task stands
+            handle(one, event)
     return progress
 
 
-def _nothing(one: Progress, event: Event) -> None:
-    """Most kinds of event do not change where a task stands."""
+def _submitted(one: Progress, event: TaskSubmitted) -> None:
+    one.submitted_seconds, one.priority = event.at_seconds, event.priority
+    one.deadline_seconds, one.entity = event.deadline_seconds, event.entity
 
 
-def _submitted(one: Progress, event: Event) -> None:
-    one.submitted_seconds, one.priority = event.at_seconds, event.data["priority"]
-    one.deadline_seconds = event.data.get("deadline_seconds", math.inf)
-    one.entity = event.data.get("entity", "")
+def _fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
+    one.fingerprint = event.fingerprint
 
 
-def _fingerprinted(one: Progress, event: Event) -> None:
-    one.fingerprint = dict(event.data)
-
-
-def _threads_before(data: Mapping[str, Any]) -> int:
+def _threads_before(event: AttemptStarted) -> int:
     """The threads of a start that was recorded before events said it: each of several ranks had a device to itself."""
-    is_ranked = data.get("option", {}).get("technique") in ("pipeline", "replicate", "shard")
-    return 1 if is_ranked else len(data["devices"])
+    is_ranked = event.option is not None and event.option.technique in ("pipeline", "replicate", "shard")
+    return 1 if is_ranked else len(event.devices)
 
 
-def _started(one: Progress, event: Event) -> None:
-    data = event.data
-    one.status, one.attempt, one.step, one.reason = "running", event.attempt, data["step"], ""
-    one.count = data.get("threads") or _threads_before(data)
+def _started(one: Progress, event: AttemptStarted) -> None:
+    one.status, one.attempt, one.step, one.reason = "running", event.attempt, event.step, ""
+    one.retry_at_seconds = 0.0
+    one.count = event.threads or _threads_before(event)
     one.spans.append(
         Span(
-            placement=data["placement"],
-            devices=tuple(data["devices"]),
+            placement=event.placement,
+            devices=event.devices,
             start_seconds=event.at_seconds,
-            from_step=data["step"],
-            until_step=data["until"],
-            predicted_seconds=data["predicted_seconds"],
-            to_step=data["step"],
+            from_step=event.step,
+            until_step=event.until,
+            predicted_seconds=event.predicted_seconds,
+            to_step=event.step,
         )
     )
 
 
-def _progressed(one: Progress, event: Event) -> None:
-    one.step = event.data["step"]
-    one.steps_per_second = event.data.get("steps_per_second", 0.0)
-    for name, _, value in event.data.get("points", ()):
+def _advanced(one: Progress, event: StepsDone) -> None:
+    one.step, one.steps_per_second = event.step, event.steps_per_second
+    for name, _, value in event.points:
         one.metrics[name] = value
     if one.spans:
         one.spans[-1].to_step = one.step
 
 
-def _saved(one: Progress, event: Event) -> None:
-    if event.data["step"] > one.saved_step:
-        one.losses = 0
-    one.step = one.saved_step = event.data["step"]
+def _saved(one: Progress, event: CheckpointSaved) -> None:
+    if event.step > one.saved_step:
+        one.losses = one.gang_losses = 0
+    one.step = one.saved_step = event.step
 
 
-def _ended(status: str) -> Any:
-    def handle(one: Progress, event: Event) -> None:
-        one.status = _waiting(one) if status == "pending" else status
-        one.reason = event.data.get("reason", "")
-        one.step = event.data.get("step", one.step)
-        one.metrics |= event.data.get("metrics", {})
-        if one.spans and one.spans[-1].end_seconds is None:
-            one.spans[-1].end_seconds = event.at_seconds
-            one.spans[-1].to_step = one.step
-
-    return handle
+def _end(one: Progress, event: Event, *, status: str, step: int | None = None, reason: str = "") -> None:
+    """An attempt is over, or a task is."""
+    one.status, one.reason, one.retry_at_seconds = status, reason, 0.0
+    if step is not None:
+        one.step = step
+    if one.spans and one.spans[-1].end_seconds is None:
+        one.spans[-1].end_seconds = event.at_seconds
+        one.spans[-1].to_step = one.step
 
 
-def _waiting(one: Progress) -> str:
+def _idle(one: Progress) -> str:
     return "paused" if one.paused else "pending"
 
 
-def _lost(one: Progress, event: Event) -> None:
-    _ended("pending")(one, event)
-    one.losses += 1
+def _finished(one: Progress, event: TaskFinished) -> None:
+    _end(one, event, status="finished", step=event.step, reason=event.reason)
+    one.metrics |= event.metrics
+
+
+def _rested(one: Progress, event: RungReached) -> None:
+    _end(one, event, status="resting", step=event.step, reason=event.reason)
+    one.metrics |= event.metrics
+
+
+def _stopped(one: Progress, event: AttemptStopped) -> None:
+    _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
+
+
+def _halved(one: Progress, event: TaskHalved) -> None:
+    _end(one, event, status="halved", step=event.step, reason=event.reason)
+
+
+def _failed(one: Progress, event: TaskFailed) -> None:
+    _end(one, event, status="failed", reason=event.reason)
+
+
+def _cancelled(one: Progress, event: TaskCancelled) -> None:
+    _end(one, event, status="cancelled", step=event.step)
+
+
+def _lost(one: Progress, event: AttemptLost) -> None:
+    _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
     one.step = one.saved_step
+    if event.again_in_seconds:
+        one.retry_at_seconds = event.at_seconds + event.again_in_seconds
+    if event.in_gang:
+        one.gang_losses += 1
+        one.alone = one.alone or one.gang_losses >= GANG_LOSSES
+    elif not (event.of_option or event.of_run):
+        one.losses += 1
 
 
-def _retried(one: Progress, event: Event) -> None:
+def _rejected(one: Progress, event: OptionRejected) -> None:
+    if event.lost:
+        one.losses = 0
+
+
+def _retried(one: Progress, event: TaskRetried) -> None:
     one.cancelling = False
-    one.status, one.losses, one.step, one.reason = _waiting(one), 0, one.saved_step, ""
+    one.status, one.losses, one.step, one.reason = _idle(one), 0, one.saved_step, ""
+    one.retry_at_seconds = 0.0
 
 
-def _promoted(one: Progress, event: Event) -> None:
-    one.status, one.promoted_step = _waiting(one), event.data["step"]
+def _promoted(one: Progress, event: TaskPromoted) -> None:
+    one.status, one.promoted_step = _idle(one), event.step
 
 
-def _extended(one: Progress, event: Event) -> None:
+def _extended(one: Progress, event: TaskExtended) -> None:
     if one.status in ("finished", "halved"):
-        one.status, one.reason = _waiting(one), ""
+        one.status, one.reason = _idle(one), ""
 
 
-def _paused(one: Progress, event: Event) -> None:
-    one.paused = event.kind == "paused"
+def _paused(one: Progress, event: TaskPaused | TaskResumed) -> None:
+    one.paused = isinstance(event, TaskPaused)
     if one.status in ("pending", "paused"):
-        one.status = _waiting(one)
+        one.status = _idle(one)
 
 
-def _cancelling(one: Progress, event: Event) -> None:
+def _cancelling(one: Progress, event: CancelAsked) -> None:
     one.cancelling = True
 
 
-def _prioritized(one: Progress, event: Event) -> None:
-    one.priority = event.data["priority"]
+def _prioritized(one: Progress, event: PriorityChanged) -> None:
+    one.priority = event.priority
 
 
 def _vanished(one: Progress, event: Event) -> None:
-    one.vanished = event.kind != "returned"
+    one.vanished = not isinstance(event, TaskReturned)
 
 
-_HANDLERS = {
-    "submitted": _submitted,
-    "fingerprinted": _fingerprinted,
-    "started": _started,
-    "progress": _progressed,
-    "saved": _saved,
-    "finished": _ended("finished"),
-    "stopped": _ended("pending"),
-    "waiting": _ended("resting"),
-    "halved": _ended("halved"),
-    "failed": _ended("failed"),
-    "cancelled": _ended("cancelled"),
-    "cancelling": _cancelling,
-    "lost": _lost,
-    "retried": _retried,
-    "promoted": _promoted,
-    "paused": _paused,
-    "resumed": _paused,
-    "prioritized": _prioritized,
-    "extended": _extended,
-    "vanished": _vanished,
-    "changed": _vanished,
-    "returned": _vanished,
+_HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
+    TaskSubmitted: _submitted,
+    TaskFingerprinted: _fingerprinted,
+    AttemptStarted: _started,
+    StepsDone: _advanced,
+    CheckpointSaved: _saved,
+    TaskFinished: _finished,
+    AttemptStopped: _stopped,
+    RungReached: _rested,
+    TaskHalved: _halved,
+    TaskFailed: _failed,
+    TaskCancelled: _cancelled,
+    CancelAsked: _cancelling,
+    AttemptLost: _lost,
+    OptionRejected: _rejected,
+    TaskRetried: _retried,
+    TaskPromoted: _promoted,
+    TaskPaused: _paused,
+    TaskResumed: _paused,
+    PriorityChanged: _prioritized,
+    TaskExtended: _extended,
+    TaskVanished: _vanished,
+    TaskChanged: _vanished,
+    TaskReturned: _vanished,
 }

@@ -116,7 +116,7 @@ def _values(task: Task, curve: Curve) -> MetricValues:
 def _last_step(task: Task, one: Progress) -> int | None:
     if one.last_step:
         return one.last_step
-    steps_per_epoch = (one.fingerprint or {}).get("steps_per_epoch")
+    steps_per_epoch = one.fingerprint.steps_per_epoch if one.fingerprint else None
     if task.stop.steps is None and not steps_per_epoch:
         return None
     return task.stop.last_step(steps_per_epoch)

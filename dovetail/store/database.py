@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from dovetail.store import checksums
 from dovetail.store.schema import MIGRATIONS
-from dovetail.vocabulary import Event, Plan, Profile, StoreError, Task, dumps, loads
-from dovetail.vocabulary.records import plain
+from dovetail.vocabulary import Event, Plan, Profile, StoreError, Task, dumps, loads, read_event
 from dovetail.vocabulary.units import show_bytes
 
 T = TypeVar("T")
@@ -49,9 +48,10 @@ class Store:
     One process at a time opens it with `write=True` (hold a `ControllerLock`); any number may read
     meanwhile. With `home=None` it lives in memory, for simulations. Use it from one thread.
 
+    >>> from dovetail.vocabulary.events import Warned
     >>> with Store(None, write=True) as store:
-    ...     store.add(events=[Event(kind="warned", at_seconds=1.0, data={"message": "hello"})])
-    ...     [event.data["message"] for _, event in store.events()]
+    ...     store.add(events=[Warned(at_seconds=1.0, message="hello")])
+    ...     [event.message for _, event in store.events()]
     ['hello']
     """
 
@@ -161,7 +161,7 @@ class Store:
         with self._transaction() as connection:
             connection.executemany(
                 _insert("events"),
-                [self._sealed(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data)) for e in events],
+                [self._sealed(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data())) for e in events],
             )
             connection.executemany(
                 _insert("points"),
@@ -204,7 +204,7 @@ class Store:
         for kind, name, attempt, at, data, number in rows:
             yield (
                 number,
-                Event(kind=kind, task=name, attempt=attempt, at_seconds=at, data=plain(json.loads(data))),
+                read_event(kind, task=name, attempt=attempt, at_seconds=at, data=json.loads(data)),
             )
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:

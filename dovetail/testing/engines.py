@@ -24,9 +24,11 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from dovetail.engines import Engine, MemberOrder, Order
-from dovetail.vocabulary import Cluster, Event, Fingerprint, Profile, Program, Stop, Task, from_json, to_json
+from dovetail.vocabulary import Cluster, Event, Program, Stop, Task
+from dovetail.vocabulary.events import DevicesReleased, TaskFingerprinted, TrialMeasured
 
 ENDS = ("finished", "waiting", "stopped", "failed", "lost")
 # An engine may wait for half a second and say nothing, over and over, while a worker starts.
@@ -103,14 +105,14 @@ class EngineConformance:
         events = drain(ground.engine, order)
         check_ends(order, events)
         (end,) = ends_of(task, events)
-        assert (end.kind, end.data["step"], end.attempt) == ("finished", 5, 1)
+        assert (end.kind, end.step, end.attempt) == ("finished", 5, 1)
 
     def test_a_rung_is_not_the_end(self, ground: Ground) -> None:
         task = ground.task()
         order = ground.order(ground.member(task, until_step=2, final=False))
         ground.engine.start(order)
         (end,) = ends_of(task, drain(ground.engine, order))
-        assert (end.kind, end.data["step"]) == ("waiting", 2)
+        assert (end.kind, end.step) == ("waiting", 2)
 
     def test_one_order_after_another_on_a_device(self, ground: Ground) -> None:
         for _ in range(3):
@@ -135,13 +137,13 @@ class EngineConformance:
         before = drain(ground.engine, short)
         ground.engine.stop(long.name, reason="the test asked")
         (end,) = ends_of(task, before + drain(ground.engine, long))
-        assert (end.kind, end.data["reason"]) == ("stopped", "the test asked")
-        assert 0 <= end.data["step"] < MANY_STEPS
-        until = end.data["step"] + 3
+        assert (end.kind, end.reason) == ("stopped", "the test asked")
+        assert 0 <= end.step < MANY_STEPS
+        until = end.step + 3
         again = ground.order(ground.member(task, until_step=until, attempt=2))
         ground.engine.start(again)
         (end,) = ends_of(task, drain(ground.engine, again))
-        assert (end.kind, end.data["step"], end.attempt) == ("finished", until, 2)
+        assert (end.kind, end.step, end.attempt) == ("finished", until, 2)
 
     def test_stopping_without_saving_loses_the_attempt(self, ground: Ground) -> None:
         task = ground.task()
@@ -152,7 +154,7 @@ class EngineConformance:
         check_ends(order, events)
         (end,) = ends_of(task, events)
         assert end.kind == "lost"
-        assert "the test asked" in end.data["reason"]
+        assert "the test asked" in end.reason
 
     def test_stopping_twice_ends_once(self, ground: Ground) -> None:
         order = ground.order(ground.member(ground.task(), until_step=MANY_STEPS))
@@ -170,8 +172,8 @@ class EngineConformance:
         order = ground.order(ground.member(task), purpose="measure")
         ground.engine.start(order)
         events = drain(ground.engine, order)
-        (measured,) = [event for event in events if event.kind == "measured"]
-        profile = from_json(Profile, to_json(measured.data))
+        (measured,) = [event for event in events if isinstance(event, TrialMeasured)]
+        profile = measured.profile
         assert measured.task == task.identity
         assert (profile.family, profile.count) == ("family", 1)
         assert profile.kind == ground.cluster.devices[0].kind
@@ -181,7 +183,7 @@ class EngineConformance:
         order = ground.order(*map(ground.member, tasks), purpose="fingerprint")
         ground.engine.start(order)
         events = drain(ground.engine, order)
-        found = {event.task: from_json(Fingerprint, to_json(event.data)) for event in events if event.task}
+        found = {event.task: event.fingerprint for event in events if isinstance(event, TaskFingerprinted)}
         assert found.keys() == {task.identity for task in tasks}
         assert len({fingerprint.family for fingerprint in found.values()}) == 1
 
@@ -207,7 +209,7 @@ def drain(engine: Engine, *orders: Order) -> list[Event]:
     while left:
         found = engine.wait()
         events += found
-        left -= {event.data["placement"] for event in found if event.kind == "released"}
+        left -= {event.placement for event in found if isinstance(event, DevicesReleased)}
         silent = 0 if found else silent + 1
         assert silent < PATIENCE, f"nothing is heard of {sorted(left)}; so far: {events}"
     return events
@@ -215,12 +217,12 @@ def drain(engine: Engine, *orders: Order) -> list[Event]:
 
 def belongs(event: Event, order: Order) -> bool:
     """Whether an event came of this order."""
-    if event.kind == "released":
-        return bool(event.data["placement"] == order.name)
+    if isinstance(event, DevicesReleased):
+        return event.placement == order.name
     return any((event.task, event.attempt) == (member.task.identity, member.attempt) for member in order.members)
 
 
-def ends_of(task: Task, events: Iterable[Event]) -> list[Event]:
+def ends_of(task: Task, events: Iterable[Event]) -> list[Any]:
     """How a task ended, once for each time it did."""
     return [event for event in events if event.task == task.identity and event.kind in ENDS]
 

@@ -34,6 +34,7 @@ from dovetail.vocabulary import (
     StoreError,
     Task,
 )
+from dovetail.vocabulary.events import StepsDone, Warned
 
 KILLS = 6
 
@@ -94,12 +95,12 @@ class StoreConformance:
         assert found[1:] == [math.inf, -math.inf]
 
     def test_events_that_hold_no_finite_number(self, tmp_path: Path) -> None:
-        event = Event(kind="progress", at_seconds=0.0, data={"points": [["loss", 1, math.inf]], "rate": math.nan})
+        event = StepsDone(at_seconds=0.0, step=1, points=(("loss", 1, math.inf),), steps_per_second=math.nan)
         with self.open(tmp_path, write=True) as store:
             store.add(events=[event])
             ((_, found),) = store.events()
-        assert found.data["points"] == (("loss", 1, math.inf),)
-        assert math.isnan(found.data["rate"])
+        assert found.points == (("loss", 1, math.inf),)
+        assert math.isnan(found.steps_per_second)
 
     def test_all_of_a_write_or_nothing(self, tmp_path: Path) -> None:
         class Unwritable(Exception):
@@ -186,11 +187,11 @@ def _next_acknowledged(writer: "subprocess.Popen[str]") -> int:
 
 
 def _numbers(store: Any) -> list[int]:
-    return [event.data["number"] for _, event in store.events()]
+    return [int(event.message) for _, event in store.events()]
 
 
 def _event(number: int, *, task: str = "") -> Event:
-    return Event(kind="warned", at_seconds=float(number), task=task, attempt=1, data={"number": number})
+    return Warned(at_seconds=float(number), task=task, attempt=1, message=str(number))
 
 
 def _point(step: int, value: float, *, name: str = "loss") -> Point:

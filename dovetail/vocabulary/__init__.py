@@ -26,7 +26,7 @@ from dovetail.vocabulary.errors import (
     TechniqueRefused,
     TrainingError,
 )
-from dovetail.vocabulary.events import EVENTS, Event
+from dovetail.vocabulary.events import EVENTS, Event, read_event
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
@@ -79,5 +79,6 @@ __all__ = [
     "loads",
     "parse_device_memory",
     "parse_techniques",
+    "read_event",
     "to_json",
 ]

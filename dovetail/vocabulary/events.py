@@ -1,72 +1,473 @@
-"""What happened, as workers report it and the store keeps it."""
+"""What happened, as workers report it and the store keeps it: one frozen record for each kind.
+
+An event is stored as its kind, task, attempt and time, and beside these a JSON object with the rest of its fields.
+Stores outlive versions: a field that a reader does not know is passed over, one that is missing has its default, and
+fields at their default are not written. `EVENTS` lists the kinds.
+"""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, TypeVar, cast
 
+from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
-from dovetail.vocabulary.records import FrozenDict
-
-EVENTS = {
-    "described": "a task entered the store; data: nothing, the task is in its own table",
-    "submitted": "a task was given to a daemon; data: priority, deadline_seconds (when it is to have ended, if ever), "
-    "entity (on whose behalf it runs, if anybody's), "
-    "of a clone also: of, step (of the weights that it begins with; 0: its program's own)",
-    "changed": "a task's program or parameters were edited, a new identity took over; data: by",
-    "vanished": "a task is no longer in its workload file; it is kept",
-    "returned": "a vanished task is in its workload file again",
-    "extended": "a task's stopping rule was edited; data: before, after",
-    "fingerprinted": "a worker built a task; data: a Fingerprint",
-    "measured": "a trial ended; data: a Profile",
-    "rejected": "a trial found that an option does not fit, or that its technique refuses; data: a Rejection",
-    "divided": "a placement ran out of memory: batches of its family, no smaller than before, are offered in more "
-    "parts, or with activations computed again; data: family, kind, count, microbatches, recompute, message",
-    "planned": "a plan was made; data: plan (its number), makespan_seconds, bound_seconds, because",
-    "shared": "a policy shared the cluster anew; data: workload, because, tasks (how many), value, bound",
-    "started": "an attempt began; data: placement, devices, step, until, predicted_seconds, option",
-    "progress": "steps were done; data: step, steps_per_second, points [[name, step, value], ...]",
-    "saved": "a checkpoint is complete; data: step, path, bytes",
-    "timed": "what the ranks of a pipeline did when in a recent step (without a flush, in its last three); data: step, "
-    "timetable, microbatches, ranks [[[operation, stage, microbatch, start, end], ...], ...]",
-    "fell_back": "a damaged checkpoint was passed over; data: path, reason",
-    "finished": "a task met its stopping rule; data: step, reason, metrics",
-    "stopped": "an attempt ended early after saving, to go on later; data: step, reason",
-    "waiting": "a task reached a rung and waits for the others; data: step, metrics",
-    "promoted": "a task goes on past a rung; data: step, metric, value",
-    "retried": "a failed task is to be tried again, since its workload was run again",
-    "halved": "a task was left behind by successive halving; data: step, metric, value",
-    "lost": "a worker died or fell silent; data: reason, log, again_in_seconds if it is not tried again at once, "
-    "of_option if its option was rejected and it is planned anew",
-    "failed": "a task cannot go on; data: reason, log",
-    "cancelling": "a user asked that a running task be saved and ended; it may still run for a moment",
-    "paused": "a user asked that a task be saved and kept out of plans; it may still run for a moment",
-    "resumed": "a paused task may be placed again",
-    "prioritized": "a user gave a task another priority; data: priority",
-    "cancelled": "a user ended a task; data: step",
-    "departed": "devices left the cluster, for the rest of the run or, with back_seconds, until then; data: devices, "
-    "reason, back_seconds",
-    "joined": "devices that had left are in the cluster again; data: devices",
-    "released": "a placement's devices are free again; data: placement, duration_seconds",
-    "warned": "something the user should know; data: message",
-}
+from dovetail.vocabulary.profiles import Fingerprint, Profile
+from dovetail.vocabulary.records import FrozenDict, from_field, schema
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a task (or, with an empty task, to the whole), in its n-th attempt.
+    """Something that happened to a task (or, with an empty task, to the whole), in its n-th attempt."""
 
-    >>> Event(kind="saved", task="a", attempt=1, at_seconds=12.5, data={"step": 10}).data["step"]
-    10
-    """
+    kind: ClassVar[str]
+    body: ClassVar[str] = ""
+    """The one field whose own fields are stored in place of it, where there is one."""
 
-    kind: str
     at_seconds: float
     task: str = ""
     attempt: int = 0
-    data: Mapping[str, Any] = FrozenDict()
 
-    def __post_init__(self) -> None:
-        if self.kind not in EVENTS:
-            raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {self.kind!r}.")
-        if self.data.__class__ is not FrozenDict:
-            object.__setattr__(self, "data", FrozenDict(self.data))
+    def data(self) -> dict[str, Any]:
+        """What is stored beside kind, task, attempt and time; records in it go through `to_json`.
+
+        >>> CheckpointSaved(task="a", attempt=1, at_seconds=12.5, step=10).data()
+        {'step': 10}
+        """
+        found = {key: value for key, name, default in _COLUMNS[self.kind] if (value := getattr(self, name)) != default}
+        if not self.body:
+            return found
+        inner = found.pop(self.body)
+        return {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner) if field.init} | found
+
+
+E = TypeVar("E", bound=Event)
+
+# Who comes and goes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDescribed(Event):
+    """A task entered the store; it is in its own table."""
+
+    kind: ClassVar[str] = "described"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSubmitted(Event):
+    """A task was given to a daemon: when it is to have ended, if ever, and on whose behalf it runs, if anybody's. A
+    clone has the name of the other task and the step of the weights that it begins with (0: its program's own)."""
+
+    kind: ClassVar[str] = "submitted"
+    priority: float
+    deadline_seconds: float = float("inf")
+    entity: str = ""
+    of: str = ""
+    step: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChanged(Event):
+    """A task's program or parameters were edited, and a new identity took over."""
+
+    kind: ClassVar[str] = "changed"
+    by: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskVanished(Event):
+    """A task is no longer in its workload file; it is kept."""
+
+    kind: ClassVar[str] = "vanished"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReturned(Event):
+    """A vanished task is in its workload file again."""
+
+    kind: ClassVar[str] = "returned"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExtended(Event):
+    """A task's stopping rule was edited; both in words."""
+
+    kind: ClassVar[str] = "extended"
+    before: str
+    after: str
+
+
+# What is learned and decided
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFingerprinted(Event):
+    """A worker built a task and knows its family."""
+
+    kind: ClassVar[str] = "fingerprinted"
+    body: ClassVar[str] = "fingerprint"
+    fingerprint: Fingerprint
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialMeasured(Event):
+    """A trial ended."""
+
+    kind: ClassVar[str] = "measured"
+    body: ClassVar[str] = "profile"
+    profile: Profile
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OptionRejected(Event):
+    """An option does not fit, or its technique refuses. With `lost`, because its trial was lost each time: those losses
+    were the option's and count no more against the task."""
+
+    kind: ClassVar[str] = "rejected"
+    body: ClassVar[str] = "rejection"
+    rejection: Rejection
+    lost: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDivided(Event):
+    """A placement ran out of memory: batches of its family, no smaller than before, are offered in more parts, or with
+    activations computed again."""
+
+    kind: ClassVar[str] = "divided"
+    family: str
+    technique: str = "resident"
+    device_kind: str = dataclasses.field(metadata={"stored": "kind"})
+    count: int
+    microbatches: int
+    recompute: bool = False
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade(Event):
+    """A plan was made, of this number in the store, and why."""
+
+    kind: ClassVar[str] = "planned"
+    plan: int
+    workload: str
+    makespan_seconds: float
+    bound_seconds: float
+    because: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShared(Event):
+    """A policy shared the cluster anew among so many tasks."""
+
+    kind: ClassVar[str] = "shared"
+    workload: str
+    because: str
+    tasks: int
+    value: float
+    bound: float | None = None
+
+
+# An attempt
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(Event):
+    """An attempt began: an order of this name (`placement`) trains the task on these devices from `step` to `until`;
+    each of its processes has so many threads."""
+
+    kind: ClassVar[str] = "started"
+    placement: str
+    devices: tuple[str, ...]
+    step: int
+    until: int
+    predicted_seconds: float
+    threads: int = 0
+    option: Option | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDone(Event):
+    """Steps were done; `points` are (metric, step, value). Not stored: its points are."""
+
+    kind: ClassVar[str] = "progress"
+    step: int
+    steps_per_second: float = 0.0
+    points: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is complete."""
+
+    kind: ClassVar[str] = "saved"
+    step: int
+    path: str = ""
+    bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTimed(Event):
+    """What the ranks of a pipeline did when in a recent step (without a flush, in its last three): for each rank
+    (operation, stage, microbatch, start, end)."""
+
+    kind: ClassVar[str] = "timed"
+    step: int
+    timetable: str
+    microbatches: int
+    ranks: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDamaged(Event):
+    """A damaged checkpoint was passed over."""
+
+    kind: ClassVar[str] = "fell_back"
+    path: str = ""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStopped(Event):
+    """An attempt ended early after saving, to go on later."""
+
+    kind: ClassVar[str] = "stopped"
+    step: int
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLost(Event):
+    """A worker died or fell silent. The task is tried again, `again_in_seconds` later.
+
+    That counts against the task's retries, unless the fault was not its own: `of_option`, the option was rejected and
+    the task is planned anew; `in_gang`, nobody knows which member it was; `of_run`, its controller ended. `of_others`
+    says that another rank of the same order is gone, which is the reason.
+    """
+
+    kind: ClassVar[str] = "lost"
+    reason: str = ""
+    log: str = ""
+    step: int | None = None
+    again_in_seconds: float = 0.0
+    of_option: bool = False
+    in_gang: bool = False
+    of_run: bool = False
+    of_others: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesReleased(Event):
+    """An order's devices are free again."""
+
+    kind: ClassVar[str] = "released"
+    placement: str
+    duration_seconds: float = 0.0
+
+
+# How a task ends, or rests
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFinished(Event):
+    """A task met its stopping rule; the reason is empty where that was its last step."""
+
+    kind: ClassVar[str] = "finished"
+    step: int
+    reason: str = ""
+    metrics: Mapping[str, float] = FrozenDict()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RungReached(Event):
+    """A task reached a rung of successive halving and waits for the others."""
+
+    kind: ClassVar[str] = "waiting"
+    step: int
+    reason: str = ""
+    metrics: Mapping[str, float] = FrozenDict()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPromoted(Event):
+    """A task goes on past a rung."""
+
+    kind: ClassVar[str] = "promoted"
+    step: int
+    metric: str = ""
+    value: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHalved(Event):
+    """A task was left behind by successive halving."""
+
+    kind: ClassVar[str] = "halved"
+    step: int
+    metric: str = ""
+    value: float = 0.0
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed(Event):
+    """A task cannot go on. A worker says what the cause is: `memory`, `refused` by the technique, or the `program`;
+    and whether its batch is in the `smallest` parts already."""
+
+    kind: ClassVar[str] = "failed"
+    reason: str = ""
+    log: str = ""
+    cause: str = ""
+    smallest: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCancelled(Event):
+    """A user ended a task."""
+
+    kind: ClassVar[str] = "cancelled"
+    step: int | None = None
+
+
+# What users ask for
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRetried(Event):
+    """A task is to be tried again, with all its retries, since its workload was run again or a user resumed it."""
+
+    kind: ClassVar[str] = "retried"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAsked(Event):
+    """A user asked that a running task be saved and ended; it may still run for a moment."""
+
+    kind: ClassVar[str] = "cancelling"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPaused(Event):
+    """A user asked that a task be saved and kept out of plans; it may still run for a moment."""
+
+    kind: ClassVar[str] = "paused"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResumed(Event):
+    """A paused task may be placed again."""
+
+    kind: ClassVar[str] = "resumed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityChanged(Event):
+    """A user gave a task another priority."""
+
+    kind: ClassVar[str] = "prioritized"
+    priority: float
+
+
+# The cluster
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesLeft(Event):
+    """Devices left the cluster, for the rest of the run or, with `back_seconds`, until then."""
+
+    kind: ClassVar[str] = "departed"
+    devices: tuple[str, ...]
+    reason: str = ""
+    back_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesJoined(Event):
+    """Devices that had left are in the cluster again."""
+
+    kind: ClassVar[str] = "joined"
+    devices: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something the user should know."""
+
+    kind: ClassVar[str] = "warned"
+    message: str = ""
+
+
+EVENTS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        TaskDescribed,
+        TaskSubmitted,
+        TaskChanged,
+        TaskVanished,
+        TaskReturned,
+        TaskExtended,
+        TaskFingerprinted,
+        TrialMeasured,
+        OptionRejected,
+        BatchDivided,
+        PlanMade,
+        ClusterShared,
+        AttemptStarted,
+        StepsDone,
+        CheckpointSaved,
+        PipelineTimed,
+        CheckpointDamaged,
+        AttemptStopped,
+        AttemptLost,
+        DevicesReleased,
+        TaskFinished,
+        RungReached,
+        TaskPromoted,
+        TaskHalved,
+        TaskFailed,
+        TaskCancelled,
+        TaskRetried,
+        CancelAsked,
+        TaskPaused,
+        TaskResumed,
+        PriorityChanged,
+        DevicesLeft,
+        DevicesJoined,
+        Warned,
+    )
+}
+
+# By kind, of each field beside kind, task, attempt and time: its key in the store, its name, and its default.
+_COLUMNS: dict[str, tuple[tuple[str, str, Any], ...]] = {
+    kind: tuple(
+        (field.metadata.get("stored", field.name), field.name, field.default)
+        for field in dataclasses.fields(cls)
+        if field.name not in ("at_seconds", "task", "attempt")
+    )
+    for kind, cls in EVENTS.items()
+}
+
+
+def read_event(
+    kind: str, *, at_seconds: float, task: str = "", attempt: int = 0, data: Mapping[str, Any] = FrozenDict()
+) -> Event:
+    """The event that was stored, or sent, as this.
+
+    >>> read_event("saved", task="a", attempt=1, at_seconds=12.5, data={"step": 10}).step
+    10
+    """
+    cls = EVENTS.get(kind)
+    if cls is None:
+        raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {kind!r}.")
+    if not isinstance(data, Mapping):
+        raise InvalidRecord(f"an event's data must be an object, got {data!r}.")
+    hints = schema(cast(type, cls))
+    # What is stored in place of a body is all of the data; other fields that are not there have their defaults.
+    fields = {
+        name: value if value.__class__ is hints[name] else from_field(hints[name], value, f"{cls.__name__}.{name}")
+        for key, name, _ in _COLUMNS[kind]
+        if (value := data.get(key, data)) is not data or name == cls.body
+    }
+    try:
+        return cls(task=task, attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
+    except TypeError as error:  # a field without a default is missing
+        raise InvalidRecord(f"an event of kind {kind!r} is incomplete: {error}") from None

@@ -13,6 +13,7 @@ from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, show_target, time_to_target
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Event, Plan, Task
+from dovetail.vocabulary.events import AttemptLost, AttemptStarted, CheckpointDamaged, TaskFailed, Warned
 from dovetail.vocabulary.redact import masked, redactor
 from dovetail.web.timetable_charts import PipelineDrawing, read_timetables
 
@@ -157,12 +158,15 @@ class _Watched:
         fold((event,), self.progress)
         if event.task:  # what happens to other workloads does not move this one's clock
             self.as_of_seconds = max(self.as_of_seconds, event.at_seconds)
-        if event.kind == "started":
-            option = event.data.get("option") or {}
-            self.techniques[event.task, event.data["placement"]] = option.get("technique", "")
-        if event.kind in ("failed", "lost", "warned", "fell_back"):
-            (self._failures if event.kind in ("failed", "lost") else self._warnings).append(event)
-            self.incidents_total += 1
+        match event:
+            case AttemptStarted():
+                self.techniques[event.task, event.placement] = event.option.technique if event.option else ""
+            case TaskFailed() | AttemptLost():
+                self._failures.append(event)
+                self.incidents_total += 1
+            case Warned() | CheckpointDamaged():
+                self._warnings.append(event)
+                self.incidents_total += 1
 
     def incidents(self) -> list[Event]:
         return sorted([*self._failures, *self._warnings], key=lambda event: event.at_seconds)
@@ -231,16 +235,22 @@ def _planned(plans: tuple[tuple[int, float, Plan], ...]) -> dict[str, list[Bar]]
 
 
 def _incident(event: Event, names: Mapping[str, str], redact: Callable[[str], str]) -> Incident:
-    data = event.data
-    reason = data.get("message") or data.get("reason") or data.get("path") or "no reason was given"
-    log = str(data.get("log") or "").rstrip().splitlines()[-_LOG_LINES:]
+    match event:
+        case Warned(message=said):
+            reason, log = said, ""
+        case CheckpointDamaged():
+            reason, log = event.reason or event.path, ""
+        case TaskFailed() | AttemptLost():
+            reason, log = event.reason, event.log
+        case _:
+            raise AssertionError(f"{event.kind} is no incident")
     return Incident(
         kind=event.kind,
         at_seconds=event.at_seconds,
         task=names.get(event.task, event.task),
         attempt=event.attempt,
-        reason=redact(str(reason)),
-        log=redact("\n".join(log)),
+        reason=redact(reason or "no reason was given"),
+        log=redact("\n".join(log.rstrip().splitlines()[-_LOG_LINES:])),
     )
 
 

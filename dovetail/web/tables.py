@@ -153,7 +153,7 @@ def rejection_table(reading: ReportData, rejections: Sequence[Rejection]) -> str
     """What does not fit, with the reason."""
     members: dict[str, list[str]] = {}
     for one in reading.progress.values():
-        family = (one.fingerprint or {}).get("family")
+        family = one.fingerprint.family if one.fingerprint else None
         if family:
             members.setdefault(family, []).append(reading.name(one.task))
     heads = [("Tasks", ""), ("Technique", ""), ("Devices", ""), ("Needs", "number"), ("Free", "number"), ("Reason", "")]

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from typing import Any
 
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, Simulated, recorded
@@ -17,7 +16,8 @@ from dovetail.planning.pipeline.timetables.picture import svg, text
 from dovetail.planning.techniques.base import with_layers
 from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Profile
+from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile
+from dovetail.vocabulary.events import AttemptStarted, PipelineTimed
 from dovetail.vocabulary.units import show_seconds
 
 KEY = (
@@ -76,18 +76,17 @@ def read_timetables(
     named = {each.identity: each.name for _, each in store.tasks(workload=workload) if task in (None, each.name)}
     if task is not None and not named:
         raise DovetailError(f"the task must be one of those in the store; there is no {task!r}. See `dovetail show`.")
-    last = _last(event for _, event in store.events() if event.task in named)
+    starts, timings = _last(event for _, event in store.events() if event.task in named)
     planned = _planned(store, workload)
     profiles = _profiles(store)
     cluster = store.hardware("cluster", Cluster)
     found = []
     for identity, name in named.items():
-        start, timed = last.get((identity, "started")), last.get((identity, "timed"))
-        data = dict(start.data) if start is not None else planned.get(identity, {})
-        option = data.get("option") or {}
-        if option.get("technique") == "pipeline":
+        start, timed = starts.get(identity), timings.get(identity)
+        option, devices = (start.option, start.devices) if start is not None else planned.get(identity, (None, ()))
+        if option is not None and option.technique == "pipeline":
             is_own = timed is not None and start is not None and timed.attempt == start.attempt
-            drawn = _drawn(name, data, timed if is_own else None, profiles, cluster)
+            drawn = _drawn(name, option, devices, timed if is_own else None, profiles, cluster)
             found += [drawn] if drawn.seconds else []
         if len(found) == most:
             break
@@ -101,55 +100,45 @@ def _profiles(store: Store) -> dict[tuple[str, str], Profile]:
     return {(p.family, kind): p for kind in kinds for p in with_layers(p for p in useful if p.kind == kind)}
 
 
-def _last(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
-    return {(event.task, event.kind): event for event in events if event.kind == "timed" or _is_start(event)}
+def _last(events: Iterable[Event]) -> tuple[dict[str, AttemptStarted], dict[str, PipelineTimed]]:
+    """Of each task its last start as a pipeline, and what was last timed of it."""
+    starts, timings = {}, {}
+    for event in events:
+        if isinstance(event, PipelineTimed):
+            timings[event.task] = event
+        elif isinstance(event, AttemptStarted) and event.option is not None and event.option.technique == "pipeline":
+            starts[event.task] = event
+    return starts, timings
 
 
-def _is_start(event: Event) -> bool:
-    return event.kind == "started" and (event.data.get("option") or {}).get("technique") == "pipeline"
-
-
-def _planned(store: Store, workload: str | None) -> dict[str, dict[str, Any]]:
+def _planned(store: Store, workload: str | None) -> dict[str, tuple[Option, tuple[str, ...]]]:
     """What the last plan has for each task."""
     plans = store.plans(workload=workload)
     if not plans or plans[-1][2].schedule is None:
         return {}
     placed = plans[-1][2].schedule.placements
-    return {
-        task: {
-            "devices": each.devices,
-            "option": {
-                "technique": each.option.technique,
-                "families": each.option.families,
-                "kind": each.option.kind,
-                "knobs": each.option.knobs,
-            },
-        }
-        for each in placed
-        for task in each.tasks
-    }
+    return {task: (each.option, each.devices) for each in placed for task in each.tasks}
 
 
 def _drawn(
     name: str,
-    data: Mapping[str, Any],
-    timed: Event | None,
+    option: Option,
+    devices: tuple[str, ...],
+    timed: PipelineTimed | None,
     profiles: Mapping[tuple[str, str], Profile],
     cluster: Cluster | None,
 ) -> PipelineDrawing:
-    option, devices = data["option"], tuple(data["devices"])
-    knobs = option.get("knobs") or {}
-    timetable = knobs.get("timetable", "1f1b")
+    timetable = option.knobs.get("timetable", "1f1b")
     # In stores of earlier versions an option's family may have a thread count at its end.
-    profile = profiles.get((option["families"][0].partition("@")[0], option["kind"]))
+    profile = profiles.get((option.families[0].partition("@")[0], option.kind))
     planned = measured = None
     is_here = cluster is not None and {each.name for each in cluster.devices}.issuperset(devices)
     if profile is not None and cluster is not None and is_here:
         with contextlib.suppress(InvalidRecord):  # stages of layers that the family, measured anew, has no more
-            planned = foreseen(profile, knobs, fabric=Fabric.of(cluster, devices=devices))
+            planned = foreseen(profile, option.knobs, fabric=Fabric.of(cluster, devices=devices))
     if timed is not None:
-        measured = recorded(timed.data, flushes=timetable not in ASYNCHRONOUS)
-    step = timed.data["step"] if timed is not None else 0
+        measured = recorded(timed.data(), flushes=timetable not in ASYNCHRONOUS)
+    step = timed.step if timed is not None else 0
     return PipelineDrawing(
         task=name, timetable=timetable, devices=devices, planned=planned, measured=measured, step=step
     )

@@ -92,4 +92,4 @@ def events(cwd: Path, name: str, *kinds: str, store: str = HOME) -> list[Event]:
 
 def spans(cwd: Path, name: str) -> list[tuple[int, int]]:
     """From which step to which each attempt of a task was to go."""
-    return [(event.data["step"], event.data["until"]) for event in events(cwd, name, "started")]
+    return [(event.step, event.until) for event in events(cwd, name, "started")]

@@ -226,23 +226,23 @@ class TestOneWorkload:
 
     def test_a_failure_keeps_the_users_own_traceback(self, broken):
         (failed,) = events(broken[0], "raises", "failed")
-        assert 'raise RuntimeError("[/INST]' in failed.data["log"]
+        assert 'raise RuntimeError("[/INST]' in failed.log
 
     def test_what_was_saved_before_a_failure_is_kept(self, broken):
         folder = broken[0]
-        assert [event.data["step"] for event in events(folder, "turns_nan", "saved")] == [5]
-        paths = [Path(event.data["path"]) for event in events(folder, "fills_the_disk", "saved")]
+        assert [event.step for event in events(folder, "turns_nan", "saved")] == [5]
+        paths = [Path(event.path) for event in events(folder, "fills_the_disk", "saved")]
         assert [path.is_dir() for path in paths[-3:]] == [True, True, True]
 
     def test_a_save_that_fails_on_the_way_is_a_warning_and_training_goes_on(self, broken):
-        warned = [event.data["message"] for event in events(broken[0], "fills_the_disk", "warned")]
+        warned = [event.message for event in events(broken[0], "fills_the_disk", "warned")]
         assert [re.search(r"at step (\d+)", message).group(1) for message in warned] == ["105", "110"]
         assert all("the disk must have room" in message for message in warned)
         assert not list((broken[0] / HOME / "checkpoints").glob("*/.writing-*"))
 
     def test_the_worker_that_died_was_replaced_and_its_task_tried_again(self, broken):
         (lost,) = events(broken[0], "fickle", "lost")
-        assert re.search(r"worker process \d+ on n0:\d+ exited with code 9", lost.data["reason"])
+        assert re.search(r"worker process \d+ on n0:\d+ exited with code 9", lost.reason)
         assert [event.attempt for event in events(broken[0], "fickle", "started")] == [1, 2]
 
     def test_the_table_shows_the_step_that_is_saved(self, broken):
@@ -285,8 +285,8 @@ def damaged(tmp_path_factory):
         ("hopeless", tamper, (30, 40)),
     ):
         for event in events(folder, name, "saved"):
-            if event.data["step"] in steps:
-                damage(Path(event.data["path"], "piece-00000.safetensors"))
+            if event.step in steps:
+                damage(Path(event.path, "piece-00000.safetensors"))
     write(folder, sweep=STEADY.replace("STEPS = 40", "STEPS = 60"))
     return folder, dovetail(*arguments, cwd=folder)
 
@@ -303,7 +303,7 @@ class TestDamagedCheckpoints:
         ],
     )
     def test_what_is_damaged_is_passed_over_and_said_so(self, damaged, name, reasons):
-        found = [event.data["reason"] for event in events(damaged[0], name, "fell_back")]
+        found = [event.reason for event in events(damaged[0], name, "fell_back")]
         assert len(found) == len(reasons)
         for reason, expected in zip(found, reasons, strict=True):
             assert re.search(expected, reason)
@@ -315,7 +315,7 @@ class TestDamagedCheckpoints:
         folder, finished = damaged
         assert finished.code == 0
         assert rows(folder)[name]["step"] == 60
-        again = [event.data["step"] for event in events(folder, name, "saved") if event.attempt == 2]
+        again = [event.step for event in events(folder, name, "saved") if event.attempt == 2]
         assert again == list(range(went_on_at + 10, 61, 10))
 
     def test_damage_changes_nothing_of_what_is_learned(self, damaged):

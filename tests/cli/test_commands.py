@@ -314,7 +314,7 @@ class TestAControllerThatRuns:
         assert stopped["after the interrupt"][name]["status"] == "cancelled"
         assert len(spans(folder, name)) == 1
         (saved,) = events(folder, name, "saved")
-        assert saved.data["step"] == stopped["after the interrupt"][name]["step"] > 0
+        assert saved.step == stopped["after the interrupt"][name]["step"] > 0
 
     def test_others_can_read_while_it_runs(self, stopped):
         assert stopped["shown"].code == 0
@@ -338,7 +338,7 @@ class TestAControllerThatRuns:
         folder = stopped["folder"]
         for name in {"one", "two", "three"} - {stopped["cancelled"]}:
             begun = [step for step, _ in spans(folder, name)]
-            ended = [event.data["step"] for event in events(folder, name, "stopped")]
+            ended = [event.step for event in events(folder, name, "stopped")]
             assert begun == [0, *ended[:-1]][: len(begun)]
             assert ended == sorted(ended)
             assert stopped["after the interrupt"][name]["step"] == max(ended, default=0)

@@ -71,7 +71,7 @@ def standing(folder):
 
 
 def saved(folder, name):
-    return [event.data["step"] for event in events(folder, name, "saved")]
+    return [event.step for event in events(folder, name, "saved")]
 
 
 @pytest.fixture(scope="module")
@@ -220,12 +220,12 @@ class TestADaemon:
             assert row["start_seconds"] < row["end_seconds"] or row["status"] == "pending"
 
     def test_all_have_turns_and_who_leaves_is_saved_first(self, told):
-        reasons = {event.data["reason"] for name in ("one", "two", "three") for event in _stopped(told, name)}
+        reasons = {event.reason for name in ("one", "two", "three") for event in _stopped(told, name)}
         assert "its turn is over" in reasons
         for name in ("one", "two", "three"):
             starts = [step for step, _ in spans(told["folder"], name)]
             assert starts == sorted(starts)
-            stops = [event.data["step"] for event in _stopped(told, name)]
+            stops = [event.step for event in _stopped(told, name)]
             assert all(step in (0, *saved(told["folder"], name)) for step in stops)
 
     def test_a_paused_task_is_saved_and_stays_paused_over_a_restart(self, told):
@@ -237,7 +237,7 @@ class TestADaemon:
         (resumed,) = events(told["folder"], name, "resumed")
         begun = events(told["folder"], name, "started")
         assert not [event for event in begun if paused.at_seconds < event.at_seconds < resumed.at_seconds]
-        after = [event.data["step"] for event in begun if event.at_seconds > resumed.at_seconds]
+        after = [event.step for event in begun if event.at_seconds > resumed.at_seconds]
         assert after[0] == told["killed at"][name] > 0
 
     def test_a_warm_clone_begins_with_the_weights_and_a_step_count_of_its_own(self, told):
@@ -245,7 +245,7 @@ class TestADaemon:
             (warm,) = [task for _, task in store.tasks() if task.name == "warm"]
             (fresh,) = [task for _, task in store.tasks() if task.name == "fresh"]
         (submitted,) = events(told["folder"], "warm", "submitted")
-        step = submitted.data["step"]
+        step = submitted.step
         assert told["clone", told["paused"], "learning_rate=0.5", "--warm", "--name", "warm"].out == (
             f"warm begins with the weights of step {step} of {told['paused']}\n"
         )
@@ -291,7 +291,7 @@ class TestADaemon:
         assert told["ended"].code == 0
         for name in ("warm", told["paused"]):
             stopped = _stopped(told, name)
-            assert not stopped or stopped[-1].data["step"] in (0, *saved(told["folder"], name))
+            assert not stopped or stopped[-1].step in (0, *saved(told["folder"], name))
 
 
 @pytest.mark.parametrize(

@@ -108,5 +108,5 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
         assert all(torch.equal(tensor, expected[name].tensors[key]) for key, tensor in state.tensors.items())
     with Store(tmp_path / "store") as opened:
         events = [event for _, event in opened.events()]
-    lost = [event for event in events if event.kind == "lost" and event.data["reason"] == "its controller ended"]
+    lost = [event for event in events if event.kind == "lost" and event.reason == "its controller ended"]
     assert bool(lost) == (code == 2)

@@ -13,7 +13,6 @@ from dovetail.vocabulary import (
     Fingerprint,
     Halving,
     Kind,
-    Option,
     Placement,
     Profile,
     Program,
@@ -21,9 +20,8 @@ from dovetail.vocabulary import (
     Stop,
     Task,
     Workload,
-    from_json,
-    to_json,
 )
+from dovetail.vocabulary.events import AttemptLost, CheckpointSaved, TaskFailed
 
 CPU = Kind(name="sim", processor="cpu")
 
@@ -118,32 +116,37 @@ class RiggedEngine(SimulatedEngine):
     def _rigged(self, event: Event) -> Iterator[Event]:
         if event.kind in ("fingerprinted", "measured") and event.task in self._doomed:
             self._doomed.discard(event.task)
-            yield dataclasses.replace(event, kind="lost", data={"reason": "its worker died", "log": ""})
+            yield same_moment(AttemptLost, event, reason="its worker died")
         elif event.kind in ("finished", "waiting") and event.attempt:
             yield from self._faults.strangers(event)
             yield from self._ended(event)
         elif event.kind == "stopped" and event.attempt:
-            yield _saved(event, event.data["step"])
+            yield _saved(event, event.step)
             yield event
         else:
             yield event
 
     def _ended(self, event: Event) -> Iterator[Event]:
-        name, step = self._known[event.task].name, event.data["step"]
+        name, step = self._known[event.task].name, event.step
         outcome = self._faults.outcome(name, event.attempt, step)
         if isinstance(outcome, str):
-            yield dataclasses.replace(event, kind="failed", data={"reason": outcome, "log": ""})
+            yield same_moment(TaskFailed, event, reason=outcome)
         elif isinstance(outcome, int):
             if outcome:
                 yield _saved(event, outcome)
-            yield dataclasses.replace(event, kind="lost", data={"reason": "its worker died", "log": "the tail"})
+            yield same_moment(AttemptLost, event, reason="its worker died", log="the tail")
         else:
             yield _saved(event, step)
-            yield dataclasses.replace(event, data={**event.data, "metrics": {"score": self._faults.score(name, step)}})
+            yield dataclasses.replace(event, metrics={"score": self._faults.score(name, step)})
 
 
 def _saved(event: Event, step: int) -> Event:
-    return dataclasses.replace(event, kind="saved", data={"step": step, "path": "", "bytes": 0})
+    return same_moment(CheckpointSaved, event, step=step)
+
+
+def same_moment(kind: type[Event], event: Event, **fields: object) -> Event:
+    """Another event of the same attempt at the same time."""
+    return kind(task=event.task, attempt=event.attempt, at_seconds=event.at_seconds, **fields)
 
 
 def controller(
@@ -191,14 +194,14 @@ def happened(store: Store) -> Schedule:
     started, placements = {}, []
     for _, event in store.events():
         if event.kind == "started":
-            started[event.data["placement"]] = event
-        elif event.kind == "released" and (start := started.get(event.data["placement"])):
+            started[event.placement] = event
+        elif event.kind == "released" and (start := started.get(event.placement)):
             placements.append(
                 Placement(
                     tasks=(start.task,),
-                    steps=(start.data["until"],),
-                    option=from_json(Option, to_json(start.data["option"])),
-                    devices=tuple(start.data["devices"]),
+                    steps=(start.until,),
+                    option=start.option,
+                    devices=tuple(start.devices),
                     start_seconds=start.at_seconds,
                     duration_seconds=event.at_seconds - start.at_seconds,
                 )

@@ -118,7 +118,7 @@ def test_no_step_is_taken_twice_that_need_not_be(edited, name, expected):
 
 
 def test_what_goes_on_really_goes_on(edited):
-    assert [event.data["step"] for event in events(edited[0], "longer", "saved")] == [10, 20, 30]
+    assert [event.step for event in events(edited[0], "longer", "saved")] == [10, 20, 30]
     with Store(edited[0] / HOME) as store:
         (identity,) = {task.identity for _, task in store.tasks() if task.name == "longer"}
         assert [point.step for point in store.points(identity, name="train/loss")] == [5, 10, 15, 20, 25, 30]
@@ -127,13 +127,13 @@ def test_what_goes_on_really_goes_on(edited):
 def test_what_was_replaced_or_removed_is_kept_and_not_shown(edited):
     assert sorted(rows(edited[0])) == ["added [bold]", "edited", "longer", "other parameters", "same"]
     for name in ("removed", "edited", "other parameters"):
-        path = Path(events(edited[0], name, "saved")[1].data["path"])
+        path = Path(events(edited[0], name, "saved")[1].path)
         assert path.name.startswith("step-000000020")
         assert path.is_dir()
 
 
 def test_the_edited_model_is_the_one_that_was_trained(edited):
-    sizes = [event.data["bytes"] for event in events(edited[0], "edited", "saved")]
+    sizes = [event.bytes for event in events(edited[0], "edited", "saved")]
     assert sizes[-1] > sizes[0]
 
 

@@ -138,13 +138,13 @@ def test_the_best_go_on_whatever_order_they_ran_in():
     }
     check(happened(store), found.cluster)
     (left,) = events_of(store, "halved", tasks[0])
-    assert left.data["reason"] == "score 0 at step 10 was not among the best"
-    assert [event.data["step"] for event in events_of(store, "promoted", tasks[7])] == [10, 20]
+    assert left.reason == "score 0 at step 10 was not among the best"
+    assert [event.step for event in events_of(store, "promoted", tasks[7])] == [10, 20]
 
 
 def test_no_step_is_taken_twice_on_the_way_up():
     _, store, tasks = run_halving()
-    spans = [(event.data["step"], event.data["until"]) for event in events_of(store, "started", tasks[7])]
+    spans = [(event.step, event.until) for event in events_of(store, "started", tasks[7])]
     assert spans == [(0, 10), (10, 20), (20, 40)]
 
 

@@ -12,6 +12,7 @@ from dovetail.metrics.progress import ENDED
 from dovetail.planning import check
 from dovetail.store import Store
 from dovetail.vocabulary import Event, Halving
+from dovetail.vocabulary.events import CheckpointSaved, TaskFailed
 from tests.control.simulations import (
     Faults,
     RiggedEngine,
@@ -20,6 +21,7 @@ from tests.control.simulations import (
     controller,
     events_of,
     happened,
+    same_moment,
     statuses,
     task,
     workload,
@@ -36,7 +38,7 @@ def store():
 
 
 def spans(store, record):
-    return [(event.data["step"], event.data["until"]) for event in events_of(store, "started", record)]
+    return [(event.step, event.until) for event in events_of(store, "started", record)]
 
 
 def finishing(what, store, **more):
@@ -74,7 +76,7 @@ def test_drift_makes_a_new_plan_and_says_why(store):
     engine = RiggedEngine(world(slowness=lambda order: 4.0 if order.members[0].task.program.function == "g" else 0.5))
     found = finishing(workload(*tasks), store, engine=engine)
     assert len(found.plans) > 1
-    reasons = [event.data["because"] for event in events_of(store, "planned")]
+    reasons = [event.because for event in events_of(store, "planned")]
     assert reasons[0] == "the run began"
     assert any(reason.startswith("a placement took ") for reason in reasons[1:])
 
@@ -129,10 +131,10 @@ def test_a_task_lost_too_often_in_a_row_fails_and_the_others_finish(store):
     assert statuses(found) == {"unlucky": "failed", "other a": "finished", "other b": "finished"}
     assert len(spans(store, unlucky)) == 3
     (failed,) = events_of(store, "failed", unlucky)
-    assert failed.data["reason"] == (
+    assert failed.reason == (
         "a task may be lost 2 times in a row without anything newly saved; this was loss 3: its worker died"
     )
-    assert failed.data["log"] == "the tail"
+    assert failed.log == "the tail"
 
 
 def test_losses_with_something_newly_saved_in_between_are_forgiven(store):
@@ -168,15 +170,15 @@ def test_what_a_stale_attempt_says_is_neither_believed_nor_kept(store):
             return []
         stale = dataclasses.replace(event, attempt=event.attempt - 1)
         return [
-            dataclasses.replace(stale, kind="saved", data={"step": 99, "path": "", "bytes": 0}),
-            dataclasses.replace(stale, kind="failed", data={"reason": "I am stale"}),
+            same_moment(CheckpointSaved, stale, step=99),
+            same_moment(TaskFailed, stale, reason="I am stale"),
         ]
 
     faults = Faults(outcome=lambda name, attempt, until: 40 if attempt < 3 else None, strangers=from_the_grave)
     found = finishing(workload(lazy), store, engine=RiggedEngine(world(), faults))
     assert statuses(found) == {"lazy": "finished"}
     assert events_of(store, "failed") == []
-    assert [event.data["step"] for event in events_of(store, "saved")] == [40, 40, 100]
+    assert [event.step for event in events_of(store, "saved")] == [40, 40, 100]
 
 
 def test_what_fits_nowhere_fails_with_the_reason_while_the_others_run(store):
@@ -239,7 +241,7 @@ def test_a_running_task_is_saved_and_cancelled(store):
     assert statuses(found) == {"long": "cancelled", "other a": "finished", "other b": "finished"}
     (saved,) = events_of(store, "saved", long)
     (cancelled,) = events_of(store, "cancelled", long)
-    assert 0 < saved.data["step"] == cancelled.data["step"] < 1000
+    assert 0 < saved.step == cancelled.step < 1000
 
 
 def test_a_cancelled_task_stays_so_when_the_workload_is_run_again(store):
@@ -339,7 +341,7 @@ def test_a_controller_killed_at_any_moment_is_replaced_by_the_next(moments, seed
         for record in tasks:
             attempts = [event.attempt for event in events_of(store, "started", record)]
             assert attempts == sorted(set(attempts))
-            assert events_of(store, "saved", record)[-1].data["step"] == record.stop.steps
+            assert events_of(store, "saved", record)[-1].step == record.stop.steps
             assert len(events_of(store, "finished", record)) == 1
 
 

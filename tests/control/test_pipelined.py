@@ -21,7 +21,7 @@ from dovetail.planning.techniques.base import with_layers
 from dovetail.store import Store
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
-from dovetail.vocabulary import Cluster, Event, Kind
+from dovetail.vocabulary import Cluster, Kind, read_event
 from dovetail.web.timetable_charts import read_timetables
 
 STEPS = 200
@@ -60,7 +60,7 @@ class Losing(LocalEngine):
     def wait(self):
         gone, self.gone = self.gone, ()
         data = {"devices": gone, "reason": "taken away"}
-        return [*([Event(kind="departed", at_seconds=self.now(), data=data)] if gone else []), *super().wait()]
+        return [*([read_event("departed", at_seconds=self.now(), data=data)] if gone else []), *super().wait()]
 
 
 def as_pipeline(store):
@@ -129,11 +129,11 @@ def test_a_pipeline_outlives_its_devices(tmp_path):
     first, events, (drawn,) = carry_on(tmp_path, devices=3, observe=strike)
     assert first.phase == "stopped"
     (lost,) = [event for event in events if event.kind == "lost"]
-    assert "rank 1 of 3 on n0:1 is lost" in lost.data["reason"]
-    starts = [event.data for event in events if event.kind == "started"]
-    assert [start["devices"] for start in starts] == [("n0:0", "n0:1", "n0:2"), ("n0:0", "n0:2")]
-    assert starts[1]["step"] >= 10
-    assert_repartitioned(*(start["option"]["knobs"]["stages"] for start in starts))
+    assert "rank 1 of 3 on n0:1 is lost" in lost.reason
+    starts = [event for event in events if event.kind == "started"]
+    assert [start.devices for start in starts] == [("n0:0", "n0:1", "n0:2"), ("n0:0", "n0:2")]
+    assert starts[1].step >= 10
+    assert_repartitioned(*(start.option.knobs["stages"] for start in starts))
     assert_drawn(drawn, ranks=2)
     second, _, _ = carry_on(tmp_path, devices=1, observe=lambda controller, engine: None)
     ((identity, one),) = second.progress.items()

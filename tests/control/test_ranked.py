@@ -28,8 +28,8 @@ def ranked(*, factor):
 def run(found):
     with Store(None, write=True) as store:
         carried = carry_out(controller(workload(task("only")), store, engine=RiggedEngine(found)))
-        tried = [event.data["technique"] for event in events_of(store, "measured")]
-        rejected = [event.data["technique"] for event in events_of(store, "rejected")]
+        tried = [event.profile.technique for event in events_of(store, "measured")]
+        rejected = [event.rejection.technique for event in events_of(store, "rejected")]
         (placement,) = happened(store).placements
         return statuses(carried), tried, rejected, placement
 

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.control import open_result, table
 from dovetail.store import Point, Store
-from dovetail.vocabulary import DovetailError, Event, StoreError
+from dovetail.vocabulary import DovetailError, StoreError, read_event
 from tests.control.simulations import Faults, RiggedEngine, carry_out, controller, task, workload, world
 
 TASKS = [task("low", width=1), task("high", width=2), task("broken")]
@@ -70,7 +70,7 @@ def test_nan_is_never_best(home, goal):
 
 def test_what_vanished_is_not_in_the_result(home):
     with Store(home, write=True) as store:
-        store.add(events=[Event(kind="vanished", task=TASKS[0].identity, at_seconds=0.0)])
+        store.add(events=[read_event("vanished", task=TASKS[0].identity, at_seconds=0.0)])
     assert [one.name for one in open_result(home).tasks] == ["high", "broken"]
 
 

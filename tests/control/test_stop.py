@@ -53,7 +53,7 @@ def test_a_worker_that_hangs_does_not_hold_up_a_stop(tmp_path: Path, monkeypatch
         controller.measure()
         controller.run()
         engine.close()
-        reasons = [event.data["reason"] for _, event in store.events() if event.kind in ("lost", "stopped")]
+        reasons = [event.reason for _, event in store.events() if event.kind in ("lost", "stopped")]
     assert controller.phase == "stopped"
     assert len(reasons) == 1
     assert "it did not stop within 2 s" in reasons[0]

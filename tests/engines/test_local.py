@@ -64,7 +64,7 @@ def start_and_see_progress(ground, task, *, device=0):
     order = ground.order(ground.member(task, until_step=MANY_STEPS), device=device)
     ground.engine.start(order)
     events = []
-    while not any(event.kind == "progress" and event.data["step"] > 0 for event in events):
+    while not any(event.kind == "progress" and event.step > 0 for event in events):
         events += ground.engine.wait()
     return order, events
 
@@ -73,7 +73,7 @@ def test_a_worker_is_used_again(ground):
     processes = []
     for _ in range(2):
         end, _ = run(ground, task_of(ground, "telling"))
-        processes.append(end.data["metrics"]["process"])
+        processes.append(end.metrics["process"])
     assert processes[0] == processes[1] == ground.engine.processes()["n0:0"]
 
 
@@ -81,9 +81,9 @@ def test_a_program_leaves_nothing_behind_for_the_next(ground):
     expected, _ = run(ground, ground.task(seed=3))
     run(ground, task_of(ground, "unruly"))
     found, _ = run(ground, ground.task(seed=3))
-    assert found.data["metrics"] == expected.data["metrics"]
+    assert found.metrics == expected.metrics
     end, _ = run(ground, task_of(ground, "telling"))
-    assert end.data["metrics"]["threads"] == 1
+    assert end.metrics["threads"] == 1
 
 
 def test_a_stopped_task_is_saved_where_it_stopped(ground):
@@ -93,8 +93,8 @@ def test_a_stopped_task_is_saved_where_it_stopped(ground):
     (end,) = ends_of(task, drain(ground.engine, order))
     state, damages = checkpoint.recover(Path(order.members[0].directory))
     assert end.kind == "stopped"
-    assert end.data["step"] > 0
-    assert (state.step, damages) == (end.data["step"], [])
+    assert end.step > 0
+    assert (state.step, damages) == (end.step, [])
 
 
 def test_damage_is_told_and_the_checkpoint_before_is_used(ground):
@@ -102,12 +102,12 @@ def test_damage_is_told_and_the_checkpoint_before_is_used(ground):
     run(ground, task, until_step=3)
     _, events = run(ground, task, until_step=6, attempt=2)
     (saved,) = [event for event in events if event.kind == "saved"]
-    piece = Path(saved.data["path"], "piece-00000.safetensors")
+    piece = Path(saved.path, "piece-00000.safetensors")
     piece.write_bytes(piece.read_bytes()[:-1])
     end, events = run(ground, task, until_step=9, attempt=3)
-    assert (end.kind, end.data["step"]) == ("finished", 9)
+    assert (end.kind, end.step) == ("finished", 9)
     (fell_back,) = [event for event in events if event.kind == "fell_back"]
-    assert "truncated" in fell_back.data["reason"]
+    assert "truncated" in fell_back.reason
 
 
 def test_a_killed_worker_is_lost(ground):
@@ -118,7 +118,7 @@ def test_a_killed_worker_is_lost(ground):
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
-    assert "killed by SIGKILL" in end.data["reason"]
+    assert "killed by SIGKILL" in end.reason
     assert "n0:1" not in ground.engine.processes()
 
 
@@ -131,32 +131,32 @@ def test_a_silent_worker_is_lost(ground):
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
-    assert "no heartbeat for" in end.data["reason"]
-    assert "the limit is 3 s" in end.data["reason"]
+    assert "no heartbeat for" in end.reason
+    assert "the limit is 3 s" in end.reason
     assert not process.is_running()
 
 
 def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
     end, _ = run(ground, task_of(ground, "exiting"), device=1)
     assert end.kind == "lost"
-    assert "exited with code 3" in end.data["reason"]
-    assert "these are my last words" in end.data["log"]
+    assert "exited with code 3" in end.reason
+    assert "these are my last words" in end.log
 
 
 def test_running_out_of_memory_fails_with_its_cause(ground):
     end, _ = run(ground, task_of(ground, "greedy"))
-    assert (end.kind, end.data["cause"]) == ("failed", "memory")
-    assert "ran out of memory: tried to allocate 900 GiB" in end.data["reason"]
-    assert "smaller batch with accumulate" in end.data["reason"]
+    assert (end.kind, end.cause) == ("failed", "memory")
+    assert "ran out of memory: tried to allocate 900 GiB" in end.reason
+    assert "smaller batch with accumulate" in end.reason
 
 
 def test_a_loss_that_is_no_number_names_its_first_step(ground):
     end, events = run(ground, task_of(ground, "diverging", parameters={"at": 27}), until_step=40)
     assert end.kind == "failed"
-    points = [point for event in events if event.kind == "progress" for point in event.data["points"]]
+    points = [point for event in events if event.kind == "progress" for point in event.points]
     assert [step for name, step, _ in points if name == "train/loss"] == [10, 20]  # how it came there
-    assert "it was nan at step 27, the first such step" in end.data["reason"]
-    assert "Nothing was saved yet" in end.data["reason"]
+    assert "it was nan at step 27, the first such step" in end.reason
+    assert "Nothing was saved yet" in end.reason
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_a_loss_that_is_no_number_names_its_first_step(ground):
 )
 def test_a_program_that_is_wrong_fails_with_a_reason(ground, function, reason):
     end, _ = run(ground, task_of(ground, function))
-    assert (end.kind, end.data["cause"]) == ("failed", "program")
-    assert reason in end.data["reason"]
-    assert "Traceback" in end.data["log"]
+    assert (end.kind, end.cause) == ("failed", "program")
+    assert reason in end.reason
+    assert "Traceback" in end.log
 
 
 def test_a_task_named_in_an_order_that_others_share_is_told_once(ground):
@@ -225,7 +225,7 @@ def test_workers_end_with_their_engine(tmp_path):
 def test_what_programs_start_ends_with_their_worker(another, tmp_path, how):
     ground = Ground(engine=another, cluster=CLUSTER, reference="", home=tmp_path)
     end, _ = run(ground, task_of(ground, "parental"))
-    child = psutil.Process(int(end.data["metrics"]["child"]))
+    child = psutil.Process(int(end.metrics["child"]))
     assert child.is_running()
     if how == "killed":
         (worker,) = another.processes().values()

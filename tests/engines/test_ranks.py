@@ -13,7 +13,7 @@ from dovetail.engines import LocalEngine
 from dovetail.planning import TECHNIQUES
 from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
-from dovetail.vocabulary import Cluster, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
+from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +52,7 @@ def run(ground, task, **options):
 def start_and_see_progress(ground, task, **options):
     order = together(ground, task, until_step=MANY_STEPS, **options)
     ground.engine.start(order)
-    while not any(event.kind == "progress" and event.data["step"] > 0 for event in ground.engine.wait()):
+    while not any(event.kind == "progress" and event.step > 0 for event in ground.engine.wait()):
         pass
     return order
 
@@ -62,12 +62,12 @@ def test_ranks_train_and_their_workers_are_used_again(ground, technique):
     before = ground.engine.processes()
     task = task_of(ground, "tower")
     (end,) = ends_of(task, run(ground, task, technique=technique))
-    assert (end.kind, end.data["step"]) == ("finished", 5)
+    assert (end.kind, end.step) == ("finished", 5)
     alone = task_of(ground, "tower")
     order = ground.order(ground.member(alone))
     ground.engine.start(order)
     (expected,) = ends_of(alone, drain(ground.engine, order))
-    assert end.data["metrics"] == pytest.approx(expected.data["metrics"], rel=1e-5)
+    assert end.metrics == pytest.approx(expected.metrics, rel=1e-5)
     assert ground.engine.processes().keys() == {"n0:0", "n0:1"}
     assert before.items() <= ground.engine.processes().items()
 
@@ -78,13 +78,13 @@ def test_stopping_saves_and_one_device_goes_on(ground):
     ground.engine.stop(order.name, reason="moved")
     (end,) = ends_of(task, drain(ground.engine, order))
     state, damages = checkpoint.recover(Path(order.members[0].directory))
-    assert (end.kind, end.data["reason"]) == ("stopped", "moved")
-    assert (state.step, damages) == (end.data["step"], [])
-    until = end.data["step"] + 3
+    assert (end.kind, end.reason) == ("stopped", "moved")
+    assert (state.step, damages) == (end.step, [])
+    until = end.step + 3
     again = ground.order(ground.member(task, until_step=until, attempt=2))
     ground.engine.start(again)
     (end,) = ends_of(task, drain(ground.engine, again))
-    assert (end.kind, end.data["step"]) == ("finished", until)
+    assert (end.kind, end.step) == ("finished", until)
 
 
 def test_what_goes_wrong_on_one_rank_is_told_and_not_that_others_missed_it(ground):
@@ -92,15 +92,15 @@ def test_what_goes_wrong_on_one_rank_is_told_and_not_that_others_missed_it(groun
     events = run(ground, task)
     (end,) = ends_of(task, events)
     assert end.kind == "failed"
-    assert "step 3" in end.data["reason"]
-    assert "a word was missing" in end.data["reason"]
+    assert "step 3" in end.reason
+    assert "a word was missing" in end.reason
 
 
 @pytest.mark.parametrize("technique", RANKED)
 def test_a_trial_runs_on_all_ranks_and_gives_one_profile(ground, technique):
     events = run(ground, task_of(ground, "tower"), technique=technique, purpose="measure")
     (measured,) = [event for event in events if event.kind == "measured"]
-    profile = from_json(Profile, to_json(measured.data))
+    profile = measured.profile
     assert (profile.technique, profile.count, profile.kind) == (technique, 2, "cpu")
     assert profile.metrics == ("norm", "train/loss")
     assert profile.optimizer_bytes >= 2 * profile.parameter_bytes
@@ -110,7 +110,7 @@ def test_a_trial_runs_on_all_ranks_and_gives_one_profile(ground, technique):
 def test_a_trial_that_cannot_be_split_rejects_the_option_and_not_the_task(ground, function, reason):
     events = run(ground, task_of(ground, function), purpose="measure")
     (rejected,) = [event for event in events if event.kind == "rejected"]
-    assert reason in from_json(Rejection, to_json(rejected.data)).reason
+    assert reason in rejected.rejection.reason
     assert [event.kind for event in events] == ["rejected", "released"]
 
 
@@ -129,14 +129,14 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
-    assert end.data["reason"].startswith(f"rank {rank} of 2 on n0:{rank} is lost: worker process")
-    assert "was killed by SIGKILL" in end.data["reason"]
-    assert "When last heard of it was at: " in end.data["reason"]
+    assert end.reason.startswith(f"rank {rank} of 2 on n0:{rank} is lost: worker process")
+    assert "was killed by SIGKILL" in end.reason
+    assert "When last heard of it was at: " in end.reason
     assert seconds < 10  # a bound on hanging, not on speed
     assert not ground.engine.processes()
     assert not any(process.is_running() for process in processes.values())
     (end,) = ends_of(task, run(ground, task, attempt=2))
-    assert (end.kind, end.data["step"]) == ("finished", 5)
+    assert (end.kind, end.step) == ("finished", 5)
 
 
 def test_a_silent_rank_ends_the_order(ground):
@@ -145,8 +145,8 @@ def test_a_silent_rank_ends_the_order(ground):
     psutil.Process(ground.engine.processes()["n0:1"]).send_signal(signal.SIGSTOP)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
-    assert "rank 1 of 2 on n0:1 is lost" in end.data["reason"]
-    assert "no heartbeat for" in end.data["reason"]
+    assert "rank 1 of 2 on n0:1 is lost" in end.reason
+    assert "no heartbeat for" in end.reason
 
 
 def test_stopping_without_saving_ends_all_ranks(ground):
@@ -156,7 +156,7 @@ def test_stopping_without_saving_ends_all_ranks(ground):
     ground.engine.stop(order.name, reason="the test asked", save=False)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
-    assert "the test asked" in end.data["reason"]
+    assert "the test asked" in end.reason
     assert not ground.engine.processes()
 
 

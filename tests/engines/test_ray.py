@@ -145,14 +145,14 @@ def test_what_is_learned_equals_what_is_learned_locally_to_the_bit(ground, local
         order = dataclasses.replace(order, devices=tuple(device.name for device in each.cluster.devices[:count]))
         each.engine.start(order)
         (end,) = ends_of(task, drain(each.engine, order))
-        assert end.kind == "finished", end.data["reason"]
+        assert end.kind == "finished", end.reason
     assert same(saved(ground, task), saved(local, task))
 
 
 def test_a_program_that_is_wrong_fails_with_a_reason(ground):
     end, _ = run(ground, task_of(ground, "raising"))
-    assert (end.kind, end.data["cause"]) == ("failed", "program")
-    assert "it raised LookupError: the data is not here" in end.data["reason"]
+    assert (end.kind, end.cause) == ("failed", "program")
+    assert "it raised LookupError: the data is not here" in end.reason
 
 
 # From here on workers are killed, and then nodes.
@@ -161,8 +161,8 @@ def test_a_program_that_is_wrong_fails_with_a_reason(ground):
 def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
     end, _ = run(ground, task_of(ground, "exiting"), device=1)
     assert end.kind == "lost"
-    assert "exited with code 3" in end.data["reason"]
-    assert "these are my last words" in end.data["log"]
+    assert "exited with code 3" in end.reason
+    assert "these are my last words" in end.log
 
 
 def test_a_killed_worker_is_lost_and_its_neighbour_goes_on(ground):
@@ -173,7 +173,7 @@ def test_a_killed_worker_is_lost_and_its_neighbour_goes_on(ground):
     check_ends(order, events)
     (end,) = ends_of(order.members[0].task, events)
     assert end.kind == "lost"
-    assert "killed by SIGKILL" in end.data["reason"]
+    assert "killed by SIGKILL" in end.reason
     ground.engine.stop(neighbour.name, reason="enough")
     events += drain(ground.engine, neighbour)
     assert [end.kind for end in ends_of(neighbour.members[0].task, events)] == ["stopped"]
@@ -186,7 +186,7 @@ def test_a_silent_worker_is_lost(ground):
     process.send_signal(signal.SIGSTOP)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
-    assert "no heartbeat for" in end.data["reason"]
+    assert "no heartbeat for" in end.reason
     assert not process.is_running()
 
 
@@ -216,11 +216,11 @@ def test_a_run_survives_the_loss_of_a_node(ray, ground, local, tmp_path):
     assert killed
     assert {one.status for one in controller.progress.values()} == {"finished"}
     (departed,) = [event for event in events if event.kind == "departed"]
-    assert departed.data["devices"] == ("n1:0",)
-    assert "node n1 is lost" in departed.data["reason"]
+    assert departed.devices == ("n1:0",)
+    assert "node n1 is lost" in departed.reason
     after = events[events.index(departed) :]
-    assert not any("n1:0" in event.data["devices"] for event in after if event.kind == "started")
-    assert any(event.kind == "lost" and "node n1 is lost" in event.data["reason"] for event in events)
+    assert not any("n1:0" in event.devices for event in after if event.kind == "started")
+    assert any(event.kind == "lost" and "node n1 is lost" in event.reason for event in events)
     for task in tasks:
         run(local, task, until_step=STEPS)
         state, damages = checkpoint.recover(tmp_path / "checkpoints" / task.identity)

@@ -11,7 +11,7 @@ from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
 from dovetail.train import checkpoint
-from dovetail.vocabulary import Event, Kind, Profile, Program, Rejection, Stop, Task, from_json, to_json
+from dovetail.vocabulary import Event, Kind, Program, Stop, Task
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 TIGHT = {"device_bytes": 16_384, "depth": 2}
@@ -93,7 +93,7 @@ def test_members_of_a_gang_end_where_each_is_to_end(ground: Ground) -> None:
     ground.run("train", gang, "interleave", knobs={**TIGHT, "device_bytes": 60_000})
     for member, (name, steps) in zip(gang, lengths.items(), strict=True):
         (end,) = ground.of(member, "finished")
-        assert end.data["step"] == steps
+        assert end.step == steps
         alone = ground.member("tower", steps=steps, name=f"{name} alone", seed=steps)
         ground.run("train", [alone], "resident")
         assert same(ground.saved(member), ground.saved(alone))
@@ -121,15 +121,15 @@ def test_a_member_that_diverges_leaves_the_others_alone(ground: Ground) -> None:
     gang = [ground.member("tower", steps=12), ground.member("diverging", steps=12, at=3)]
     ground.run("train", gang, "interleave", save_every_steps=2)
     assert [ground.ends(member) for member in gang] == [["finished"], ["failed"]]
-    assert "finite" in ground.of(gang[1], "failed")[0].data["reason"]
+    assert "finite" in ground.of(gang[1], "failed")[0].reason
 
 
 def test_a_member_that_breaks_the_session_fails_and_the_others_are_lost(ground: Ground) -> None:
     gang = [ground.member("tower", steps=12), ground.member("fickle", steps=12)]
     ground.run("train", gang, "interleave")
     assert [ground.ends(member) for member in gang] == [["lost"], ["failed"]]
-    assert "a word was missing" in ground.of(gang[1], "failed")[0].data["reason"]
-    assert "'fickle'" in ground.of(gang[0], "lost")[0].data["reason"]
+    assert "a word was missing" in ground.of(gang[1], "failed")[0].reason
+    assert "'fickle'" in ground.of(gang[0], "lost")[0].reason
 
 
 def test_a_member_that_cannot_be_built_fails_and_the_others_are_lost(ground: Ground) -> None:
@@ -155,7 +155,7 @@ def test_a_trial_that_does_not_fit_rejects_its_option_only(
     assert [each.kind for each in tried] == ["warned"] * len(tried)  # each rung of the ladder, where there are any
     assert bool(tried) == (technique == "resident")
     assert event.kind == "rejected"
-    found = from_json(Rejection, to_json(event.data))
+    found = event.rejection
     assert (found.families, found.technique, found.kind, found.count) == (("f",), technique, "cpu", 1)
     assert reason in found.reason
     assert (found.needed_bytes > 0) == (technique == "spill")
@@ -164,7 +164,7 @@ def test_a_trial_that_does_not_fit_rejects_its_option_only(
 def test_a_spilled_trial_says_what_its_segments_take(ground: Ground) -> None:
     ground.run("measure", [ground.member("tower", steps=5)], "spill", knobs=TIGHT)
     (event,) = ground.events
-    profile = from_json(Profile, to_json(event.data))
+    profile = event.profile
     assert (profile.technique, profile.clips, profile.precision) == ("spill", True, "fp32")
     assert dict(profile.knobs) == TIGHT
     assert profile.host_bytes > 0

@@ -2,7 +2,7 @@ import pytest
 
 from dovetail.engines import Outage, SimulatedEngine, World
 from dovetail.testing.engines import EngineConformance, Ground, drain, ends_of
-from dovetail.vocabulary import Cluster, Event, Fingerprint, Kind, Profile
+from dovetail.vocabulary import Cluster, Fingerprint, Kind, Profile, read_event
 
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 
@@ -78,13 +78,13 @@ def test_a_stopped_order_has_done_its_share_of_steps(tmp_path):
     drain(ground.engine, short)
     ground.engine.stop(long.name, reason="moved")
     (end,) = ends_of(task, drain(ground.engine, long))
-    assert end.data["step"] == 25
+    assert end.step == 25
     # What it goes on from is where it was stopped.
     rest = ground.order(ground.member(task, until_step=75, attempt=2))
     ground.engine.start(rest)
     ground.engine.stop(rest.name, reason="again")
     (end,) = ends_of(task, drain(ground.engine, rest))
-    assert end.data["step"] == 25
+    assert end.step == 25
 
 
 def test_what_is_not_saved_is_lost(tmp_path):
@@ -97,7 +97,7 @@ def test_what_is_not_saved_is_lost(tmp_path):
     drain(ground.engine, short)
     ground.engine.stop(long.name, reason="spot", save=False)
     (end,) = ends_of(task, drain(ground.engine, long))
-    assert (end.kind, end.data["step"]) == ("lost", 0)
+    assert (end.kind, end.step) == ("lost", 0)
 
 
 def test_members_of_a_gang_end_at_their_own_pace(tmp_path):
@@ -120,7 +120,7 @@ def test_it_wakes_when_it_is_told_to_and_once(tmp_path):
 
 
 def test_what_comes_by_itself_comes_at_its_time(tmp_path):
-    told = [Event(kind="warned", at_seconds=at, data={"message": str(at)}) for at in (7.0, 2.0)]
+    told = [read_event("warned", at_seconds=at, data={"message": str(at)}) for at in (7.0, 2.0)]
     quiet = engine(happenings=told)
     assert [(event.at_seconds, quiet.now()) for _ in told for event in quiet.wait()] == [(2.0, 2.0), (7.0, 7.0)]
     assert quiet.wait() == []
@@ -135,7 +135,7 @@ def test_loading_and_saving_take_time_in_which_no_step_is_done(tmp_path):
     ground.engine.wait()
     ground.engine.stop(order.name, reason="moved")
     (end,) = ends_of(task, drain(ground.engine, order))
-    assert (end.kind, end.data["step"], end.at_seconds, ground.engine.now()) == ("stopped", 10, 17.0, 17.0)
+    assert (end.kind, end.step, end.at_seconds, ground.engine.now()) == ("stopped", 10, 17.0, 17.0)
 
 
 def test_parts_of_a_step_are_not_lost_by_stopping(tmp_path):
@@ -148,7 +148,7 @@ def test_parts_of_a_step_are_not_lost_by_stopping(tmp_path):
         ground.engine.wait()
         ground.engine.stop(order.name, reason="moved")
         (end,) = ends_of(task, drain(ground.engine, order))
-        assert end.data["step"] == int(7.0 * attempt / 10.0)
+        assert end.step == int(7.0 * attempt / 10.0)
 
 
 def test_devices_that_break_take_along_what_was_not_saved(tmp_path):
@@ -161,7 +161,7 @@ def test_devices_that_break_take_along_what_was_not_saved(tmp_path):
     ground.engine.start(other)
     events = drain(ground.engine, order)
     assert [event.kind for event in events] == ["departed", "saved", "lost", "released"]
-    assert (ground.engine.now(), events[1].data["step"]) == (100.0, 90)  # it saves every 30 s
+    assert (ground.engine.now(), events[1].step) == (100.0, 90)  # it saves every 30 s
     # What starts on them meanwhile is lost at once.
     ground.engine.start(again := ground.order(ground.member(task, until_step=500, attempt=2)))
     assert [event.kind for event in drain(ground.engine, again)] == ["lost", "released"]
@@ -177,4 +177,4 @@ def test_who_runs_says_where_it_is_where_the_world_reports(tmp_path):
     ground.engine.start(ground.order(ground.member(ground.task(), until_step=100)))
     ground.engine.wake(11.0)
     (told,) = ground.engine.wait()
-    assert (told.kind, told.data["step"], told.data["steps_per_second"]) == ("progress", 5, 0.5)
+    assert (told.kind, told.step, told.steps_per_second) == ("progress", 5, 0.5)

@@ -59,9 +59,9 @@ def test_a_rank_that_stalls_is_named_with_its_last_action(tmp_path, monkeypatch)
     finally:
         engine.close()
     assert end.kind == "lost"
-    assert "rank 1 of 2 on n0:1 is lost" in end.data["reason"]
-    assert "no rank has computed anything for" in end.data["reason"]
-    assert "it was at: forward 0 of stage 1 in step" in end.data["reason"]
+    assert "rank 1 of 2 on n0:1 is lost" in end.reason
+    assert "no rank has computed anything for" in end.reason
+    assert "it was at: forward 0 of stage 1 in step" in end.reason
 
 
 def test_computing_and_beginning_something_are_no_stall(monkeypatch):

@@ -52,7 +52,7 @@ def test_it_learns_what_it_would_had_its_program_built_these_weights(
     second = cloned(ground, first, steps=5, name="second", seed=3)
     ground.run("train", [second], technique, knobs=knobs)
     assert ground.ends(second) == ["finished"]
-    assert ground.of(second, "finished")[0].data["step"] == 5
+    assert ground.of(second, "finished")[0].step == 5
     assert same(ground.saved(second), as_if_built_so(second, ground.saved(first), 5))
     fresh = ground.member("tower", steps=5, name="fresh", seed=3)
     ground.run("train", [fresh], "resident")
@@ -98,8 +98,8 @@ def test_another_model_is_refused_with_what_to_do(ground: Ground) -> None:
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, begins_with=digest))
     ground.run("train", [other], "resident")
     (failed,) = ground.of(other, "failed")
-    assert "must build the model whose weights it begins with, those of step 3: " in failed.data["reason"]
-    assert failed.data["reason"].endswith("Clone with --fresh where parameters change the model.")
+    assert "must build the model whose weights it begins with, those of step 3: " in failed.reason
+    assert failed.reason.endswith("Clone with --fresh where parameters change the model.")
 
 
 @pytest.mark.parametrize("damage", ["gone", "altered", "another"])
@@ -122,7 +122,7 @@ def test_it_never_begins_with_anything_else(ground: Ground, damage: str) -> None
         cloning.keep(checkpoint.complete(Path(third.directory))[0], Path(second.directory))
     ground.run("train", [second], "resident")
     (failed,) = ground.of(second, "failed")
-    assert str(begin) in failed.data["reason"]
+    assert str(begin) in failed.reason
 
 
 def test_a_clone_and_a_fresh_task_of_one_name_are_two(ground: Ground) -> None:

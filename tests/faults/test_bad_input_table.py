@@ -26,7 +26,6 @@ from dovetail.vocabulary import (
     Cluster,
     Device,
     DovetailError,
-    Event,
     Kind,
     Node,
     Objective,
@@ -36,6 +35,7 @@ from dovetail.vocabulary import (
     Stop,
     Task,
     loads,
+    read_event,
 )
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
@@ -112,7 +112,7 @@ def altered_fence() -> None:
 
 def altered_row() -> None:
     with Store(Path("s"), write=True) as store:
-        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": "a"})])
+        store.add(events=[read_event("warned", at_seconds=0.0, data={"message": "a"})])
     with contextlib.closing(sqlite3.connect("s/store.sqlite")) as database, database:
         database.execute("UPDATE events SET attempt = 7")
     with Store(Path("s")) as store:
@@ -138,7 +138,7 @@ def locked() -> None:
     with Store(Path("s"), write=True) as store, contextlib.closing(sqlite3.connect("s/store.sqlite")) as other:
         other.execute("BEGIN IMMEDIATE")
         store._connection.execute(f"PRAGMA busy_timeout={int(database.LOCKED_SECONDS)}")  # milliseconds here
-        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": "a"})])
+        store.add(events=[read_event("warned", at_seconds=0.0, data={"message": "a"})])
 
 
 def foreign_pickle() -> None:
@@ -255,7 +255,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("a time in words", lambda: parse_seconds("soon"), "such as '2h', '1h30min' or '90s', got 'soon'"),
     ("a record that is no JSON", lambda: loads(Task, "{"), "Task must be read from a line of JSON"),
     ("a record with a field missing", lambda: loads(Stop, '{"step": 1}'), "Stop"),
-    ("an event of no kind", lambda: Event(kind="flew", at_seconds=0.0), "an event's kind must be one of "),
+    ("an event of no kind", lambda: read_event("flew", at_seconds=0.0), "an event's kind must be one of "),
     ("a processor of no kind", lambda: Kind(name="x", processor="tpu"), "must be 'cpu' or 'cuda', got 'tpu'"),
     (
         "a profile that takes no time",

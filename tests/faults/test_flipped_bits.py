@@ -12,7 +12,16 @@ import torch
 from dovetail.describe import carried
 from dovetail.store import Point, Store, check_fence, raise_fence
 from dovetail.train import TrainingState, checkpoint
-from dovetail.vocabulary import CheckpointError, Event, Profile, Program, ProgramError, Stop, StoreError, Task
+from dovetail.vocabulary import (
+    CheckpointError,
+    Profile,
+    Program,
+    ProgramError,
+    Stop,
+    StoreError,
+    Task,
+    read_event,
+)
 
 FLIPS = 60
 TASK = Task(name="a", program=Program(reference="dovetail.testing.programs:tied"), stop=Stop(steps=3))
@@ -52,7 +61,7 @@ def filled(home: Path) -> None:
     with Store(home, write=True) as store:
         store.add(
             tasks=[("w", TASK)],
-            events=[Event(kind="warned", at_seconds=n / 3, data={"message": f"word {n}"}) for n in range(40)],
+            events=[read_event("warned", at_seconds=n / 3, data={"message": f"word {n}"}) for n in range(40)],
             points=[Point(task=TASK.identity, name="loss", step=n, value=n / 7, at_seconds=n / 3) for n in range(60)],
             profiles=[Profile(family="f", kind="cpu", count=1, step_seconds=1 / 3, peak_bytes=7)],
             hardware=[("note", TASK)],
@@ -85,7 +94,7 @@ def test_most_flips_are_found_and_a_value_is_named_by_its_table(tmp_path):
         list(store.events())
     with Store(tmp_path, write=True) as store:
         assert store.fell_back == "row 18 of its table events does not match its checksum"
-        assert any(event.data["message"] == "word 17" for _, event in store.events())
+        assert any(event.message == "word 17" for _, event in store.events())
 
 
 def test_a_damaged_store_without_a_sound_copy_is_refused_and_left_alone(tmp_path):

@@ -53,10 +53,10 @@ def test_the_same_batches_are_taken_in_more_parts_until_they_fit(tmp_path: Path)
         events = [event for _, event in store.events()]
     (one,) = controller.progress.values()
     assert (one.status, one.step) == ("finished", 240), one.reason
-    options = [event.data["option"] for event in events if event.kind == "started"]
-    assert [option["knobs"].get("microbatches", 1) for option in options] == [1, 2, 4]
-    assert [event.data["microbatches"] for event in events if event.kind == "divided"] == [2, 4]
-    assert "no room for 14 rows" in next(event.data["reason"] for event in events if event.kind == "rejected")
+    options = [event.option for event in events if event.kind == "started"]
+    assert [option.knobs.get("microbatches", 1) for option in options] == [1, 2, 4]
+    assert [event.microbatches for event in events if event.kind == "divided"] == [2, 4]
+    assert "no room for 14 rows" in next(event.rejection.reason for event in events if event.kind == "rejected")
     found = checkpoint.read(checkpoint.complete(home / "checkpoints" / one.task)[0])
     for name, tensor in whole(workload, home).items():
         assert torch.allclose(found.tensors[name], tensor, rtol=1e-4, atol=1e-6), name
@@ -138,7 +138,7 @@ def carried_out(folder: Path, *, most: int, few: int, exact: bool):
 
 
 def knobs_of(events) -> list[dict[str, object]]:
-    return [event.data["option"]["knobs"] for event in events if event.kind == "started"]
+    return [event.option.knobs for event in events if event.kind == "started"]
 
 
 def bits(found) -> dict[str, bytes]:
@@ -151,7 +151,7 @@ def test_activations_are_computed_again_where_they_do_not_fit_with_the_same_bits
     events, found = carried_out(tmp_path / "tight", most=2, few=280, exact=True)
     assert [dict(knobs) for knobs in knobs_of(events)] == [{}, {"recompute": True}]
     (said,) = [event for event in events if event.kind == "divided"]
-    assert "activations computed again in backward" in said.data["message"]
+    assert "activations computed again in backward" in said.message
     undisturbed, whole = carried_out(tmp_path / "roomy", most=1000, few=280, exact=True)
     assert [dict(knobs) for knobs in knobs_of(undisturbed)] == [{}]
     assert bits(found) == bits(whole)
@@ -161,11 +161,11 @@ def test_activations_are_computed_again_where_they_do_not_fit_with_the_same_bits
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_trial_that_does_not_fit_goes_down_the_same_ladder(tmp_path: Path, exact: bool) -> None:
     events, found = carried_out(tmp_path / "tight", most=2, few=0, exact=exact)
-    (profile,) = [event.data for event in events if event.kind == "measured"]
-    assert knobs_of(events) == [profile["knobs"]]
-    assert profile["knobs"]["recompute"] is True
-    assert profile["knobs"].get("microbatches", 1) == (1 if exact else 4)  # of six rows, some alone
-    warned = [event.data["message"] for event in events if event.kind == "warned"]
+    (profile,) = [event.profile for event in events if event.kind == "measured"]
+    assert knobs_of(events) == [profile.knobs]
+    assert profile.knobs["recompute"] is True
+    assert profile.knobs.get("microbatches", 1) == (1 if exact else 4)  # of six rows, some alone
+    warned = [event.message for event in events if event.kind == "warned"]
     assert warned[0].startswith("its trial did not fit: the device holds at most 2 blocks")
     assert not [event for event in events if event.kind in ("rejected", "failed", "lost")]
     if exact:

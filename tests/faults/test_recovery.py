@@ -12,6 +12,7 @@ from dovetail.engines import MemberOrder, Order, SimulatedEngine, World
 from dovetail.planning import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Fingerprint, Kind, Profile, Rejection
+from dovetail.vocabulary.events import AttemptLost, TaskFailed
 from tests.control.simulations import (
     Faults,
     RiggedEngine,
@@ -19,6 +20,7 @@ from tests.control.simulations import (
     cluster,
     controller,
     events_of,
+    same_moment,
     statuses,
     task,
     workload,
@@ -43,8 +45,8 @@ def test_tries_are_further_and_further_apart_and_the_reason_is_on_record(store):
     assert statuses(found) == {"unlucky": "finished"}
     lost = events_of(store, "lost", unlucky)
     started = events_of(store, "started", unlucky)
-    assert [event.data["reason"] for event in lost] == ["its worker died"] * 4
-    assert [event.data.get("again_in_seconds", 0.0) for event in lost] == [0.0, 1.0, 2.0, 4.0]
+    assert [event.reason for event in lost] == ["its worker died"] * 4
+    assert [event.again_in_seconds for event in lost] == [0.0, 1.0, 2.0, 4.0]
     waited = [after.at_seconds - before.at_seconds for before, after in zip(lost, started[1:], strict=True)]
     assert waited == pytest.approx([pause_seconds(n) for n in (1, 2, 3, 4)], abs=1e-6)
 
@@ -65,8 +67,8 @@ def test_a_trial_that_is_lost_each_time_costs_its_option_and_not_the_task(store)
     found.run()
     assert set(statuses(found).values()) == {"finished"}
     (rejected,) = events_of(store, "rejected")
-    assert (rejected.data["technique"], rejected.data["count"]) == ("resident", 2)
-    assert rejected.data["reason"].startswith("its trial was lost each time. a task may be lost 1 times in a row")
+    assert (rejected.rejection.technique, rejected.rejection.count) == ("resident", 2)
+    assert rejected.rejection.reason.startswith("its trial was lost each time. a task may be lost 1 times in a row")
 
 
 CARD = Kind(name="card", processor="cuda", memory_bytes=8 << 30)
@@ -85,7 +87,7 @@ class Tight(SimulatedEngine):
             is_tight = technique == "resident" and parts < self.needed_parts and not (again and self.again_helps)
             if event.kind in ("finished", "saved") and event.attempt and is_tight:
                 data = {"reason": "CUDA out of memory", "cause": "memory", "log": ""}
-                return [] if event.kind == "saved" else [dataclasses.replace(event, kind="failed", data=data)]
+                return [] if event.kind == "saved" else [same_moment(TaskFailed, event, **data)]
             return [event]
 
         return [each for event in super().wait() for each in failing(event)]
@@ -128,22 +130,22 @@ def tight(
 
 def steps_down(store):
     """The techniques that were started, with the number of parts of each batch."""
-    options = [event.data["option"] for event in events_of(store, "started")]
-    again = [" again" if option["knobs"].get("recompute") else "" for option in options]
-    parts = [option["knobs"].get("microbatches", 1) for option in options]
-    return [(option["technique"] + more, n) for option, more, n in zip(options, again, parts, strict=True)]
+    options = [event.option for event in events_of(store, "started")]
+    again = [" again" if option.knobs.get("recompute") else "" for option in options]
+    parts = [option.knobs.get("microbatches", 1) for option in options]
+    return [(option.technique + more, n) for option, more, n in zip(options, again, parts, strict=True)]
 
 
 def test_running_out_of_memory_takes_the_same_batches_in_more_parts(store):
     found = carry_out(tight(store, spills=True, parts=4, retries=0))  # it is the option's fault: no budget is used up
     assert statuses(found) == {"a": "finished"}
     assert steps_down(store) == [("resident", 1), ("resident", 2), ("resident", 4)]
-    said = [event.data["message"] for event in events_of(store, "divided")]
+    said = [event.message for event in events_of(store, "divided")]
     assert said == [
         f"ran out of memory: from now on it may be trained with each batch, as large as before, in {parts} parts"
         for parts in (2, 4)
     ]
-    reasons = [event.data["because"] for event in events_of(store, "planned")]
+    reasons = [event.because for event in events_of(store, "planned")]
     assert reasons[1:] == ["a worker was lost"] * 2
 
 
@@ -162,7 +164,7 @@ def test_parts_are_known_after_a_restart_and_gone_once_they_are_refused(store):
         technique="resident",
         knobs={"microbatches": 4},
     )
-    refused = dataclasses.replace(last, kind="failed", data=data)
+    refused = same_moment(TaskFailed, last, **data)
     again._ledger.record(again._state.recovery.accept(refused, order))
     assert [knobs for _, knobs in again._ledger.divided()] == [{"recompute": True}]  # whole batches, then
     order = dataclasses.replace(order, knobs={"recompute": True})
@@ -174,7 +176,7 @@ def test_where_no_parts_help_something_else_is_tried_at_the_same_batch(store):
     found = carry_out(tight(store, spills=True))
     assert statuses(found) == {"a": "finished"}
     assert steps_down(store) == [*(("resident", 1 << n) for n in range(7)), ("resident again", 64), ("spill", 1)]
-    reasons = [e.data["reason"] for e in events_of(store, "rejected") if e.data["technique"] == "resident"]
+    reasons = [e.rejection.reason for e in events_of(store, "rejected") if e.rejection.technique == "resident"]
     assert reasons[0] == "ran out of memory while training: CUDA out of memory"
     assert reasons[-1] == (
         "ran out of memory while training, each batch, as large as before, in 64 parts, activations computed again in "
@@ -192,7 +194,7 @@ def test_computing_activations_again_comes_before_other_techniques(store):
     assert statuses(found) == {"a": "finished"}
     assert steps_down(store) == [("resident", 1), ("resident again", 1)]
     (said,) = events_of(store, "divided")
-    assert said.data["message"].endswith("with each batch, as large as before, activations computed again in backward")
+    assert said.message.endswith("with each batch, as large as before, activations computed again in backward")
 
 
 def test_a_row_that_does_not_fit_is_not_taken_in_more_parts(store):
@@ -208,7 +210,7 @@ def test_a_row_that_does_not_fit_is_not_taken_in_more_parts(store):
         knobs={"microbatches": 4},
     )
     data = {"reason": "one row", "cause": "memory", "smallest": True, "log": ""}
-    again._ledger.record(again._state.recovery.accept(dataclasses.replace(last, kind="failed", data=data), order))
+    again._ledger.record(again._state.recovery.accept(same_moment(TaskFailed, last, **data), order))
     assert [knobs for _, knobs in again._ledger.divided()] == [{"microbatches": 4, "recompute": True}]
 
 
@@ -232,7 +234,7 @@ class Infected(RiggedEngine):
     def _ended(self, event):
         last = next(o for o in reversed(self.orders) if event.task in {m.task.identity for m in o.members})
         if "bad" in {member.task.name for member in last.members}:
-            yield dataclasses.replace(event, kind="lost", data={"reason": "its worker died", "log": ""})
+            yield same_moment(AttemptLost, event, reason="its worker died")
         else:
             yield from super()._ended(event)
 
@@ -256,11 +258,11 @@ def infected(store, *, retries: int) -> Controller:
 def test_after_losses_of_a_gang_each_is_tried_alone_and_only_the_guilty_is_set_aside(store, retries):
     found = carry_out(infected(store, retries=retries))
     assert statuses(found) == {"a": "finished", "b": "finished", "c": "finished", "bad": "failed"}
-    techniques = [event.data["option"]["technique"] for event in events_of(store, "started", task("a"))]
+    techniques = [event.option.technique for event in events_of(store, "started", task("a"))]
     assert techniques == ["fuse", "fuse", "resident"]
     alone = [event for event in events_of(store, "started", task("bad")) if event.attempt > 2]
-    assert [event.data["option"]["technique"] for event in alone] == ["resident"] * (retries + 1)
-    said = {event.data["message"] for event in events_of(store, "warned")}
+    assert [event.option.technique for event in alone] == ["resident"] * (retries + 1)
+    said = {event.message for event in events_of(store, "warned")}
     assert said == {"lost 2 times in a row together with others: tried alone from now on, to see whose fault it is"}
 
 
@@ -273,4 +275,4 @@ def test_a_damaged_store_is_told_of(tmp_path):
         found = carry_out(controller(workload(*OTHERS), store))
         assert set(statuses(found).values()) == {"finished"}
         (warned,) = events_of(store, "warned")
-    assert warned.data["message"].startswith("the store was damaged and set aside as damaged-store.sqlite: row ")
+    assert warned.message.startswith("the store was damaged and set aside as damaged-store.sqlite: row ")

@@ -66,7 +66,7 @@ def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path) -> None:
     assert far.directory == RemoteFolder(f"file://{there}") / far.task.identity
     assert not (tmp_path / "far" / "checkpoints").exists()
     with Store(tmp_path / "far") as store:
-        steps = [event.data["step"] for _, event in store.events() if event.kind == "saved" and event.attempt == 2]
+        steps = [event.step for _, event in store.events() if event.kind == "saved" and event.attempt == 2]
     assert steps[0] == checkpoint.step_of(before) + 10
     assert far.history["train/loss"] == near.history["train/loss"]
     states = [checkpoint.read(checkpoint.complete(task.directory)[0]) for task in (far, near)]

@@ -96,7 +96,7 @@ def ran(tmp_path_factory):
 def test_secrets_stand_in_no_event_log_or_page(ran):
     folder, found = ran
     with Store(folder / HOME) as store:
-        said = "\n".join(str(dict(event.data)) for _, event in store.events())
+        said = "\n".join(str(event.data()) for _, event in store.events())
     assert "login failed: ***" in said, "what happened is told"
     logs = "\n".join(path.read_text() for path in (folder / HOME / "logs").iterdir())
     assert "logging in with *** and ***" in logs

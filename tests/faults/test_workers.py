@@ -34,7 +34,7 @@ def under_way(ground, task):
     order = ground.order(ground.member(task, until_step=MANY_STEPS))
     ground.engine.start(order)
     events = []
-    while not any(event.kind == "progress" and event.data["step"] > 0 for event in events):
+    while not any(event.kind == "progress" and event.step > 0 for event in events):
         events += ground.engine.wait()
     return order, events
 
@@ -47,9 +47,9 @@ def test_a_worker_that_is_given_notice_saves_and_leaves(ground):
     events = drain(ground.engine, order)
     check_ends(order, events)
     (end,) = ends_of(task, events)
-    assert (end.kind, end.data["reason"]) == ("stopped", "the worker on n0:0 was given notice")
+    assert (end.kind, end.reason) == ("stopped", "the worker on n0:0 was given notice")
     state, _ = checkpoint.recover(Path(order.members[0].directory))
-    assert state.step == end.data["step"] > 0
+    assert state.step == end.step > 0
     assert "n0:0" not in ground.engine.processes(), "it gets nothing more to do"
     after, _ = under_way(ground, steady(ground))
     assert ground.engine.processes()["n0:0"] != process
@@ -89,4 +89,4 @@ def test_a_worker_that_cannot_be_started_is_a_loss_with_the_reason(ground):
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
-    assert "its worker could not be started: [Errno 20] Not a directory" in end.data["reason"]
+    assert "its worker could not be started: [Errno 20] Not a directory" in end.reason

@@ -23,7 +23,7 @@ from dovetail.train.base import SessionMember
 from dovetail.train.build import build
 from dovetail.train.export import export
 from dovetail.train.resident import RESIDENT
-from dovetail.vocabulary import CheckpointError, DovetailError, Event, Profile, Program, Stop, Task
+from dovetail.vocabulary import CheckpointError, DovetailError, Profile, Program, Stop, Task, read_event
 from dovetail.web.report import write_report
 from dovetail.web.tensorboard import write_tensorboard
 from tests.faults.system_calls import Ended, traced
@@ -178,7 +178,7 @@ def _add(folder: Path, batch: int) -> None:
     with ControllerLock(folder), Store(folder, write=True) as store:
         store.add(
             tasks=[("w", TASK)],
-            events=[Event(kind="warned", at_seconds=1.0, data={"message": f"{batch}-{n}"}) for n in range(EVENTS)],
+            events=[read_event("warned", at_seconds=1.0, data={"message": f"{batch}-{n}"}) for n in range(EVENTS)],
             points=[
                 Point(task=TASK.identity, name="loss", step=batch * 100 + n, value=0.5, at_seconds=1.0)
                 for n in range(EVENTS)
@@ -195,7 +195,7 @@ def _kept(first: int) -> Callable[[Path, Ended], None]:
             return
         # As the next controller does: what was begun and not committed is undone by opening it.
         with Store(folder, write=True) as store:
-            said = [event.data["message"] for _, event in store.events()]
+            said = [event.message for _, event in store.events()]
             points = {point.step // 100 for point in store.points(TASK.identity)}
             profiles = {profile.family for profile in store.profiles()}
         batches = list(dict.fromkeys(message.partition("-")[0] for message in said))
@@ -212,7 +212,7 @@ def _kept(first: int) -> Callable[[Path, Ended], None]:
 def _add_once(folder: Path) -> None:
     try:
         with Store(folder) as store:
-            there = {event.data["message"] for _, event in store.events()}
+            there = {event.message for _, event in store.events()}
     except DovetailError:
         there = set()
     if "1-0" not in there:

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.metrics.progress import ENDED, STATUSES, Progress, fold
-from dovetail.vocabulary import EVENTS, Event
+from dovetail.vocabulary import EVENTS, Event, Fingerprint, read_event
 
 
 def event(kind: str, at_seconds: float = 0.0, *, task: str = "a", attempt: int = 1, **data: object) -> Event:
-    return Event(kind=kind, task=task, attempt=attempt, at_seconds=at_seconds, data=data)
+    return read_event(kind, task=task, attempt=attempt, at_seconds=at_seconds, data=data)
 
 
 def started(at_seconds: float = 0.0, *, step: int = 0, until: int = 100, attempt: int = 1, task: str = "a") -> Event:
@@ -93,14 +93,13 @@ def test_vanished_and_changed_tasks_are_kept_and_may_return():
 
 
 def test_a_fingerprint_is_remembered():
-    assert one(event("fingerprinted", family="f", steps_per_epoch=7)).fingerprint == {
-        "family": "f",
-        "steps_per_epoch": 7,
-    }
+    assert one(event("fingerprinted", family="f", steps_per_epoch=7)).fingerprint == Fingerprint(
+        family="f", steps_per_epoch=7
+    )
 
 
 def test_events_of_the_whole_concern_no_task():
-    assert fold([Event(kind="warned", at_seconds=0.0, data={"message": "x"})]) == {}
+    assert fold([read_event("warned", at_seconds=0.0, data={"message": "x"})]) == {}
 
 
 def test_tasks_do_not_touch_each_other():
@@ -117,7 +116,7 @@ def _events() -> st.SearchStrategy[Event]:
     assert set(kinds) <= set(EVENTS)
     steps = st.integers(0, 100)
     return st.builds(
-        lambda kind, step: started(step=step) if kind == "started" else event(kind, step=step),
+        lambda kind, step: started(step=step) if kind == "started" else event(kind, step=step, before="", after=""),
         st.sampled_from(kinds),
         steps,
     )

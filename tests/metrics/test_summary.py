@@ -5,7 +5,7 @@ import math
 from dovetail.metrics.curves import Curve
 from dovetail.metrics.progress import Progress, Span
 from dovetail.metrics.summary import Summary, row
-from dovetail.vocabulary import Program, Stop, Task
+from dovetail.vocabulary import Fingerprint, Program, Stop, Task
 
 
 def summarize(tasks, *, progress, curves=None, as_of_seconds) -> Summary:
@@ -55,7 +55,7 @@ def test_a_task_without_events_is_pending():
 
 def test_epochs_become_steps_once_known():
     task = make("a", Stop(epochs=3))
-    known = Progress(task=task.identity, fingerprint={"family": "f", "steps_per_epoch": 10})
+    known = Progress(task=task.identity, fingerprint=Fingerprint(family="f", steps_per_epoch=10))
     assert summarize([task], progress={}, as_of_seconds=0.0).rows[0].last_step is None
     assert summarize([task], progress={task.identity: known}, as_of_seconds=0.0).rows[0].last_step == 30
 

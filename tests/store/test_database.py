@@ -8,7 +8,7 @@ import pytest
 from dovetail.store import Point, Store, checksums
 from dovetail.store.schema import MIGRATIONS
 from dovetail.testing.stores import StoreConformance
-from dovetail.vocabulary import Event, Plan, StoreError
+from dovetail.vocabulary import Plan, StoreError, read_event
 
 
 class TestStore(StoreConformance):
@@ -55,7 +55,7 @@ def test_every_older_version_is_brought_up_to_date(tmp_path):
         with pytest.raises(StoreError, match="'dovetail run' brings it up to date"):
             Store(home)
         with Store(home, write=True) as store:
-            store.add(events=[Event(kind="warned", at_seconds=0.0)])
+            store.add(events=[read_event("warned", at_seconds=0.0)])
         assert version_of(home) == len(MIGRATIONS)
 
 
@@ -75,19 +75,19 @@ FILL = """
 import resource, signal, sys
 from pathlib import Path
 from dovetail.store import Point, Store, checksums
-from dovetail.vocabulary import Event, StoreError
+from dovetail.vocabulary import read_event, StoreError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(Path(sys.argv[1]), write=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 kept = 0
 try:
     while True:
-        store.add(events=[Event(kind="warned", at_seconds=float(kept), data={"message": "x" * 5000})])
+        store.add(events=[read_event("warned", at_seconds=float(kept), data={"message": "x" * 5000})])
         kept += 1
 except StoreError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-store.add(events=[Event(kind="warned", at_seconds=-1.0)])
+store.add(events=[read_event("warned", at_seconds=-1.0)])
 print(kept)
 """
 
@@ -121,11 +121,11 @@ def test_of_many_plans_the_first_and_the_last_are_kept_whole(tmp_path):
 
 def told(home, *messages):
     with Store(home, write=True) as store:
-        store.add(events=[Event(kind="warned", at_seconds=0.0, data={"message": each}) for each in messages])
+        store.add(events=[read_event("warned", at_seconds=0.0, data={"message": each}) for each in messages])
 
 
 def messages(store):
-    return [event.data["message"] for _, event in store.events()]
+    return [event.message for _, event in store.events()]
 
 
 def spoil(home):

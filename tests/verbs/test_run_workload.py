@@ -36,7 +36,7 @@ def started(store) -> list[tuple[str, tuple[str, ...], str]]:
     """What was started since the store was made, in order: the task, its devices, its technique."""
     with Store(store) as opened:
         events = [event for _, event in opened.events() if event.kind == "started"]
-    return [(event.task, tuple(event.data["devices"]), event.data["option"]["technique"]) for event in events]
+    return [(event.task, event.devices, event.option.technique) for event in events]
 
 
 def planned(plan: Plan) -> list[tuple[str, tuple[str, ...], str]]:
@@ -47,7 +47,7 @@ def planned(plan: Plan) -> list[tuple[str, tuple[str, ...], str]]:
 def reasons(store) -> list[str]:
     """Why each plan of the store was made."""
     with Store(store) as opened:
-        return [event.data["because"] for _, event in opened.events() if event.kind == "planned"]
+        return [event.because for _, event in opened.events() if event.kind == "planned"]
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dovetail import vocabulary
-from dovetail.vocabulary import EVENTS, OBJECTIVES, DovetailError
+from dovetail.vocabulary import OBJECTIVES, DovetailError
 
 RECORDS = sorted(
     (
@@ -30,7 +30,6 @@ plain = st.recursive(
 SPECIAL = {
     ("Program", "reference"): st.sampled_from(["a.py:f", "package.module:f", "/deep/b.py:g", "pickle:x-1"]),
     ("Kind", "processor"): st.sampled_from(["cpu", "cuda"]),
-    ("Event", "kind"): st.sampled_from(sorted(EVENTS)),
     ("Workload", "objective"): st.sampled_from(list(OBJECTIVES.values())),
     ("Workload", "techniques"): st.sampled_from([(), ("resident", "spill"), ("-fuse",)]),
     ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),

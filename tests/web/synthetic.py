@@ -16,6 +16,7 @@ from dovetail.vocabulary import (
     Schedule,
     Stop,
     Task,
+    read_event,
     to_json,
 )
 
@@ -147,20 +148,20 @@ class _Sweep:
                 free[device] = end + 1
             for task in placement.tasks:
                 self.one(number, task, placement, start, end)
-        warned = Event(kind="warned", at_seconds=START + 20, data={"message": "batches are 20 % of each step"})
+        warned = read_event("warned", at_seconds=START + 20, data={"message": "batches are 20 % of each step"})
         self.store.add(events=[warned])
 
     def one(self, number: int, task: str, placement: Placement, start: float, end: float) -> None:
         index = next(n for n, each in enumerate(self.tasks) if each.identity == task)
         fate = {6: "lost", 3: "failed", 11: "pending", 10: "running"}.get(index, "finished")
-        events = [Event(kind="fingerprinted", task=task, at_seconds=START, data={"family": f"family{index}"})]
+        events = [read_event("fingerprinted", task=task, at_seconds=START, data={"family": f"family{index}"})]
         if fate == "lost":
             middle = start + 0.4 * (end - start)
             events += [
                 started(task, 1, start, placement, f"p{number}"),
-                Event(kind="saved", task=task, attempt=1, at_seconds=middle - 9, data={"step": 180, "path": "x"}),
-                Event(
-                    kind="lost",
+                read_event("saved", task=task, attempt=1, at_seconds=middle - 9, data={"step": 180, "path": "x"}),
+                read_event(
+                    "lost",
                     task=task,
                     attempt=1,
                     at_seconds=middle,
@@ -177,14 +178,14 @@ class _Sweep:
         at = start + (end - start) * last / 500
         if fate == "running":
             events.append(
-                Event(kind="progress", task=task, attempt=attempt, at_seconds=at, data={"step": last, "points": []})
+                read_event("progress", task=task, attempt=attempt, at_seconds=at, data={"step": last, "points": []})
             )
         elif fate == "failed":
             data = {"reason": "the loss was nan at step 361", "log": LOG, "step": last}
-            events.append(Event(kind="failed", task=task, attempt=attempt, at_seconds=at, data=data))
+            events.append(read_event("failed", task=task, attempt=attempt, at_seconds=at, data=data))
         else:
             events.append(
-                Event(kind="finished", task=task, attempt=attempt, at_seconds=at, data={"step": last, "seconds": 1.0})
+                read_event("finished", task=task, attempt=attempt, at_seconds=at, data={"step": last, "seconds": 1.0})
             )
         self.store.add(events=events, points=points)
 
@@ -214,7 +215,7 @@ def started(
         "predicted_seconds": placement.duration_seconds * (until - step) / placement.steps[0],
         "option": to_json(placement.option),
     }
-    return Event(kind="started", task=task, attempt=attempt, at_seconds=at_seconds, data=data)
+    return read_event("started", task=task, attempt=attempt, at_seconds=at_seconds, data=data)
 
 
 def fill_many(store: Store, *, count: int) -> None:
@@ -233,7 +234,7 @@ def fill_many(store: Store, *, count: int) -> None:
             duration_seconds=48.0,
         )
         events.append(started(task.identity, 1, at, placement, f"p{n}", until=100))
-        events.append(Event(kind="finished", task=task.identity, attempt=1, at_seconds=at + 49, data={"step": 100}))
+        events.append(read_event("finished", task=task.identity, attempt=1, at_seconds=at + 49, data={"step": 100}))
         points += [
             Point(task=task.identity, name="loss", step=step, value=n / count + 1 / step, at_seconds=at + step / 3)
             for step in (10, 50, 100)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Allocation, DovetailError, Event, Plan, Rejection
+from dovetail.vocabulary import Allocation, DovetailError, Plan, Rejection, read_event
 from dovetail.web import write_report
 from dovetail.web.report import _plotly
 from tests.web.synthetic import fill_many, fill_sweep, make_task
@@ -118,12 +118,12 @@ def test_nothing_of_the_user_is_markup(store: Store, tmp_path: Path):
     points = [Point(task=task.identity, name=NASTY, step=1, value=0.5, at_seconds=2.0)]
     data = {
         "placement": NASTY, "devices": [NASTY], "step": 0, "until": 500, "predicted_seconds": 5.0,
-        "option": {"technique": NASTY},
+        "option": {"technique": NASTY, "families": [NASTY], "kind": NASTY, "count": 1, "step_seconds": [1.0]},
     }  # fmt: skip
     events = [
-        Event(kind="started", task=task.identity, attempt=1, at_seconds=1.0, data=data),
-        Event(kind="failed", task=task.identity, attempt=1, at_seconds=9.0, data={"reason": NASTY, "log": NASTY}),
-        Event(kind="warned", at_seconds=9.0, data={"message": NASTY + "</script>"}),
+        read_event("started", task=task.identity, attempt=1, at_seconds=1.0, data=data),
+        read_event("failed", task=task.identity, attempt=1, at_seconds=9.0, data={"reason": NASTY, "log": NASTY}),
+        read_event("warned", at_seconds=9.0, data={"message": NASTY + "</script>"}),
     ]
     rejection = Rejection(families=(NASTY,), technique=NASTY, kind=NASTY, count=1, reason=NASTY)
     store.add(tasks=[(NASTY, task)], points=points, events=events)
@@ -184,7 +184,7 @@ def test_many_tasks_are_capped_and_said_so(store: Store, tmp_path: Path):
 def test_logs_that_are_not_text_do_not_stop_it(store: Store, tmp_path: Path):
     task = make_task("a")
     log = b"caf\xe9 \x00".decode("utf-8", "surrogateescape")
-    store.add(tasks=[("w", task)], events=[Event(kind="lost", task=task.identity, at_seconds=1.0, data={"log": log})])
+    store.add(tasks=[("w", task)], events=[read_event("lost", task=task.identity, at_seconds=1.0, data={"log": log})])
     text, _ = write(store, tmp_path)
     assert "caf?" in text
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import DovetailError, Event
+from dovetail.vocabulary import DovetailError, read_event
 from dovetail.web import report_data
 from dovetail.web.report_data import read
 from tests.web.synthetic import START, fill_many, fill_sweep, make_task
@@ -56,8 +56,8 @@ def test_other_workloads_stay_out(store: Store):
 
 def test_secrets_are_masked_everywhere(store: Store):
     task = make_task("run-hunter22", password="hunter22")
-    failed = Event(
-        kind="failed", task=task.identity, at_seconds=1.0, data={"reason": "bad hunter22", "log": "login hunter22"}
+    failed = read_event(
+        "failed", task=task.identity, at_seconds=1.0, data={"reason": "bad hunter22", "log": "login hunter22"}
     )
     store.add(tasks=[("w", task)], events=[failed])
     made = read(store)
@@ -69,7 +69,7 @@ def test_secrets_are_masked_everywhere(store: Store):
 
 def test_a_task_that_was_edited_is_told_from_its_successor(store: Store):
     old, new = make_task("a", width=1), make_task("a", width=2)
-    changed = Event(kind="changed", task=old.identity, at_seconds=1.0, data={"by": new.identity})
+    changed = read_event("changed", task=old.identity, at_seconds=1.0, data={"by": new.identity})
     store.add(tasks=[("w", old), ("w", new)], events=[changed])
     made = read(store)
     assert (made.names[old.identity], made.names[new.identity]) == ("a (former)", "a")
@@ -92,7 +92,7 @@ def test_the_best_curves_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch)
 def test_only_the_end_of_a_log_is_kept(store: Store):
     task = make_task("a")
     log = "\n".join(f"line {n}" for n in range(500))
-    store.add(tasks=[("w", task)], events=[Event(kind="lost", task=task.identity, at_seconds=1.0, data={"log": log})])
+    store.add(tasks=[("w", task)], events=[read_event("lost", task=task.identity, at_seconds=1.0, data={"log": log})])
     (incident,) = read(store).incidents
     assert incident.log.splitlines()[0] == "line 460"
     assert incident.reason == "no reason was given"
@@ -100,8 +100,8 @@ def test_only_the_end_of_a_log_is_kept(store: Store):
 
 def test_warnings_do_not_push_out_failures(store: Store):
     task = make_task("a")
-    failed = Event(kind="failed", task=task.identity, at_seconds=0.0, data={"reason": "nan"})
-    warned = [Event(kind="warned", at_seconds=float(n), data={"message": "m"}) for n in range(1, 500)]
+    failed = read_event("failed", task=task.identity, at_seconds=0.0, data={"reason": "nan"})
+    warned = [read_event("warned", at_seconds=float(n), data={"message": "m"}) for n in range(1, 500)]
     store.add(tasks=[("w", task)], events=[failed, *warned])
     made = read(store)
     assert made.incidents[0].kind == "failed"

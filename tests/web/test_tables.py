@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.metrics.comparison import Comparison
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Rejection
+from dovetail.vocabulary import Rejection, read_event
 from dovetail.web import tables
 from dovetail.web.report_data import read
 from tests.web.synthetic import fill_many, fill_sweep, make_task
@@ -33,7 +33,7 @@ def test_a_single_task_shows_all_of_them(store: Store):
 
 def test_names_reasons_and_metrics_are_escaped(store: Store):
     task = make_task("<i>a", note="<u>")
-    failed = Event(kind="failed", task=task.identity, at_seconds=1.0, data={"reason": "<s>bad"})
+    failed = read_event("failed", task=task.identity, at_seconds=1.0, data={"reason": "<s>bad"})
     point = Point(task=task.identity, name="<b>loss", step=1, value=0.5, at_seconds=1.0)
     store.add(tasks=[("w", task)], events=[failed], points=[point])
     made = tables.task_table(read(store))
@@ -55,7 +55,7 @@ def test_a_long_table_keeps_the_telling_rows(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(tables, "MOST_ROWS", 5)
     fill_many(store, count=20)
     bad = make_task("bad")
-    store.add(tasks=[("many", bad)], events=[Event(kind="failed", task=bad.identity, at_seconds=1.0)])
+    store.add(tasks=[("many", bad)], events=[read_event("failed", task=bad.identity, at_seconds=1.0)])
     made = tables.task_table(read(store))
     assert made.count("<tr>") == 6
     assert "<b>bad</b>" in made

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import DovetailError, Event
+from dovetail.vocabulary import DovetailError, read_event
 from dovetail.web.tensorboard import run_folders, write_tensorboard
 from tests.web.synthetic import fill_many, fill_sweep, make_task
 
@@ -72,7 +72,7 @@ def test_one_workload_only(store: Store, tmp_path: Path):
 
 def test_tasks_without_points_have_no_run(store: Store, tmp_path: Path):
     task = make_task("a")
-    store.add(tasks=[("w", task)], events=[Event(kind="described", task=task.identity, at_seconds=0.0)])
+    store.add(tasks=[("w", task)], events=[read_event("described", task=task.identity, at_seconds=0.0)])
     assert write_tensorboard(store, tmp_path / "out") == 0
     assert not (tmp_path / "out").exists()
 

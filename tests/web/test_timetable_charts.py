@@ -13,7 +13,6 @@ from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
     DovetailError,
-    Event,
     Kind,
     LayerProfile,
     Placement,
@@ -21,6 +20,7 @@ from dovetail.vocabulary import (
     Profile,
     Schedule,
     Workload,
+    read_event,
     to_json,
 )
 from dovetail.web.report import write_report
@@ -75,11 +75,11 @@ def fill(store, *, timetable="1f1b", is_measured=True, name="tower"):
         return task
     data = {"placement": "p", "devices": placement.devices, "step": 0, "until": 10, "predicted_seconds": 3.0}
     events = [
-        Event(kind="started", task=task.identity, attempt=1, at_seconds=2.0, data=data | {"option": to_json(made)})
+        read_event("started", task=task.identity, attempt=1, at_seconds=2.0, data=data | {"option": to_json(made)})
     ]
     found = pipeline.predict(PROFILE, kind=KIND, fabric=Fabric.of(CLUSTER), timetable=timetable, depth=2, width=1)
     timed = {"step": 4, "timetable": timetable, "microbatches": 4, "ranks": run_of(found)}
-    events.append(Event(kind="timed", task=task.identity, attempt=1, at_seconds=3.0, data=timed))
+    events.append(read_event("timed", task=task.identity, attempt=1, at_seconds=3.0, data=timed))
     store.add(events=events)
     return task
 
@@ -109,8 +109,9 @@ def test_before_it_starts_there_is_what_the_plan_says():
 def test_another_attempts_record_is_not_shown_for_this_one():
     with Store(None, write=True) as store:
         task = fill(store)
-        again = {"placement": "q", "devices": ("n0:0", "n0:1"), "option": to_json(option("gpipe"))}
-        store.add(events=[Event(kind="started", task=task.identity, attempt=2, at_seconds=9.0, data=again)])
+        again = {"placement": "q", "devices": ["n0:0", "n0:1"], "step": 0, "until": 10, "predicted_seconds": 3.0}
+        again |= {"option": to_json(option("gpipe"))}
+        store.add(events=[read_event("started", task=task.identity, attempt=2, at_seconds=9.0, data=again)])
         (drawn,) = read_timetables(store)
     assert (drawn.timetable, drawn.measured) == ("gpipe", None)
 

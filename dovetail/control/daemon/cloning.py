@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dovetail.store import Folder, RemoteFolder, Store, checkpoints_of
 from dovetail.vocabulary import CheckpointError
+from dovetail.vocabulary.events import CheckpointSaved
 
 INDEX = "index.json"
 
@@ -20,11 +21,11 @@ def last_saved(store: Store, task: str) -> tuple[Folder, int] | None:
     """The newest checkpoint of a task that is on record and still there, and its step."""
     if store.home is None:
         return None
-    saved = [event.data for _, event in store.events(task=task) if event.kind == "saved"]
-    for data in reversed(saved):
-        path = checkpoints_of(store.home) / task / data["path"].rpartition("/")[2]
+    saved = [event for _, event in store.events(task=task) if isinstance(event, CheckpointSaved)]
+    for event in reversed(saved):
+        path = checkpoints_of(store.home) / task / event.path.rpartition("/")[2]
         if (INDEX in path.names()) if isinstance(path, RemoteFolder) else (path / INDEX).is_file():
-            return path, data["step"]
+            return path, event.step
     return None
 
 

@@ -6,7 +6,6 @@ its answer has not forgotten it; what follows from it (a stop, a new plan) the l
 
 import dataclasses
 import difflib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,6 +16,17 @@ from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task
+from dovetail.vocabulary.events import (
+    PriorityChanged,
+    TaskChanged,
+    TaskDescribed,
+    TaskExtended,
+    TaskPaused,
+    TaskResumed,
+    TaskRetried,
+    TaskReturned,
+    TaskSubmitted,
+)
 
 Answer = dict[str, Any]
 NAMED = 12
@@ -86,7 +96,7 @@ class Tending:
         one = self._ledger[task]
         if self._ledger.has_ended(task) or one.paused:
             raise InvalidWorkload(f"a task to pause must be running or waiting; {self._said(task)}.")
-        self._ledger.record([self._ledger.event("paused", task)])
+        self._ledger.record([self._ledger.event(TaskPaused, task)])
         self._note("a task was paused")
         self._stop(task, "paused")
         return {"done": f"{self._name(task)} is paused" + (" once it is saved" if one.status == "running" else "")}
@@ -97,8 +107,9 @@ class Tending:
         one = self._ledger[task]
         if one.status not in ("failed", "cancelled") and not one.paused:
             raise InvalidWorkload(f"a task to resume must be paused, failed or cancelled; {self._said(task)}.")
-        kinds = [kind for kind, holds in [("resumed", one.paused), ("retried", self._ledger.has_ended(task))] if holds]
-        self._ledger.record([self._ledger.event(kind, task) for kind in kinds])
+        events: list[Event] = [self._ledger.event(TaskResumed, task)] if one.paused else []
+        events += [self._ledger.event(TaskRetried, task)] if self._ledger.has_ended(task) else []
+        self._ledger.record(events)
         self._note("a task was resumed")
         self._came()
         return {"done": f"{self._name(task)} goes on from step {one.saved_step}"}
@@ -117,7 +128,7 @@ class Tending:
         if self._ledger.has_ended(task):
             raise InvalidWorkload(f"a task to prefer must not have ended; {self._said(task)}.")
         before = self._ledger[task].priority
-        self._ledger.record([self._ledger.event("prioritized", task, priority=priority)])
+        self._ledger.record([self._ledger.event(PriorityChanged, task, priority=priority)])
         self._note("a task has another priority")
         return {"done": f"{self._name(task)} has priority {priority:g}, before {before:g}"}
 
@@ -168,34 +179,34 @@ class Tending:
                 f"a task must have a name of its own; {self._said(same)}. Rename the new one, or cancel the old one "
                 f"first."
             )
-        events = []
+        events: list[Event] = []
         if same is not None and same != task.identity:
-            events.append(self._ledger.event("changed", same, by=task.identity))
+            events.append(self._ledger.event(TaskChanged, same, by=task.identity))
         if self._ledger[task.identity].vanished:
-            events.append(self._ledger.event("returned", task.identity))
+            events.append(self._ledger.event(TaskReturned, task.identity))
         if self._ledger[task.identity].paused:
-            events.append(self._ledger.event("resumed", task.identity))
+            events.append(self._ledger.event(TaskResumed, task.identity))
         if not self._ledger.has_ended(task.identity):
-            return [*events, self._ledger.event("described", task.identity)]
+            return [*events, self._ledger.event(TaskDescribed, task.identity)]
         if self._ledger[task.identity].status != "finished":
-            return [*events, self._ledger.event("retried", task.identity)]
+            return [*events, self._ledger.event(TaskRetried, task.identity)]
         stop = next(record.stop for _, record in self._store.tasks() if record.identity == task.identity)
         if stop == task.stop:
             raise InvalidWorkload(
                 f"a task must be new or have something left to do; {task.name!r} has finished ({stop}). Change its "
                 f"parameters or its end, or clone it."
             )
-        return [*events, self._ledger.event("extended", task.identity, before=str(stop), after=str(task.stop))]
+        return [*events, self._ledger.event(TaskExtended, task.identity, before=str(stop), after=str(task.stop))]
 
     def _take_on(self, submission: Submission, events: list[Event], **more: Any) -> None:
-        data = {"priority": submission.priority, **more}
-        if math.isfinite(submission.deadline_seconds):
-            data["deadline_seconds"] = submission.deadline_seconds
-        if submission.entity:
-            data["entity"] = submission.entity
-        submitted = [self._ledger.event("submitted", task.identity, **data) for task in submission.tasks]
+        claim: dict[str, Any] = {
+            "priority": submission.priority,
+            "deadline_seconds": submission.deadline_seconds,
+            "entity": submission.entity,
+        }
+        submitted = [self._ledger.event(TaskSubmitted, task.identity, **claim, **more) for task in submission.tasks]
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
-        self._state.replace(submission.tasks, gone=[event.task for event in events if event.kind == "changed"])
+        self._state.replace(submission.tasks, gone=[event.task for event in events if isinstance(event, TaskChanged)])
         self._note(f"{_count(len(submission.tasks))} came")
         self._came()
 

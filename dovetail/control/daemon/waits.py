@@ -72,4 +72,4 @@ def _late(one: Progress, end: float | None) -> str:
 def _last_step(state: State, task: str, one: Progress) -> int | None:
     if one.fingerprint is None:
         return state.tasks[task].stop.steps
-    return state.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+    return state.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)

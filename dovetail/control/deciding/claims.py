@@ -48,7 +48,7 @@ class Claims:
             if one.status not in ("pending", "running") or one.paused or state.recovery.waits(task):
                 continue
             assert one.fingerprint is not None
-            family = one.fingerprint["family"]
+            family = one.fingerprint.family
             if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
                 self.names[task] = str(FamilyKey(family=family, threads=kept))
             # What it would have had on an equal split is counted each time that this changes.

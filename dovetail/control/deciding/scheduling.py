@@ -10,7 +10,8 @@ from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.planning import PLANNERS, Problem, best_move, check
 from dovetail.planning.schedule.plan import plan_late
-from dovetail.vocabulary import Event, NoFeasiblePlan, Objective, Placement, Plan
+from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan
+from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.units import show_seconds
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
@@ -56,7 +57,7 @@ class Scheduling(Deciding):
             raise NoFeasiblePlan(why)
         if why != self._warned:
             self._warned = why
-            state.ledger.record([Event(kind="warned", at_seconds=state.now(), data={"message": why})])
+            state.ledger.record([Warned(at_seconds=state.now(), message=why)])
         return plan_late(problem)
 
     def renew(self, because: str) -> None:

@@ -18,7 +18,8 @@ from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
 from dovetail.planning.share.rounds import without as without_tasks
-from dovetail.vocabulary import Allocation, Entity, Event, InvalidWorkload, Option, Placement
+from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Option, Placement
+from dovetail.vocabulary.events import ClusterShared
 
 # What a task is behind with under one allocation counts under the next, up to so many rounds.
 _OWED_ROUNDS = 2
@@ -202,14 +203,15 @@ class Rounds(Deciding):
 
     def _record(self, now: float) -> None:
         found, state = self._allocation, self._state
-        data = {
-            "workload": state.workload.name,
-            "because": self._because,
-            "tasks": sum(map(len, found.groups)),
-            "value": found.value,
-            "bound": found.bound,
-        }
-        state.ledger.record([Event(kind="shared", at_seconds=now, data=data)])
+        shared = ClusterShared(
+            at_seconds=now,
+            workload=state.workload.name,
+            because=self._because,
+            tasks=sum(map(len, found.groups)),
+            value=found.value,
+            bound=found.bound,
+        )
+        state.ledger.record([shared])
 
     def _placed(self) -> Placed:
         """What runs and was not told to leave."""

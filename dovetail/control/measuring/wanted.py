@@ -11,7 +11,7 @@ from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.engines import MemberOrder
 from dovetail.planning import Trial, trials
-from dovetail.vocabulary import Cluster, InvalidWorkload, Task, Workload
+from dovetail.vocabulary import Cluster, Fingerprint, InvalidWorkload, Task, Workload
 
 Fields = dict[str, Any]
 """The fields of an order, all but its name."""
@@ -31,8 +31,7 @@ def fingerprints(
         for task in tasks
         if not ledger.rests(task)
         and (
-            (known := ledger[task].fingerprint) is None
-            or (task not in seen and known.get("versions") not in ("", versions()))
+            (known := ledger[task].fingerprint) is None or (task not in seen and known.versions not in ("", versions()))
         )
     ]
     suspects = [task for task in unknown if ledger[task].losses]
@@ -61,7 +60,7 @@ def missing_trials(
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
     its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
     anew."""
-    able = Counter(known["family"] for task in tasks if (known := _known(task, ledger)))
+    able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
     profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
     return trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
 
@@ -76,11 +75,11 @@ def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
     found: dict[str, Task] = {}
     for task, record in tasks.items():
         if known := _known(task, ledger):
-            found.setdefault(known["family"], record)
+            found.setdefault(known.family, record)
     return found
 
 
-def _known(task: str, ledger: Ledger) -> Mapping[str, Any] | None:
+def _known(task: str, ledger: Ledger) -> Fingerprint | None:
     """What is known of a task that has something to train."""
     return None if ledger.rests(task) else ledger[task].fingerprint
 
@@ -95,7 +94,7 @@ def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:
     for task in workload.tasks:
         known = ledger[task.identity].fingerprint
         if known and not ledger.rests(task.identity):
-            reason = _no_length(task, known) or _no_metric(task, workload, reported.get(known["family"], set()))
+            reason = _no_length(task, known) or _no_metric(task, workload, reported.get(known.family, set()))
             if reason:
                 found[task.identity] = reason
     return found
@@ -112,9 +111,9 @@ def _trial(trial: Trial, task: Task, cluster: Cluster) -> Fields:
     }
 
 
-def _no_length(task: Task, fingerprint: Mapping[str, Any]) -> str:
+def _no_length(task: Task, fingerprint: Fingerprint) -> str:
     try:
-        task.stop.last_step(fingerprint.get("steps_per_epoch"))
+        task.stop.last_step(fingerprint.steps_per_epoch)
     except InvalidWorkload as error:
         return str(error)
     return ""

@@ -31,6 +31,7 @@ from dovetail.vocabulary import (
     Task,
     Workload,
 )
+from dovetail.vocabulary.events import AttemptLost, ClusterShared, TaskFingerprinted, TaskSubmitted
 
 _SHOWN = 5
 # Breaking is the world's doing here, not the task's: it never has to give up.
@@ -138,7 +139,7 @@ class _Forgetful(Store):
     def add(self, *, events: Iterable[Event] = (), **others: Any) -> None:
         """Count the events that are asked for."""
         for event in events:
-            if event.kind in ("shared", "lost"):
+            if isinstance(event, ClusterShared | AttemptLost):
                 self.counts[event.kind] += 1
 
 
@@ -185,14 +186,15 @@ def _world(
 
 def _arrives(arrival: Arrival, task: Task) -> list[Event]:
     at, identity = arrival.at_seconds, task.identity
-    claim = {
-        "priority": arrival.weight,
-        "deadline_seconds": at + arrival.deadline_seconds,
-        "entity": arrival.entity,
-    }
     return [
-        Event(kind="submitted", task=identity, at_seconds=at, data=claim),
-        Event(kind="fingerprinted", task=identity, at_seconds=at, data={"family": arrival.family}),
+        TaskSubmitted(
+            task=identity,
+            at_seconds=at,
+            priority=arrival.weight,
+            deadline_seconds=at + arrival.deadline_seconds,
+            entity=arrival.entity,
+        ),
+        TaskFingerprinted(task=identity, at_seconds=at, fingerprint=Fingerprint(family=arrival.family)),
     ]
 
 

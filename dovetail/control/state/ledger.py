@@ -8,7 +8,8 @@ from typing import Any
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, from_json, to_json
+from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task
+from dovetail.vocabulary.events import BatchDivided, E, OptionRejected, PlanMade, StepsDone, TrialMeasured
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
 # What people wrote, or what was taken from their programs' words.
@@ -21,8 +22,9 @@ RUN_BEGAN = "the run began"
 class Ledger:
     """Everything in a store, in memory, and the one way to add to both.
 
+    >>> from dovetail.vocabulary.events import TaskFinished
     >>> ledger = Ledger(Store(None, write=True), now=lambda: 0.0)
-    >>> ledger.record([ledger.event("finished", "a", step=5)])
+    >>> ledger.record([ledger.event(TaskFinished, "a", step=5)])
     >>> ledger["a"].status
     'finished'
     """
@@ -69,6 +71,10 @@ class Ledger:
         one = self[task]
         return one.status in ENDED or one.paused or one.cancelling
 
+    def retries(self) -> list[tuple[str, float]]:
+        """The tasks that were lost and when each may be tried again."""
+        return [(task, one.retry_at_seconds) for task, one in self._progress.items() if one.retry_at_seconds]
+
     def gone(self) -> set[str]:
         """The tasks that are no longer in their workload files."""
         return {task for task, one in self._progress.items() if one.vanished}
@@ -86,10 +92,10 @@ class Ledger:
         """The trials that found an option not to fit."""
         return dict(self._rejections)
 
-    def event(self, kind: str, task: str, *, attempt: int | None = None, **data: Any) -> Event:
+    def event(self, kind: type[E], task: str, *, attempt: int | None = None, **fields: Any) -> E:
         """An event of this moment, by default of the task's newest attempt."""
         number = self[task].attempt if attempt is None else attempt
-        return Event(kind=kind, task=task, attempt=number, at_seconds=self._now(), data=data)
+        return kind(task=task, attempt=number, at_seconds=self._now(), **fields)
 
     def record(self, events: Iterable[Event], *, tasks: Iterable[tuple[str, Task]] = ()) -> None:
         """Put events, the points they carry and the profiles they bring on disk, then let them count. New tasks,
@@ -99,55 +105,56 @@ class Ledger:
             return
         if self._secrets:
             events = [self._masked(event) for event in events]
-        kinds = {event.kind for event in events}
+        # Progress comes several times a second and its points say it all.
+        kept = [event for event in events if event.__class__ is not StepsDone]
         points = [
             Point(task=event.task, name=name, step=step, value=value, at_seconds=event.at_seconds)
-            for event in (events if "progress" in kinds else ())
-            if event.kind == "progress"
-            for name, step, value in event.data["points"]
+            for event in (events if len(kept) < len(events) else ())
+            if isinstance(event, StepsDone)
+            for name, step, value in event.points
         ]
-        measured = [event for event in events if event.kind == "measured"] if "measured" in kinds else []
-        profiles = [from_json(Profile, to_json(event.data)) for event in measured]
-        # Progress comes several times a second and its points say it all.
-        kept = [event for event in events if event.kind != "progress"] if "progress" in kinds else events
+        profiles = [event.profile for event in kept if event.__class__ is TrialMeasured]
         self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
         self._profiles |= {trial_of(profile): profile for profile in profiles}
         self.measured += len(profiles)
-        if "rejected" in kinds:
-            self.measured += 1  # what a trial found not to fit is another set of options, too
-            self._reject(events)
+        self.measured += self._reject(kept)  # what does not fit makes another set of options, too
 
     def _masked(self, event: Event) -> Event:
-        texts = {key: event.data[key] for key in _TEXTS if isinstance(event.data.get(key), str)}
-        hidden = {key: self._redact(text) for key, text in texts.items()}
-        return event if hidden == texts else dataclasses.replace(event, data={**event.data, **hidden})
+        if isinstance(event, OptionRejected):
+            reason = self._redact(event.rejection.reason)
+            return dataclasses.replace(event, rejection=dataclasses.replace(event.rejection, reason=reason))
+        texts = {name: getattr(event, name) for name in _TEXTS if hasattr(event, name)}
+        hidden: dict[str, Any] = {name: self._redact(text) for name, text in texts.items()}
+        return event if hidden == texts else dataclasses.replace(event, **hidden)
 
-    def _reject(self, events: Iterable[Event]) -> None:
+    def _reject(self, events: Iterable[Event]) -> int:
+        """Take these options for unfit, or for fit in another way; how many were found unfit."""
+        count = 0
         for event in events:
-            if event.kind == "rejected":
-                found = from_json(Rejection, to_json(event.data))
-                trial = trial_of(found)
-                self._rejections[trial] = found
+            if isinstance(event, OptionRejected):
+                trial, count = trial_of(event.rejection), count + 1
+                self._rejections[trial] = event.rejection
                 self._unfit.add(trial)
                 self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
-            elif event.kind == "divided":
-                data = event.data
-                knobs = {"microbatches": data["microbatches"]} if data["microbatches"] > 1 else {}
-                knobs |= {"recompute": True} if data.get("recompute") else {}
-                place = {name: data[name] for name in ("family", "kind", "count")}
-                self._divided[Trial(technique=data.get("technique", "resident"), **place)] = knobs
+            elif isinstance(event, BatchDivided):
+                knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}
+                knobs |= {"recompute": True} if event.recompute else {}
+                trial = Trial(technique=event.technique, family=event.family, kind=event.device_kind, count=event.count)
+                self._divided[trial] = knobs
+        return count
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
         """Keep a plan and why it was made."""
         assert plan.schedule is not None
         now = self._now()
-        data = {
-            "plan": self.store.add_plan(plan, workload=workload, at_seconds=now),
-            "workload": workload,
-            "makespan_seconds": plan.schedule.makespan_seconds,
-            "bound_seconds": plan.bound_seconds,
-            "because": because,
-        }
-        self.record([Event(kind="planned", at_seconds=now, data=data)])
+        made = PlanMade(
+            at_seconds=now,
+            plan=self.store.add_plan(plan, workload=workload, at_seconds=now),
+            workload=workload,
+            makespan_seconds=plan.schedule.makespan_seconds,
+            bound_seconds=plan.bound_seconds,
+            because=because,
+        )
+        self.record([made])

@@ -12,19 +12,19 @@ the ledger; starts and stops nothing.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.engines import Order
+from dovetail.metrics.progress import GANG_LOSSES
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
-from dovetail.vocabulary import Event, Rejection, to_json
+from dovetail.vocabulary import Event, Rejection
+from dovetail.vocabulary.events import AttemptLost, BatchDivided, OptionRejected, TaskFailed, Warned
 
 # The pause before the second retry; each further one is twice as long, up to the most.
 PAUSE_SECONDS = 1.0
 MOST_PAUSE_SECONDS = 60.0
-# After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
-GANG_LOSSES = 2
 
 
 def pause_seconds(losses: int) -> float:
@@ -58,9 +58,8 @@ class Recovery:
     ) -> None:
         self._ledger, self._now, self._kind_of, self._retries = ledger, now, kind_of, retries
         self._exact = exact
-        self._until: dict[str, float] = {}
-        self._ganged: dict[str, tuple[int, int]] = {}  # losses in a gang, in a row, and what was saved by then
-        self._alone: set[str] = set()
+        # Those of which the ledger says so, at hand: who is asked of all tasks at every decision must not look at all.
+        self._until = {task: at for task, at in ledger.retries() if at > now()}
 
     def waits(self, task: str) -> bool:
         """Whether a task is not to be tried again just now."""
@@ -68,7 +67,7 @@ class Recovery:
 
     def alone(self, task: str) -> bool:
         """Whether a task is to run with no other in a gang, since gangs with it were lost."""
-        return task in self._alone
+        return self._ledger[task].alone
 
     def wake_seconds(self) -> float:
         """When the first of those that wait may be tried again, on the engine's clock; infinite: none waits."""
@@ -82,94 +81,97 @@ class Recovery:
             del self._until[task]
         return bool(ripe)
 
-    def accept(self, event: Event, order: Order | None) -> list[Event]:
+    def accept(self, event: TaskFailed | AttemptLost, order: Order | None) -> list[Event]:
         """What a failure or a loss of an order's task is put on record as."""
-        if order is None:
+        if order is None or not event.attempt:
+            # What measures is tried again at once: its orders wait for one another, and nobody else should.
             return [event]
-        cause = event.data.get("cause")
-        if event.kind == "failed" and event.attempt and cause == "memory":
-            how = f"while training{_how(order)}"
-            return self._without_option(event, order, f"ran out of memory {how}: {event.data['reason']}")
-        if event.kind == "failed" and event.attempt and cause == "refused" and _how(order):
-            return self._without_option(event, order, f"cannot be trained{_how(order)}: {event.data['reason']}")
-        # What measures is tried again at once: its orders wait for one another, and nobody else should.
-        return [self._paused(event)] if event.kind == "lost" and event.attempt else [event]
+        if isinstance(event, AttemptLost):
+            return [self._counted(event, order)]
+        if event.cause == "memory":
+            reason = f"ran out of memory while training{_how(order)}: {event.reason}"
+            return self._without_option(event, order, reason)
+        if event.cause == "refused" and _how(order):
+            return self._without_option(event, order, f"cannot be trained{_how(order)}: {event.reason}")
+        return [event]
 
-    def after_loss(self, event: Event, order: Order | None) -> list[Event]:
+    def after_loss(self, event: AttemptLost, order: Order | None) -> list[Event]:
         """What a loss that is on record leads to: another try, maybe later; or its end, or that of a trial's option."""
         one = self._ledger[event.task]
-        if event.data.get("of_option"):
-            one.losses -= 1
+        if event.of_option:
             return []
-        is_gang = order is not None and order.purpose == "train" and len(order.members) > 1
-        if is_gang:
-            one.losses -= 1
-        if one.losses <= self._retries:
-            if pause := event.data.get("again_in_seconds", 0.0):
-                self._until[event.task] = self._now() + pause
-            return self._after_gang(event.task) if is_gang else []
+        if event.in_gang or one.losses <= self._retries:
+            if event.again_in_seconds:
+                self._until[event.task] = one.retry_at_seconds
+            return self._after_gang(event.task) if event.in_gang else []
         reason = (
             f"a task may be lost {self._retries} times in a row without anything newly saved; "
-            f"this was loss {one.losses}: {event.data['reason']}"
+            f"this was loss {one.losses}: {event.reason}"
         )
         if order is not None and order.purpose == "measure":
-            one.losses = 0  # the option's fault until shown otherwise: others are tried
-            return self._rejected(event, order, f"its trial was lost each time. {reason}")
-        return [self._ledger.event("failed", event.task, reason=reason, log=event.data.get("log", ""))]
+            # The option's fault until shown otherwise: others are tried.
+            return self._rejected(event, order, f"its trial was lost each time. {reason}", lost=True)
+        return [self._ledger.event(TaskFailed, event.task, reason=reason, log=event.log)]
 
     def _after_gang(self, task: str) -> list[Event]:
         """A gang was lost with this member: it is tried alone once that has happened again."""
-        saved_step = self._ledger[task].saved_step
-        losses, at_step = self._ganged.get(task, (0, saved_step))
-        losses = losses + 1 if at_step == saved_step else 1
-        self._ganged[task] = losses, saved_step
-        if losses < GANG_LOSSES or task in self._alone:
+        losses = self._ledger[task].gang_losses
+        if losses != GANG_LOSSES:
             return []
-        self._alone.add(task)
         message = (
             f"lost {losses} times in a row together with others: tried alone from now on, to see whose fault it is"
         )
-        return [self._ledger.event("warned", task, message=message)]
+        return [self._ledger.event(Warned, task, message=message)]
 
-    def _without_option(self, event: Event, order: Order, reason: str) -> list[Event]:
+    def _without_option(self, event: TaskFailed, order: Order, reason: str) -> list[Event]:
         """The option is tried no more, the task is planned anew; where its family is not known, that is a loss."""
-        lost = dataclasses.replace(event, kind="lost", data={**event.data, "reason": reason})
+        lost = AttemptLost(
+            task=event.task, attempt=event.attempt, at_seconds=event.at_seconds, reason=reason, log=event.log
+        )
         rejected = self._rejected(event, order, reason)
         if not rejected:
-            return [self._paused(lost)]
-        of_option = dataclasses.replace(lost, data={**lost.data, "of_option": True})
-        return [*rejected, *self._next_rung(event, order), of_option]
+            return [self._counted(lost, order)]
+        return [*rejected, *self._next_rung(event, order), dataclasses.replace(lost, of_option=True)]
 
-    def _next_rung(self, event: Event, order: Order) -> list[Event]:
+    def _next_rung(self, event: TaskFailed, order: Order) -> list[Event]:
         """That the same batches are offered in another way, with less held at once, where that may help."""
         ladder = spec_of(order.technique).ladder
         if ladder is None:
             return []
-        refused, smallest = event.data["cause"] == "refused", bool(event.data.get("smallest"))
-        knobs = ladder.next_rung(order.knobs, exact=self._exact, refused=refused, smallest=smallest)
+        refused = event.cause == "refused"
+        knobs = ladder.next_rung(order.knobs, exact=self._exact, refused=refused, smallest=event.smallest)
         if knobs is None:
             return []
-        data = {
-            "family": order.family or _family(self._ledger[event.task].fingerprint),
-            "technique": order.technique,
-            "kind": self._kind_of(order.devices[0]),
-            "count": len(order.devices),
-            "microbatches": knobs.get("microbatches", 1),
-            "recompute": knobs.get("recompute", False),
-            "message": f"ran out of memory: from now on it may be trained with {in_words(knobs)}",
-        }
-        return [dataclasses.replace(event, kind="divided", data=data)]
+        divided = BatchDivided(
+            task=event.task,
+            attempt=event.attempt,
+            at_seconds=event.at_seconds,
+            family=self._family(event.task, order),
+            technique=order.technique,
+            device_kind=self._kind_of(order.devices[0]),
+            count=len(order.devices),
+            microbatches=knobs.get("microbatches", 1),
+            recompute=knobs.get("recompute", False),
+            message=f"ran out of memory: from now on it may be trained with {in_words(knobs)}",
+        )
+        return [divided]
 
-    def _paused(self, lost: Event) -> Event:
-        pause = pause_seconds(self._ledger[lost.task].losses + 1)
-        return dataclasses.replace(lost, data={**lost.data, "again_in_seconds": pause}) if pause else lost
+    def _counted(self, lost: AttemptLost, order: Order) -> AttemptLost:
+        """A loss with whose it is, and how long its task rests."""
+        one, in_gang = self._ledger[lost.task], len(order.members) > 1
+        pause = pause_seconds(one.losses + 1)
+        return dataclasses.replace(lost, in_gang=in_gang, again_in_seconds=pause)
 
-    def _rejected(self, event: Event, order: Order, reason: str) -> list[Event]:
-        family = order.family or _family(self._ledger[event.task].fingerprint)
+    def _family(self, task: str, order: Order) -> str:
+        known = self._ledger[task].fingerprint
+        return order.family or (known.family if known else "")
+
+    def _rejected(self, event: Event, order: Order, reason: str, *, lost: bool = False) -> list[Event]:
+        family = self._family(event.task, order)
         if not family:
             return []
         if len(order.members) > 1:
-            found = [_family(self._ledger[member.task.identity].fingerprint) for member in order.members]
+            found = [self._family(member.task.identity, order) for member in order.members]
             families, knobs = tuple(found), {**order.knobs, "members": len(found)}
         else:
             families, knobs = (family,) * int(order.knobs.get("members", 1)), dict(order.knobs)
@@ -181,9 +183,15 @@ class Recovery:
             count=len(order.devices),
             reason=reason,
         )
-        data = to_json(rejection)
-        assert isinstance(data, dict)
-        return [dataclasses.replace(event, kind="rejected", data=data)]
+        return [
+            OptionRejected(
+                task=event.task,
+                attempt=event.attempt,
+                at_seconds=event.at_seconds,
+                rejection=rejection,
+                lost=lost,
+            )
+        ]
 
 
 def _how(order: Order) -> str:
@@ -191,7 +199,3 @@ def _how(order: Order) -> str:
     has_rungs = spec_of(order.technique).ladder is not None
     lower = has_rungs and (order.knobs.get("microbatches", 1) > 1 or order.knobs.get("recompute"))
     return f", {in_words(order.knobs)}" if lower else ""
-
-
-def _family(fingerprint: Mapping[str, object] | None) -> str:
-    return str(fingerprint["family"]) if fingerprint else ""

@@ -32,6 +32,7 @@ from dovetail.vocabulary import (
     Task,
     Workload,
 )
+from dovetail.vocabulary.events import TaskFailed
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -189,7 +190,7 @@ class State:
 
     def fail(self, reasons: Mapping[str, str]) -> None:
         """These tasks cannot go on, for these reasons."""
-        self.ledger.record(self.ledger.event("failed", task, reason=reason) for task, reason in reasons.items())
+        self.ledger.record(self.ledger.event(TaskFailed, task, reason=reason) for task, reason in reasons.items())
 
     def problem(self, *, moving: bool = False) -> Problem:
         """What is to be placed now; with `moving`, what runs could be placed anew as well."""
@@ -221,7 +222,7 @@ class State:
     def _sizes(self) -> dict[str, int]:
         """How many tasks each family has, rounded up to a power of two: rounds need no exact number, and what they
         choose among should not change with every task that ends."""
-        counts = Counter(one.fingerprint["family"] for one in self._known.values() if one.fingerprint)
+        counts = Counter(one.fingerprint.family for one in self._known.values() if one.fingerprint)
         return {family: 1 << (count - 1).bit_length() for family, count in sorted(counts.items())}
 
     def _divided(self) -> list[tuple[Profile, dict[str, Any]]]:
@@ -243,7 +244,7 @@ class State:
         """To which step a task goes next, and whether that is its end."""
         one = self.ledger[task]
         assert one.fingerprint is not None
-        last = self.tasks[task].stop.last_step(one.fingerprint.get("steps_per_epoch"))
+        last = self.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)
         if self.workload.halving is None:
             return last, True
         return halving.target(
@@ -281,7 +282,7 @@ class State:
         assert one.fingerprint is not None
         return Waiting(
             task=task,
-            family=one.fingerprint["family"],
+            family=one.fingerprint.family,
             steps=steps,
             count=self.kept(one),
             weight=self.workload.weights.get(self.tasks[task].name, one.priority),

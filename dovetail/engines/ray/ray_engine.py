@@ -18,7 +18,8 @@ from dovetail.engines.ray.host_link import HostLink, RemoteWorker, answered
 from dovetail.engines.ray.node_monitor import NodeMonitor
 from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
-from dovetail.vocabulary import Cluster, DovetailError, Event, dumps, to_json
+from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
+from dovetail.vocabulary.events import DevicesLeft
 
 RESERVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
@@ -140,9 +141,9 @@ class RayEngine(WorkerEngine):
             reason = self._monitor.lost(number)
             if reason and node not in self._departed:
                 self._departed.add(node)
-                devices = [device.name for device in self._cluster.devices if device.node == node]
-                data = {"devices": devices, "reason": f"node {node} is lost: {reason}"}
-                self._pending.append(Event(kind="departed", at_seconds=time.time(), data=data))
+                devices = tuple(device.name for device in self._cluster.devices if device.node == node)
+                left = DevicesLeft(at_seconds=time.time(), devices=devices, reason=f"node {node} is lost: {reason}")
+                self._pending.append(left)
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
                 link.mark_lost(reason)

@@ -96,7 +96,7 @@ class PipelineSession(SteppingSession):
         with self._together("timings"):
             found = gathered(self._times.told(), ranks=self._ranks, mail=self._aside)
         zero = min((start for rank in found for *_, start, _ in rank), default=0.0)
-        ranks = [[[*what, round(s - zero, 6), round(e - zero, 6)] for *what, s, e in rank] for rank in found]
+        ranks = tuple(tuple((*what, round(s - zero, 6), round(e - zero, 6)) for *what, s, e in rank) for rank in found)
         layout = self._layout
         return {"step": self._step, "timetable": layout.timetable, "microbatches": layout.microbatches, "ranks": ranks}
 

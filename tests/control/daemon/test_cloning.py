@@ -6,7 +6,7 @@ import torch
 from dovetail.control.daemon import cloning
 from dovetail.store import Store, checkpoints_of, settle_checkpoints
 from dovetail.train import TrainingState, checkpoint
-from dovetail.vocabulary import CheckpointError, Event
+from dovetail.vocabulary import CheckpointError, read_event
 
 
 @pytest.fixture(params=["beside", "elsewhere"])
@@ -21,7 +21,7 @@ def saved(store, step):
     state = TrainingState(step=step, tensors={"model/a": torch.full((3,), float(step))}, values={})
     path, size = checkpoint.write(checkpoints_of(store.home) / "task", state, task="t", attempt=1)
     data = {"step": step, "path": str(path), "bytes": size}
-    store.add(events=[Event(kind="saved", task="task", attempt=1, at_seconds=0.0, data=data)])
+    store.add(events=[read_event("saved", task="task", attempt=1, at_seconds=0.0, data=data)])
     return path
 
 

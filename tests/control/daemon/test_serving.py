@@ -124,7 +124,7 @@ def serve(store, *lines, on=None, engine=None, until=math.inf, decider=None, obj
 
 
 def spans(store, record):
-    return [(event.data["step"], event.data["until"]) for event in events_of(store, "started", record)]
+    return [(event.step, event.until) for event in events_of(store, "started", record)]
 
 
 # Arrivals
@@ -144,8 +144,8 @@ def test_what_comes_while_others_run_is_measured_at_once_and_what_made_room_goes
     found, _ = serve(store, (0.0, submitting(long)), (300.0, submitting(other)))
     assert set(statuses(found).values()) == {"finished"}
     (stopped,) = events_of(store, "stopped", long)
-    assert stopped.data["reason"] == "it makes room to measure what has come"
-    (measured,) = [event for event in events_of(store, "measured") if event.data["family"] == "g"]
+    assert stopped.reason == "it makes room to measure what has come"
+    (measured,) = [event for event in events_of(store, "measured") if event.profile.family == "g"]
     assert 300 <= measured.at_seconds < 350
     first, second = spans(store, long)
     assert first == (0, 1000)
@@ -158,7 +158,7 @@ def test_many_that_come_one_by_one_do_not_stop_training_each(store):
     found, _ = serve(store, (0.0, submitting(long)), *others, decider=sharing("first_come", ROUND))
     assert set(statuses(found).values()) == {"finished"}
     stops = events_of(store, "stopped", long)
-    room = [event.at_seconds for event in stops if event.data["reason"].startswith("it makes room")]
+    room = [event.at_seconds for event in stops if event.reason.startswith("it makes room")]
     assert room
     assert all(later - sooner >= ROOM_SECONDS for sooner, later in itertools.pairwise(room))
 
@@ -591,7 +591,7 @@ def test_whatever_is_asked_and_however_often_it_restarts_no_law_is_broken(decide
         for record in tasks:
             attempts = [event.attempt for event in events_of(store, "started", record)]
             assert attempts == list(range(1, len(attempts) + 1))
-            starts = [event.data["step"] for event in events_of(store, "started", record)]
+            starts = [event.step for event in events_of(store, "started", record)]
             assert starts == sorted(starts)  # what was saved is never trained again
 
 
@@ -613,7 +613,7 @@ def test_where_no_decision_can_be_made_it_says_so_and_goes_on(store):
     assert answers[2]["tasks"][1]["why"] == "no decision can be made: two are too many"
     assert statuses(found) == {"a": "cancelled", "b": "finished"}
     (warned,) = events_of(store, "warned")
-    assert warned.data["message"] == "no decision could be made: two are too many"
+    assert warned.message == "no decision could be made: two are too many"
 
 
 def test_many_tasks_are_taken_on_at_once(store):

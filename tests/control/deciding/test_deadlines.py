@@ -9,6 +9,7 @@ from dovetail.control import Controller
 from dovetail.engines import Order
 from dovetail.store import Store
 from dovetail.vocabulary import NoFeasiblePlan, Workload
+from dovetail.vocabulary.events import TaskSubmitted
 from tests.control.simulations import (
     RiggedEngine,
     carry_out,
@@ -67,7 +68,7 @@ def test_one_that_comes_to_be_late_goes_on_and_says_so() -> None:
     assert ends(found)["other"] < ends(found)["short"] < ends(found)["long"]
     assert set(statuses(found).values()) == {"finished"}
     (warning, *_) = events_of(found.store, "warned")
-    assert "'short'" in warning.data["message"]
+    assert "'short'" in warning.message
 
 
 def test_what_a_daemon_was_told_counts_as_well() -> None:
@@ -76,7 +77,7 @@ def test_what_a_daemon_was_told_counts_as_well() -> None:
     found.reconcile()
     name = {each.name: identity for identity, each in found.tasks.items()}
     ledger = found._state.ledger
-    ledger.record([ledger.event("submitted", name["other"], priority=1.0, deadline_seconds=26.0)])
+    ledger.record([ledger.event(TaskSubmitted, name["other"], priority=1.0, deadline_seconds=26.0)])
     found.measure()
     found.run()
     assert ends(found)["other"] <= 26.0

@@ -101,7 +101,7 @@ def test_all_is_finished_and_nothing_taken_twice():
 
 def test_the_reason_has_numbers():
     controller = run(slow_seconds=1.8)
-    (reason,) = [event.data["reason"] for _, event in controller.store.events() if event.kind == "stopped"]
+    (reason,) = [event.reason for _, event in controller.store.events() if event.kind == "stopped"]
     assert "placing it anew ends everything in" in reason
     assert "moving counted in" in reason
 
@@ -172,9 +172,7 @@ def test_a_gang_moves_as_one_and_nobody_of_it_is_placed_before_all_are_back():
     controller.measure()
     controller.run()
     assert {one.status for one in controller.progress.values()} == {"finished"}
-    techniques = [
-        event.data["option"]["technique"] for _, event in controller.store.events() if event.kind == "started"
-    ]
+    techniques = [event.option.technique for _, event in controller.store.events() if event.kind == "started"]
     assert techniques.count("fuse") == 2
     stopped = [event for _, event in controller.store.events() if event.kind == "stopped"]
     assert len(stopped) == 2
@@ -207,7 +205,7 @@ def test_who_compares_bits_gets_no_technique_that_rounds(exact):
     controller.reconcile()
     controller.measure()
     controller.run()
-    used = {event.data["option"]["technique"] for _, event in controller.store.events() if event.kind == "started"}
+    used = {event.option.technique for _, event in controller.store.events() if event.kind == "started"}
     assert used == ({"resident"} if exact else {"fuse"})
 
 

@@ -48,5 +48,5 @@ def test_only_what_could_shorten_the_plan_is_tried(engine: RiggedEngine) -> None
 
 
 def test_what_a_device_could_measure_does_not_wait_for_another_family(engine: RiggedEngine) -> None:
-    ends = {event.data["technique"]: event.at_seconds for event in events_of(engine.store, "measured")}
+    ends = {event.profile.technique: event.at_seconds for event in events_of(engine.store, "measured")}
     assert ends["fuse"] == ends["resident"]

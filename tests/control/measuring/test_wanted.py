@@ -6,7 +6,8 @@ from dovetail.control.measuring import wanted
 from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.store import Store
-from dovetail.vocabulary import Event, Fingerprint, Profile, Program, Stop, Task, to_json
+from dovetail.vocabulary import Fingerprint, Profile, Program, Stop, Task, read_event, to_json
+from dovetail.vocabulary.events import TaskFailed, TaskFingerprinted
 from tests.control.simulations import cluster, task, workload
 
 
@@ -22,14 +23,14 @@ def by_identity(*tasks):
 
 def fingerprinted(ledger, each, **fields):
     found = Fingerprint(**{"family": each.program.function, "versions": versions()} | fields)
-    ledger.record([ledger.event("fingerprinted", each.identity, **to_json(found))])
+    ledger.record([ledger.event(TaskFingerprinted, each.identity, fingerprint=found)])
 
 
 def measured(ledger, each, *, count=1, metrics=("loss",)):
     profile = Profile(
         family=each.program.function, kind="sim", count=count, step_seconds=1.0, peak_bytes=0, metrics=metrics
     )
-    ledger.record([Event(kind="measured", task=each.identity, at_seconds=0.0, data=to_json(profile))])
+    ledger.record([read_event("measured", task=each.identity, at_seconds=0.0, data=to_json(profile))])
 
 
 def members(orders):
@@ -46,7 +47,7 @@ def test_every_task_is_built_once_spread_over_the_devices(ledger):
 def test_what_is_known_or_over_is_not_built_again(ledger):
     known, over, unknown = task("known"), task("over"), task("unknown")
     fingerprinted(ledger, known)
-    ledger.record([ledger.event("failed", over.identity, reason="it broke")])
+    ledger.record([ledger.event(TaskFailed, over.identity, reason="it broke")])
     assert members(wanted.fingerprints(by_identity(known, over, unknown), ledger, cluster())) == ["unknown"]
 
 
@@ -76,7 +77,7 @@ def test_a_trial_is_made_with_a_task_that_has_not_failed(ledger):
     tasks = [task("a"), task("b")]
     for each in tasks:
         fingerprinted(ledger, each)
-    ledger.record([ledger.event("failed", tasks[0].identity, reason="it broke")])
+    ledger.record([ledger.event(TaskFailed, tasks[0].identity, reason="it broke")])
     missing = wanted.missing_trials(by_identity(*tasks), ledger, cluster(2))
     assert set(members(wanted.trial_orders(missing, by_identity(*tasks), ledger, cluster(2)))) == {"b"}
 

@@ -55,7 +55,7 @@ def test_what_crosses_must_keep_its_shape(ground):
     knobs = {"stages": [["first", "second"], ["third"]]}
     end, state = run(ground, task_of(ground, "sifting"), knobs=knobs)
     assert end.kind == "failed"
-    assert "must have the same shapes for microbatches of the same shapes" in end.data["reason"]
+    assert "must have the same shapes for microbatches of the same shapes" in end.reason
     assert state is None
 
 
@@ -76,8 +76,8 @@ def test_killed_at_random_it_is_resumed_and_ends_as_if_undisturbed(ground, timet
         assert time.monotonic() - start < 30  # a bound on hanging, not on speed
         if end.kind == "finished":
             break
-        assert f"rank {victim} of 2 on n0:{victim} is lost" in end.data["reason"]
-        assert "When last heard of it was at: " in end.data["reason"]
+        assert f"rank {victim} of 2 on n0:{victim} is lost" in end.reason
+        assert "When last heard of it was at: " in end.reason
     end, state = run(ground, task, knobs=knobs, attempt=attempt + 1)
     assert (end.kind, state.step) == ("finished", STEPS)
     assert all(torch.equal(state.tensors[name], tensor) for name, tensor in expected.tensors.items())
@@ -98,7 +98,7 @@ def test_a_rank_that_stalls_ends_the_order_with_its_name_and_its_action(ground):
     start = time.monotonic()
     end, _ = run(ground, task_of(ground, "stalling"), knobs={"timetable": "1f1b"})
     assert end.kind == "lost"
-    reason = end.data["reason"]
+    reason = end.reason
     assert reason.startswith("rank 1 of 2 on n0:1 is lost: ")
     assert "it stalled: no rank has computed anything for" in reason
     assert re.search(r"it was at: forward \d of stage 1 in step \d+$", reason), reason
