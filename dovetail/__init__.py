@@ -24,8 +24,8 @@ _WHERE = {
     "join": "dovetail.describe",
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
-    "plan": "dovetail.verbs",
-    "run": "dovetail.verbs",
+    "plan": "dovetail.verbs.make_plan",
+    "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
     from dovetail.engines import detect
     from dovetail.train import Training
-    from dovetail.verbs import plan, run
+    from dovetail.verbs.make_plan import plan
+    from dovetail.verbs.run_workload import run
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload
 
 

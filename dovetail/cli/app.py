@@ -103,11 +103,11 @@ def run(
 ) -> None:
     """Measure, plan and train a workload; stop it and run it again to go on."""
     with answering():
-        from dovetail import verbs
         from dovetail.cli import show
         from dovetail.control import Settings
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
+        from dovetail.verbs import run_workload
 
         settings = Settings(
             save_every_seconds=save_seconds,
@@ -120,7 +120,7 @@ def run(
             trial_seconds=trial_seconds,
         )
         console = Console(stderr=True, quiet=quiet)
-        result = verbs.run(
+        result = run_workload.run(
             partial(load_workload, workload),
             store=store,
             settings=settings,
@@ -163,12 +163,12 @@ def plan(
 ) -> None:
     """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
     with answering():
-        from dovetail import verbs
         from dovetail.cli import plan_page, show
         from dovetail.describe import load_workload
+        from dovetail.verbs import make_plan
 
         console = Console(stderr=True)
-        found = verbs.plan(
+        found = make_plan.plan(
             partial(load_workload, workload),
             **_wishes(objective, weight, deadline, price, techniques, device_memory),
             cluster=cluster,
@@ -197,11 +197,11 @@ def profile(
 ) -> None:
     """Measure each family of a workload and show what was found."""
     with answering():
-        from dovetail import verbs
         from dovetail.cli import show
         from dovetail.describe import load_workload
+        from dovetail.verbs import measure
 
-        found, failures = verbs.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
+        found, failures = measure.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
         show.profiles(found, layers=layers, as_json=as_json)
         for failure in failures:
             typer.echo(f"not measured: {failure}", err=True)
@@ -289,10 +289,10 @@ def cluster(
 ) -> None:
     """Show the devices of this machine."""
     with answering():
-        from dovetail import verbs
         from dovetail.cli import show
+        from dovetail.verbs.measure import cluster as find_cluster
 
-        show.cluster(verbs.cluster(measure=measure, store=store), as_json=as_json)
+        show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
 
 app.add_typer(tasks.app)

@@ -2,7 +2,6 @@
 several; a table, JSON, a page with plots."""
 
 import dataclasses
-import difflib
 import json
 import math
 import random
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from dovetail.cli.answering import JsonOption, answering, entities, figures
+from dovetail.verbs.choices import check_name, choose
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, DovetailError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dovetail.control.simulation.outcome import Outcome
     from dovetail.describe.streams import Stream
     from dovetail.engines import Outage
+    from dovetail.planning.share.policies.blindness import Policy
 
 app = typer.Typer()
 
@@ -130,17 +131,18 @@ def sweep(
     stream: "Stream",
     cluster: Cluster,
     *,
-    policies: Sequence[str],
+    policies: "Sequence[str | Policy]",
     blindness: Sequence[bool],
     loads: Sequence[float],
     how: dict[str, Any],
     quiet: bool,
 ) -> list[Case]:
-    """Every policy at every load, with a progress bar on the error stream."""
+    """Every policy, by name or as a function, at every load, with a progress bar on the error stream."""
     from dovetail.control.simulation.simulating import simulate as run
     from dovetail.planning.share.policies import POLICIES
 
-    plan = [(name, load, is_blind) for name in policies for load in loads for is_blind in blindness]
+    named = {each if isinstance(each, str) else each.__name__: choose("a policy", each, POLICIES) for each in policies}
+    plan = [(name, load, is_blind) for name in named for load in loads for is_blind in blindness]
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     cases = []
     console = Console(stderr=True)
@@ -155,7 +157,7 @@ def sweep(
                 faster.arrivals,
                 options=faster.options,
                 cluster=cluster,
-                policy=POLICIES[name],
+                policy=named[name],
                 blind=is_blind,
                 observe=watch,
                 **how,
@@ -226,10 +228,7 @@ def _policies(names: Iterable[str]) -> list[str]:
 
     found = [name for text in names for name in text.split(",")]
     for name in found:
-        if name not in POLICIES:
-            near = difflib.get_close_matches(name, POLICIES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise DovetailError(f"a policy must be one of {sorted(POLICIES)}, got {name!r}{hint}")
+        check_name("a policy", name, POLICIES)
     return found
 
 

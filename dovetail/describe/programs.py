@@ -51,7 +51,7 @@ def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
     if program.reference.startswith(PICKLED):
         if home is None:
             raise ProgramError(f"{program.reference} lives in a store; open it through that store.")
-        return carried.fetch(home, program.function)
+        return carried.fetch(home, _file_name(program.reference))
     place, _, name = program.reference.rpartition(":")
     module = load_file(Path(place)) if place.endswith(".py") else _import(place)
     function = getattr(module, name, None)
@@ -245,6 +245,14 @@ def _importable_place(function: Callable[..., Any]) -> str | None:
 
 def _from_pickle(function: Callable[..., Any]) -> Program:
     digest = traits.digest_of(function)
-    name = getattr(function, "__name__", type(function).__name__).strip("<>").replace(".", "-") + "-" + digest
-    carried.carry(name, function)
-    return Program(reference=PICKLED + name, source=digest)
+    name = getattr(function, "__name__", type(function).__name__).strip("<>").replace(".", "-")
+    # There may be many lambdas and closures of one name; of a notebook's functions only one, so that tasks are called
+    # after it, and an edited one is known to be another version of the same.
+    is_plain = getattr(function, "__qualname__", ".") == name
+    reference = f"{PICKLED}{digest}:{name}" if is_plain else f"{PICKLED}{name}-{digest}"
+    carried.carry(_file_name(reference), function)
+    return Program(reference=reference, source=digest)
+
+
+def _file_name(reference: str) -> str:
+    return reference.removeprefix(PICKLED).replace(":", "-")

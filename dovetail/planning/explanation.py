@@ -16,6 +16,7 @@ from dovetail.vocabulary.units import show_seconds
 # Above this many tasks nobody reads a line for each; families have a line each instead, and above as many families
 # options do.
 TASKS_EXPLAINED = 200
+TASKS_NAMED = 3
 
 _Record = TypeVar("_Record", Option, Rejection)
 _Holders = defaultdict[str, list[Placement]]
@@ -36,8 +37,9 @@ class Moved:
 
 
 def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
-    """One line for each task, in the order they start, that says why this option and not the next best;
-    beyond 200 tasks one for each family, and beyond 200 families one for each technique, kind and count.
+    """One line for each task, in the order they start, that says why this option and not the next best; tasks of which
+    the same is to be said have one line. Beyond 200 tasks one for each family, and beyond 200 families one for each
+    technique, kind and count.
 
     >>> from dovetail.vocabulary import Cluster, Kind
     >>> one = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(4.2,))
@@ -53,20 +55,24 @@ def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
     ordered = sorted(schedule.placements, key=lambda placement: (placement.start_seconds, placement.tasks))
     options, rejections = _by_families(problem.options), _by_families(problem.rejections)
     if sum(len(placement.tasks) for placement in ordered) <= TASKS_EXPLAINED:
-        chosen = [(", ".join(placement.tasks), [placement]) for placement in ordered]
+        chosen = [[placement] for placement in ordered]
     else:
         if len({placement.option.families for placement in ordered}) > TASKS_EXPLAINED:
             return _by_way(ordered)
-        chosen = _by_family_name(ordered)
+        chosen = _by_family(ordered)
     prices = {kind.name: kind.price_per_hour for kind in problem.cluster.kinds}
     if not problem.objective.startswith("spend"):
         prices = {}
-    return tuple(
-        _line(
-            name, placements, options[placements[0].option.families], rejections[placements[0].option.families], prices
-        )
-        for name, placements in chosen
-    )
+    lines: dict[str, list[str]] = defaultdict(list)
+    for placements in chosen:
+        lines[_because(placements, options, rejections, prices)] += [task for each in placements for task in each.tasks]
+    return tuple(f"{_some(tasks)}: {because}" for because, tasks in lines.items())
+
+
+def _some(tasks: Sequence[str]) -> str:
+    """The first few of these tasks, and how many there are."""
+    first = ", ".join(tasks[:TASKS_NAMED])
+    return first if len(tasks) <= TASKS_NAMED else f"{first} and {len(tasks) - TASKS_NAMED} more"
 
 
 def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
@@ -103,11 +109,10 @@ def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
     return tuple(each for each in moved if each is not None)
 
 
-def _line(
-    name: str,
+def _because(
     placements: Sequence[Placement],
-    options: Sequence[Option],
-    rejected: Sequence[Rejection],
+    options: Mapping[tuple[str, ...], Sequence[Option]],
+    rejections: Mapping[tuple[str, ...], Sequence[Rejection]],
     prices: Mapping[str, float],
 ) -> str:
     """What was chosen, and the next best for what starts first."""
@@ -116,7 +121,23 @@ def _line(
         taken += f"({_origin(placements[0].option)})"
     else:
         taken = "; ".join(_group(option, group) for option, group in _by_option(placements).items())
-    return f"{name}: {taken}; {_next_best(placements, options, rejected, prices)}"
+    families = placements[0].option.families
+    others = options.get(families, ())
+    no_other = len(families) > 1 and not set(others) - set(_by_option(placements))
+    alone = _alone(placements, options) if no_other else ""
+    return f"{taken}; {alone or _next_best(placements, others, rejections.get(families, ()), prices)}"
+
+
+def _alone(placements: Sequence[Placement], options: Mapping[tuple[str, ...], Sequence[Option]]) -> str:
+    """What the tasks of gangs would take each by itself, one after another, where all can."""
+    area = sum(placement.duration_seconds * placement.option.count for placement in placements)
+    apart = 0.0
+    for placement in placements:
+        for family, steps in zip(placement.option.families, placement.steps, strict=True):
+            if not options.get((family,)):
+                return ""
+            apart += min(_area(option, [(steps,)]) for option in options[family,])
+    return f"each by itself would take {apart:.1f} device-seconds instead of {area:.1f}"
 
 
 def _group(option: Option, placements: Sequence[Placement]) -> str:
@@ -216,12 +237,11 @@ def _by_families(records: Iterable[_Record]) -> dict[tuple[str, ...], list[_Reco
     return grouped
 
 
-def _by_family_name(placements: Iterable[Placement]) -> list[tuple[str, list[Placement]]]:
+def _by_family(placements: Iterable[Placement]) -> list[list[Placement]]:
     grouped: dict[tuple[str, ...], list[Placement]] = defaultdict(list)
     for placement in placements:
         grouped[placement.option.families].append(placement)
-    names = {families: f"{', '.join(families)} ({len(group)} tasks)" for families, group in grouped.items()}
-    return [(names[families], grouped[families]) for families in sorted(grouped)]
+    return [grouped[families] for families in sorted(grouped)]
 
 
 def _by_option(placements: Iterable[Placement]) -> dict[Option, list[Placement]]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.planning.options.kinds import SHEETS, with_prices
-from dovetail.verbs.choices import check_techniques
+from dovetail.planning.techniques import techniques as known_techniques
+from dovetail.verbs.choices import check_name
 from dovetail.vocabulary import Cluster, DovetailError, Objective, Workload, parse_device_memory, parse_techniques
 
 
@@ -70,3 +71,15 @@ def is_elsewhere(cluster: Cluster, here: Cluster) -> bool:
         {kind.name.rpartition("-")[0] if kind.limited else kind.name for kind in each.kinds} for each in (cluster, here)
     )
     return any(name in SHEETS for name in there - at_hand)
+
+
+def check_techniques(workload: Workload) -> Workload:
+    """The same workload, where all techniques that it speaks of are there.
+
+    >>> from dovetail.describe import grid
+    >>> check_techniques(grid("dovetail.testing.programs:dropout", seed=[0], steps=9, techniques="resident")).techniques
+    ('resident',)
+    """
+    for name in workload.techniques:
+        check_name("a technique (--techniques, techniques=)", name.removeprefix("-"), known_techniques())
+    return workload

@@ -1,11 +1,10 @@
-"""What may be given by name or as an object: planners, policies, engines; and techniques, by name alone."""
+"""What may be given by name or as an object: planners, policies, engines."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from dovetail.planning.techniques import techniques
-from dovetail.vocabulary import DovetailError, Workload
+from dovetail.vocabulary import DovetailError
 
 T = TypeVar("T", bound=Callable[..., object])
 
@@ -35,15 +34,3 @@ def check_name(what: str, given: str, among: Iterable[str]) -> None:
         near = difflib.get_close_matches(given, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise DovetailError(f"{what} must be one of {', '.join(names)}, got {given!r}{hint}")
-
-
-def check_techniques(workload: Workload) -> Workload:
-    """The same workload, where all techniques that it speaks of are there.
-
-    >>> from dovetail.describe import grid
-    >>> check_techniques(grid("dovetail.testing.programs:dropout", seed=[0], steps=9, techniques="resident")).techniques
-    ('resident',)
-    """
-    for name in workload.techniques:
-        check_name("a technique (--techniques, techniques=)", name.removeprefix("-"), techniques())
-    return workload

@@ -11,8 +11,8 @@ from dovetail.engines import Engine, LocalEngine, detect
 from dovetail.planning.share.policies import POLICIES
 from dovetail.planning.share.policies.blindness import Policy
 from dovetail.store import Store
-from dovetail.verbs.amendments import limit_cluster
-from dovetail.verbs.choices import check_techniques, choose
+from dovetail.verbs.amendments import check_techniques, limit_cluster
+from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, open_controller
 from dovetail.verbs.engine_places import MakeEngine
 from dovetail.vocabulary import Cluster, Entity, Objective, Workload, parse_device_memory, parse_techniques

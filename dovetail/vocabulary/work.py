@@ -15,7 +15,7 @@ from dovetail.vocabulary.units import parse_bytes
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A function that builds a `Training`, by reference: `file.py:function`, `package.module:function`,
-    or `pickle:name` for one that only the store's private directory holds.
+    or `pickle:digest:function` for one that only the store's private directory holds.
 
     `source` is a digest of the code the function reaches in its own files, so that an edit of the
     model makes another program and an edit of the sweep around it does not.

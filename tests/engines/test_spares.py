@@ -12,7 +12,7 @@ from dovetail.describe import grid
 from dovetail.engines import LocalEngine, Spares
 from dovetail.store import ControllerLock
 from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
-from dovetail.verbs import run
+from dovetail.verbs.run_workload import run
 from dovetail.vocabulary import Cluster, Kind, StoreBusy
 
 pytestmark = pytest.mark.process

@@ -49,7 +49,7 @@ def test_no_other_option_and_why() -> None:
 
 
 def test_lines_are_in_the_order_of_starts() -> None:
-    placed = (placement("late", start=9.0), placement("b", on=("n0:1",)), placement("a"))
+    placed = (placement("late", start=9.0, seconds=3.0), placement("b", on=("n0:1",), seconds=4.0), placement("a"))
     lines = explain(Problem(cluster=CLUSTER, families=(), options=(option(),)), Schedule(placements=placed))
     assert [each.split(":")[0] for each in lines] == ["a", "b", "late"]
 
@@ -60,9 +60,26 @@ def test_many_tasks_have_a_line_for_each_family() -> None:
     placed.append(placement("wide", of=wide, on=("n0:2", "n0:3"), seconds=2.5))
     problem = Problem(cluster=CLUSTER, families=(), options=(narrow, wide, option(4, seconds=0.5)))
     assert explain(problem, Schedule(placements=tuple(placed))) == (
-        "f (201 tasks): 200 on resident on 1 × cpu, 5.0 s each (measured); 1 on resident on 2 × cpu, 2.5 s each "
-        "(measured); next best resident on 4 × cpu would take 2.5 s but 2010.0 device-seconds instead of 1005.0",
+        "t0, wide, t1 and 198 more: 200 on resident on 1 × cpu, 5.0 s each (measured); 1 on resident on 2 × cpu, "
+        "2.5 s each (measured); next best resident on 4 × cpu would take 2.5 s but 2010.0 device-seconds instead of "
+        "1005.0",
     )
+
+
+def test_tasks_of_which_the_same_is_to_be_said_have_one_line() -> None:
+    placed = tuple(placement(f"t{number}", start=5.0 * number) for number in range(5))
+    (only,) = explain(Problem(cluster=CLUSTER, families=(), options=(option(),)), Schedule(placements=placed))
+    assert only == "t0, t1, t2 and 2 more: resident on 1 × cpu, 5.0 s (measured); the only option that fits"
+
+
+def test_a_gang_is_compared_with_its_tasks_each_by_itself() -> None:
+    alone = option(1, seconds=2.0)
+    fused = dataclasses.replace(alone, families=("f", "f"), technique="fuse", step_seconds=(1.0, 1.0))
+    placed = dataclasses.replace(placement("a", of=fused, seconds=10.0), tasks=("a", "b"), steps=(10, 10))
+    problem = Problem(cluster=CLUSTER, families=(), options=(fused, alone))
+    (only,) = explain(problem, Schedule(placements=(placed,)))
+    assert only.startswith("a, b: fuse on 1 × cpu")
+    assert only.endswith("; each by itself would take 40.0 device-seconds instead of 10.0"), "another option fits"
 
 
 def moved(before: Placement | None, *after: Placement) -> tuple[Moved, ...]:

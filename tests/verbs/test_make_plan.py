@@ -102,7 +102,7 @@ def test_weights_are_by_name_and_explanations_tell_what_more_would_buy() -> None
     problem = Problem(cluster=Cluster.uniform(CPU), families=(family(**members),), options=(option(),))
     made = solve(problem, pair(objective="weighted", weights={"second": 4.0}), SEARCH, explain_seconds=1.0)
     assert [each.tasks for each in made.schedule.placements] == [(SECOND,), (FIRST,)]
-    assert made.explanation[0].startswith("second: ")
+    assert made.explanation[0].startswith("second, first: ")
     assert made.explanation[-1].startswith("one more cpu: weighted 10.0 s instead of 12.0 s")
 
 

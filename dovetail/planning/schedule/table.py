@@ -308,7 +308,7 @@ def _refuse_uncovered(groups: Sequence[Group], modes: Sequence[Mode], problem: P
     raise NoFeasiblePlan(
         f"every task must have an option that fits the cluster, alone or in a gang whose other families have "
         f"tasks; these have none:\n{lines}\n"
-        "Leave them out, allow other techniques, or add nodes that are large enough."
+        "Leave them out, allow other techniques (--techniques, techniques=), or add nodes that are large enough."
     )
 
 

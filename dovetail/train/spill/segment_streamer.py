@@ -222,7 +222,8 @@ class Streamer:
             if victim is None:
                 raise NoRoom(
                     f"the segments in use at once must fit the device's streaming room of "
-                    f"{show_bytes(self.travel.size)}; all of it is in use. Allow more device memory."
+                    f"{show_bytes(self.travel.size)}; all of it is in use. "
+                    f"Use a smaller batch with accumulate, or more device memory (--device-memory, device_memory=)."
                 )
             self.discard(victim)
             slot = self.travel.take()

@@ -37,7 +37,12 @@ class SpillKnobs:
         """Bytes of the device that may be used."""
         if self.device_bytes:
             return self.device_bytes
-        return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available // 2
+        if device.type != "cuda":
+            return psutil.virtual_memory().available // 2
+        free, total = torch.cuda.mem_get_info(device)
+        # A worker on a device of limited memory may take only a part of it.
+        allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
+        return int(min(free, allowed))
 
     def host_budget(self) -> int:
         """Bytes of the host that may be used."""

@@ -139,7 +139,7 @@ def test_tasks_that_nothing_fits_are_named_with_their_reasons_and_what_to_do() -
         "- 'a', 'b': resident on 1 × cpu needs 9 GiB; there are 8 GiB.\n"
         "- 'c': nothing was measured of family 'new' on the kinds of this cluster. Measure it first.\n"
         "- 'e': resident on 2 × cpu needs 2 × cpu on one node; the most is 1.\n"
-        "Leave them out, allow other techniques, or add nodes that are large enough."
+        "Leave them out, allow other techniques (--techniques, techniques=), or add nodes that are large enough."
     )
 
 

@@ -1,0 +1,32 @@
+"""What a worker does to its process before an order."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dovetail.engines.worker import limit_device_memory
+from dovetail.vocabulary import Kind
+
+WHOLE = Kind(name="h200", processor="cuda", memory_bytes=140 << 30)
+
+
+def torch_of(total_bytes: int, asked: list[tuple[float, int]]) -> SimpleNamespace:
+    cuda = SimpleNamespace(
+        get_device_properties=lambda device: SimpleNamespace(total_memory=total_bytes),
+        set_per_process_memory_fraction=lambda fraction, device: asked.append((fraction, device)),
+    )
+    return SimpleNamespace(cuda=cuda)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        (WHOLE, [(1.0, 0)]),
+        (Kind(name="h200-24GiB", processor="cuda", memory_bytes=24 << 30, limited=True), [(24 / 144, 0)]),
+        (Kind(name="h200-999GiB", processor="cuda", memory_bytes=999 << 30, limited=True), [(1.0, 0)]),
+    ],
+)
+def test_a_process_keeps_within_the_memory_of_a_limited_device(kind, asked):
+    found: list[tuple[float, int]] = []
+    limit_device_memory(torch_of(144 << 30, found), kind)
+    assert found == asked

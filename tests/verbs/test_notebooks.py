@@ -1,0 +1,62 @@
+"""Programs that no file holds: written in a notebook, or piped into Python. They travel to workers all the same."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import torch
+from torch import nn
+
+import dovetail as dt
+
+SCALE = 0.5
+
+
+def line(rate=0.1, seed=0) -> dt.Training:
+    model = nn.Linear(4, 1)
+    return dt.Training(
+        model=model,
+        batches=[SCALE * torch.ones(8, 4)] * 4,
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=rate),
+        evaluate=lambda model: {"size": float(model.weight.abs().sum())},
+    )
+"""
+SWEEP = """
+workload = dt.grid(line, rate=[0.1, 0.01], steps=20, objective="mean")
+plan = dt.plan(workload, solve_seconds=0.5)
+result = dt.run(plan, progress=False)
+print([(task.name, task.status, task.step) for task in result.tasks])
+print(sorted(result.tasks[0].metrics))
+"""
+SHOWN = "[('line rate=0.1', 'finished', 20), ('line rate=0.01', 'finished', 20)]"
+
+
+@pytest.mark.process
+def test_a_notebook_from_its_program_to_its_result(tmp_path):
+    import nbclient
+    import nbformat
+
+    cells = [PROGRAM, SWEEP, "result.best('size', goal='min').name"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = spec
+    # Its kernel listens on sockets of files, not on ports; else it warns.
+    client = nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    printed = "".join(output["text"] for output in notebook.cells[1].outputs if output.output_type == "stream")
+    assert SHOWN in printed
+    assert "'size'" in printed
+    assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "'line rate=0.1'"
+
+
+@pytest.mark.process
+def test_a_program_piped_into_python(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-"], input=PROGRAM + SWEEP, cwd=tmp_path, capture_output=True, text=True, timeout=500
+    )
+    assert found.returncode == 0, found.stderr
+    assert SHOWN in found.stdout
+    assert "'size'" in found.stdout
