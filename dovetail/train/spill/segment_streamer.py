@@ -188,7 +188,9 @@ class Streamer:
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | Saved:
         """What autograd is to keep for backward instead of a tensor: of a streamed segment, only where it lay."""
         if not self.travel.holds(tensor):
-            return tensor
+            # Not itself: an operation that saves its own output would hold on to it, and the graph of a forward that
+            # ran out of memory would stay on the device with all its activations.
+            return tensor.detach()
         place = int(tensor.storage_offset()) * tensor.element_size()
         for segment, held in self._present.items():
             if held.slot.start <= place < held.slot.start + len(held.slot.bytes):

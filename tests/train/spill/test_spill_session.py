@@ -2,6 +2,7 @@
 out, and leaves the model as a user would want it."""
 
 import threading
+import weakref
 from typing import Any
 
 import numpy
@@ -205,6 +206,45 @@ def test_a_first_step_that_runs_out_of_memory_is_taken_again_with_recomputation(
     assert not session._spilled.recompute
     assert_trains_as_resident(session, failing(times=0))
     assert session._spilled.recompute
+
+
+class _Marked(torch.autograd.Function):
+    """Something that lives as long as the graph of its operation."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, alive: list[Any]) -> torch.Tensor:
+        context.held = Mark()
+        alive.append(weakref.ref(context.held))
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+class Mark:
+    pass
+
+
+class Watched(Failing):
+    """Keeps an eye on the graphs of its forwards; a saved output, relu's, is on their way."""
+
+    def __init__(self, *, times: int) -> None:
+        super().__init__(times=times)
+        self.alive: list[Any] = []
+        self.left: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left.append(sum(mark() is not None for mark in self.alive))
+        return super().forward(torch.relu(_Marked.apply(self.first(x), self.alive)))
+
+
+def test_nothing_of_an_attempt_that_ran_out_of_memory_stays() -> None:
+    model = Watched(times=1)
+    session = spilled(lambda: training(model))
+    session.advance()
+    assert model.left[:2] == [0, 0]  # the second forward began with the first one's activations gone
+    session.close()
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 0.1}, {"precision": "bf16"}], ids=str)
