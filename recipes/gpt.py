@@ -232,6 +232,6 @@ large = dt.grid(
     chunks=8,
     fused=True,
     fast=True,
-    steps=24,
+    steps=60,
     name="gpt-large",
 )

@@ -2,6 +2,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -396,3 +397,14 @@ def test_an_index_that_is_signed_but_incomplete_is_damage_too(tmp_path):
     assert "must be a whole checkpoint; reading it gave KeyError('tensors')" in damage.reason
     assert newer.is_dir()
     assert older.is_dir()
+
+
+def test_a_disk_without_room_is_not_filled_to_find_that_out(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
+    written = []
+    monkeypatch.setattr(safetensors.torch, "save_file", lambda *arguments: written.append(arguments))
+    with pytest.raises(CheckpointError, match="the disk must have room to save task 'a' at step 3"):
+        checkpoint.write(tmp_path / "a", state_at(3), task="a", attempt=1)
+    assert not written
+    assert list((tmp_path / "a").iterdir()) == []

@@ -51,6 +51,7 @@ def write(
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary.mkdir(mode=0o700)
+        _check_room(temporary, state)
         pieces = [_write_piece(temporary, n, part) for n, part in enumerate(parts_of(state.tensors, PIECE_BYTES))]
         _write_index(temporary, index_of(state, pieces, task=task, attempt=attempt))
         check_fence(root, attempt)
@@ -108,6 +109,13 @@ def sweep(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
     for path in root.glob(".removing-*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_room(directory: Path, state: TrainingState) -> None:
+    """Raise at once what writing would raise at its end: filling a disk with a large state takes minutes."""
+    needed, free = sum(tensor.nbytes for tensor in state.tensors.values()), shutil.disk_usage(directory).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor]) -> dict[str, Any]:
