@@ -74,7 +74,7 @@ def test_a_state_without_tensors(tmp_path):
 
 
 def test_large_states_are_cut_into_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.folder, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(local_checkpoints, "PIECE_BYTES", 1000)
     tensors = {f"model/{n}": torch.full((100,), float(n)) for n in range(7)}
     path, _ = checkpoint.write(tmp_path, TrainingState(step=1, tensors=tensors, values={}), task="t", attempt=1)
     assert len(list(path.glob("piece-*"))) == 4
