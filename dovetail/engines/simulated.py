@@ -283,6 +283,8 @@ class SimulatedEngine(Engine):
             return [TaskFingerprinted(task=task, attempt=attempt, at_seconds=at, fingerprint=fingerprint)]
         if order.purpose == "measure":
             found = self._shown(order, self._kind_of(order.devices[0]), len(order.devices))
+            if order.knobs:  # worlds speak of techniques; what was asked for is what is answered
+                found = dataclasses.replace(found, knobs=order.knobs)
             if isinstance(found, Profile):
                 return [TrialMeasured(task=task, attempt=attempt, at_seconds=at, profile=found)]
             return [OptionRejected(task=task, attempt=attempt, at_seconds=at, rejection=found)]

@@ -173,7 +173,7 @@ class Store:
             )
             connection.executemany(
                 _insert("profiles"),
-                [self._sealed(p.family, p.technique, p.kind, p.count, dumps(p)) for p in profiles],
+                [self._sealed(p.family, _how(p), p.kind, p.count, dumps(p)) for p in profiles],
             )
             connection.executemany(
                 _insert("hardware"), [self._sealed(name, dumps(record)) for name, record in hardware]
@@ -292,6 +292,11 @@ def _insert(table: str) -> str:
     columns = checksums.COLUMNS[table]
     places = ", ".join("?" * (columns.count(",") + 2))
     return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
+
+
+def _how(profile: Profile) -> str:
+    """What a profile is kept under besides family, kind and count: a gang of four says nothing of a gang of eight."""
+    return f"{profile.technique} {dumps(profile.knobs)}" if profile.knobs else profile.technique
 
 
 def _number(value: float) -> float | None:

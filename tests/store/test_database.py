@@ -8,7 +8,7 @@ import pytest
 from dovetail.store import Point, Store, checksums
 from dovetail.store.schema import MIGRATIONS
 from dovetail.testing.stores import StoreConformance
-from dovetail.vocabulary import Plan, StoreError, read_event
+from dovetail.vocabulary import Plan, Profile, StoreError, read_event
 
 
 class TestStore(StoreConformance):
@@ -187,3 +187,14 @@ def test_a_file_that_is_gone_is_not_begun_anew(tmp_path):
     with Store(tmp_path, write=True) as store:
         assert store.fell_back == "store.sqlite is missing"
         assert messages(store) == ["first"]
+
+
+def test_gangs_of_two_sizes_are_two_profiles_and_a_later_one_replaces_its_own(tmp_path):
+    def gang(members, seconds):
+        where = {"family": "f", "kind": "cpu", "count": 1, "technique": "fuse", "peak_bytes": 0}
+        return Profile(step_seconds=seconds, knobs={"members": members}, **where)
+
+    with Store(tmp_path, write=True) as store:
+        store.add(profiles=[gang(4, 1.0), gang(8, 2.0)])
+        store.add(profiles=[gang(4, 3.0)])
+        assert {each.knobs["members"]: each.step_seconds for each in store.profiles()} == {4: 3.0, 8: 2.0}

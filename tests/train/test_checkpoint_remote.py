@@ -5,6 +5,7 @@ import torch
 
 from dovetail.store import RemoteFolder, raise_fence
 from dovetail.train import TrainingState, checkpoint
+from dovetail.train.checkpoint import remote_checkpoints
 from dovetail.vocabulary import CheckpointError
 from tests.train.test_checkpoint import DAMAGES, INDEX, keep, names, same, state_at
 
@@ -19,7 +20,7 @@ def save(root, step, *, attempt=1, **options):
 
 
 def test_what_is_written_is_read_back_in_any_number_of_pieces(root, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.elsewhere, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(remote_checkpoints, "PIECE_BYTES", 1000)
     tensors = {f"model/{n}": torch.full((100,), float(n)) for n in range(7)} | {"view": torch.arange(9.0)[3:]}
     state = TrainingState(step=1, tensors=tensors, values={"a": 1})
     path, size = checkpoint.write(root, state, task="t", attempt=1)

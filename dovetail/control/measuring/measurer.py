@@ -7,6 +7,7 @@ comes of them, and puts it on record.
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from dovetail.control.measuring import wanted
@@ -40,6 +41,7 @@ class Measurer:
     ) -> None:
         self.trials_left = 0
         self._seen: set[str] = set()
+        self._asked: Counter[Trial] = Counter()
         self.is_stale = False  # whether something came that may have to be measured
         self._state, self._orders, self._engine = state, orders, engine
         self._begin, self._step, self._is_stopping = begin, step, is_stopping
@@ -81,6 +83,8 @@ class Measurer:
         return self._orders_of(found)
 
     def _orders_of(self, trials: Iterable[Trial]) -> list[wanted.Fields]:
+        trials = list(trials)
+        self._asked.update(trials)
         return wanted.trial_orders(trials, self._state.tasks, self._state.ledger, self._state.cluster)
 
     def _trials(self, everything: bool) -> Sequence[Trial]:
@@ -90,7 +94,9 @@ class Measurer:
     def _missing(self) -> list[Trial]:
         state = self._state
         keep = state.is_exact_enough
-        return list(wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may, keep=keep))
+        missing = wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may, keep=keep)
+        # One that is asked for again and again with neither a profile nor a rejection to show has no answer.
+        return [trial for trial in missing if self._asked[trial] <= state.settings.retries + 1]
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         state, problem = self._state, self._state.problem()
