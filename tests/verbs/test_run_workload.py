@@ -187,8 +187,8 @@ def test_wishes_that_nobody_can_fulfil_are_refused_before_anything_runs(tmp_path
         carry_out(sweep(), tmp_path, objective="mena")
     with pytest.raises(DovetailError, match="for accelerators only; this cluster has none, but sim"):
         carry_out(sweep(), tmp_path, cluster=cluster(1), device_memory="24 GiB")
-    with pytest.raises(DovetailError, match=r"planner must be one of .*got 'jiont'; did you mean 'joint'"):
-        carry_out(sweep(), tmp_path, planner="jiont")
+    with pytest.raises(DovetailError, match=r"planner must be one of .*got 'serach'; did you mean 'search'"):
+        carry_out(sweep(), tmp_path, planner="serach")
     with pytest.raises(DovetailError, match="the engine must be a name, an Engine or a function"):
         dt.run(sweep(), engine=3, store=tmp_path)
     assert not (tmp_path / "store.sqlite").exists()

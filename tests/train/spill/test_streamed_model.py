@@ -543,7 +543,9 @@ def test_evaluating_gives_what_resident_gives(make: Callable[[], nn.Module]) -> 
 
     expected, session = resident(build), spilled(build)
     for _ in range(2):
-        assert session.evaluate() == expected.evaluate()
+        found, wanted = session.evaluate(), expected.evaluate()
+        # Whole on its device torch evaluates an encoder layer by a kernel of its own, which rounds otherwise on x86.
+        assert found == (pytest.approx(wanted, rel=1e-6) if make is Transforming else wanted)
         session.advance()
         expected.advance()
     session.close()
