@@ -275,13 +275,13 @@ def _check_value(key: str, value: Any) -> None:
         dumps(freeze(value))
     except InvalidRecord:
         raise InvalidWorkload(
-            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}: "
-            f"{value!r}. Pass a name, and look it up in the program."
+            "a parameter must be numbers, text, or lists and dicts of these; "
+            f"{key!r} is of type {type(value).__name__}: {value!r}. Pass a name, and look it up in the program."
         ) from None
     if dataclasses.is_dataclass(value):
         raise InvalidWorkload(
-            f"a parameter must be numbers, text, or lists and dicts of these; {key!r} is a {type(value).__name__}. "
-            f"Pass dataclasses.asdict(...), and make it again in the program."
+            "a parameter must be numbers, text, or lists and dicts of these; "
+            f"{key!r} is of type {type(value).__name__}. Pass dataclasses.asdict(...) and build it anew there."
         )
 
 

@@ -14,7 +14,7 @@ def choose(what: str, given: str | T, among: Mapping[str, T]) -> T:
 
     >>> choose("planner", "lst", {"list": list, "search": dict})
     Traceback (most recent call last):
-    dovetail.vocabulary.errors.DovetailError: planner must be one of joint, list, got 'lst'; did you mean 'list'?
+    dovetail.vocabulary.errors.DovetailError: planner must be one of list, search, got 'lst'; did you mean 'list'?
     """
     if not isinstance(given, str):
         if not callable(given):

@@ -373,7 +373,7 @@ REFUSED = [
     (
         "a parameter that is not plain data",
         'workload = dt.grid("programs.py:good", width=[object()], steps=5)',
-        "must be plain data (numbers, text, lists, dicts), got object",
+        "must be numbers, text, or lists and dicts of these; 'width' is of type object",
     ),
     (
         "a program file that is not there",

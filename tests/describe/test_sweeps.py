@@ -79,9 +79,9 @@ def test_without_lists_a_grid_is_one_task():
         (lambda: task(program, name="a", rate=uniform(0, 1), steps=1), "'rate' has a distribution"),
         (
             lambda: grid(program, rate=object(), steps=1),
-            "numbers, text, or lists and dicts of these; 'rate' is a object",
+            "numbers, text, or lists and dicts of these; 'rate' is of type object",
         ),
-        (lambda: grid(program, rate=Halving(metric="m", first_steps=1), steps=1), "'rate' is a Halving.*asdict"),
+        (lambda: grid(program, rate=Halving(metric="m", first_steps=1), steps=1), "'rate' is of type Halving.*asdict"),
         (lambda: task(program, name="a", steps=1, wdth=3), "Did you mean 'width'"),
     ],
 )

@@ -189,8 +189,8 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("no name", lambda: Task(name="", program=Program(reference="a.py:f"), stop=Stop(steps=1)), "must be non-empty"),
     ("a seed that is no number", lambda: task(seed="x"), "'seed' must be a whole number, got 'x'"),
     ("a seed that is a fraction", lambda: task(seed=0.5), "'seed' must be a whole number, got 0.5"),
-    ("a parameter that is an object", lambda: task(width=object()), "must be plain data (numbers, text, lists, dicts)"),
-    ("a parameter that is a tensor", lambda: task(width=torch.ones(2)), "got Tensor"),
+    ("a parameter that is an object", lambda: task(width=object()), "must be numbers, text, or lists and dicts"),
+    ("a parameter that is a module", lambda: task(width=torch.nn.ReLU()), "'width' is of type ReLU"),
     (
         "a program that is a number",
         lambda: dt.task(3, name="a", steps=1),

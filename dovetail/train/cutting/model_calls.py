@@ -39,7 +39,7 @@ def captured_call(loss: Loss, model: nn.Module, batch: Any) -> ModelCall:
     Refuses a loss that makes no call, or calls a part of the model, or reads parameters before the call.
 
     >>> captured_call(lambda model, batch: model(batch, scale=2).mean(), nn.Identity(), 1)
-    Call(args=(1,), kwargs={'scale': 2})
+    ModelCall(args=(1,), kwargs={'scale': 2})
     """
     found: list[ModelCall] = []
 

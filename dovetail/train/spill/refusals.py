@@ -16,9 +16,9 @@ def refusal(training: Training) -> str | None:
     """Why this training cannot be spilled, or None where it can.
 
     >>> model = nn.Linear(2, 1)
-    >>> refusal(Training(model=model, batches=[], loss=lambda model, batch: 0,
-    ...                  optimizer=torch.optim.LBFGS(model.parameters()))).partition(";")[0]
-    "the optimizer must update each parameter from that parameter's gradient alone"
+    >>> refusal(Training(model=model, batches=[], step=lambda model, batch: {},
+    ...                  optimizer=torch.optim.SGD(model.parameters()))).partition(";")[0]
+    'spill must take the step itself'
     """
     if training.step is not None:
         return "spill must take the step itself; the training has a step function of its own"

@@ -346,9 +346,9 @@ def test_planners_and_bounds_live_with_gangs() -> None:
     made = PLANNERS["list"](problem)
     assert made.schedule is not None
     check(made.schedule, problem.cluster)
-    assert {each.option.technique for each in made.schedule.placements} == {"spill"}
+    assert {each.option.technique for each in made.schedule.placements} <= {"spill", "interleave"}
     single = dataclasses.replace(problem, options=tuple(each for each in offered if len(each.families) == 1))
-    assert 0 < lower_bound(problem) <= lower_bound(single) <= made.schedule.makespan_seconds
+    assert 0 < lower_bound(problem) <= min(lower_bound(single), made.schedule.makespan_seconds)
 
 
 def in_a_row(**fields: Any) -> Profile:

@@ -72,10 +72,8 @@ class Remembering(Counting):
 
 
 def test_an_optimizer_that_wants_the_loss_again_is_refused() -> None:
-    found = reason(training(Tower(), optimizer=torch.optim.LBFGS))
-    assert found is not None
-    assert "update each parameter from that parameter's gradient alone" in found
-    assert "LBFGS" in found
+    with pytest.raises(ProgramError, match=r"must step without a closure .*; LBFGS needs one"):
+        training(Tower(), optimizer=torch.optim.LBFGS)
 
 
 def test_an_optimizer_that_looks_at_all_gradients_is_refused() -> None:

@@ -44,6 +44,6 @@ class TestSharing(SharingConformance):
 
 
 def test_every_file_of_the_folder_is_listed() -> None:
-    aside = {"__init__", "blind", "coarse", "example", "ordered"}
+    aside = {"__init__", "blindness", "coarsening", "example_problem", "ordered"}
     folder = Path(policies.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - aside == POLICIES.keys() == BLIND.keys()
