@@ -37,7 +37,7 @@ def arrive(task: str, *, steps: int = 3600, at: float = 0.0) -> Arrival:
 def test_share_prints_its_table_at_a_small_size() -> None:
     done = run("bench/share.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2,048 tasks, times less CPU than Gavel's code" in done.stdout
+    assert "16,384 unlike tasks, gap" in done.stdout
     assert "15,000 Philly tasks, wall seconds" in done.stdout
     assert "met     pairs predicted with 10% measured, worst median error of a rate left out" in done.stdout
     assert "met     nearly equal tasks on a grid, stated gap" in done.stdout
