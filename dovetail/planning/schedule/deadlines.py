@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dovetail.planning.schedule.exact import ACTIVITIES, READING_WORK, close_gap, serial_seconds
 from dovetail.planning.schedule.improve import IMPROVE_SECONDS, IMPROVE_SHARE, improve, improve_order
 from dovetail.planning.schedule.judges import Incumbent, Judge
-from dovetail.planning.schedule.list_schedule import list_schedules
+from dovetail.planning.schedule.list_schedule import frugal_modes, list_schedules
 from dovetail.planning.schedule.packing_model import PackingModel
-from dovetail.planning.schedule.rounding import frugal_modes
 from dovetail.planning.schedule.table import Start, Table, makespan, task_names
 from dovetail.vocabulary import NoFeasiblePlan
 from dovetail.vocabulary.units import show_seconds

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dovetail.planning.schedule.dual_approximation import DualApproximation
 from dovetail.planning.schedule.improve import Generator
 from dovetail.planning.schedule.judges import Judge
-from dovetail.planning.schedule.list_schedule import device_ends
+from dovetail.planning.schedule.list_schedule import by_seconds, device_ends
 from dovetail.planning.schedule.relaxation import mode_prices
-from dovetail.planning.schedule.rounding import by_seconds
 from dovetail.planning.schedule.table import Start, Table, makespan
 
 # On more nodes of a kind the first that fits is taken: by then there are so many items that any place is as good.
