@@ -21,9 +21,10 @@ from torch import nn
 from torch._C._autograd import _get_sequence_nr
 
 from dovetail.profile.clocks import Clock, clock_for
-from dovetail.profile.flow import CallNames, Flow, LayerCall, edges, visible_modules
+from dovetail.profile.flow import CallNames, Flow, LayerCall, edges
 from dovetail.profile.model_guard import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
+from dovetail.train.cutting.interceptor import visible_modules
 from dovetail.train.loop import to_device
 from dovetail.vocabulary import LayerProfile
 
@@ -61,7 +62,7 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
 def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCall]:
     flow = Flow()
     with hooks() as handles:
-        for name, module in visible_modules(training.model):
+        for name, module in visible_modules(training.model).items():
             handles.extend(flow.watch(name, module))
         fresh = _fresh(batch, device)
         with flow:
@@ -74,7 +75,7 @@ def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[
     found = _Pass(clock_for(device), {call.name for call in calls})
     modules = {call.module for call in calls}
     with hooks() as handles:
-        for name, module in visible_modules(training.model):
+        for name, module in visible_modules(training.model).items():
             if module in modules:
                 handles.append(module.register_forward_pre_hook(found.on_entry(name)))
         fresh = _fresh(batch, device)

@@ -21,7 +21,7 @@ from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web import charts, tables
 from dovetail.web.report_data import MOST_CURVES, MOST_TIMETABLES, ReportData, read
-from dovetail.web.times import show_moment
+from dovetail.web.tables import show_moment
 from dovetail.web.timetable_charts import KEY
 
 _MOST_LINES = 400

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Training
-from dovetail.train.buffers import Buffers
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
 from dovetail.train.rowwise_session import refuse_rows
-from dovetail.train.weights import WeightWrites
+from dovetail.train.weights import Buffers, WeightWrites
 from dovetail.vocabulary import TechniqueRefused
 
 

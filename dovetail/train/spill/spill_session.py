@@ -13,7 +13,6 @@ from torch import nn
 
 from dovetail.planning.techniques.spill import Layout, Segment, StreamingRates
 from dovetail.train.base import SessionMember, StepReport, Training
-from dovetail.train.buffers import Buffers
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.device_resources import ArenaSize, DeviceResources
@@ -29,6 +28,7 @@ from dovetail.train.spill.spill_knobs import SpillKnobs
 from dovetail.train.spill.stray_reads import UsedInFull
 from dovetail.train.spill.streamed_model import StreamedModel
 from dovetail.train.state import TrainingState, capture, restore
+from dovetail.train.weights import Buffers
 from dovetail.vocabulary.units import show_bytes
 
 # What the allocator loses between blocks.

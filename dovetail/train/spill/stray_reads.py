@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dovetail.train.nested import tensors_in
+from dovetail.train.loop import tensors_in
 from dovetail.train.spill.segment_streamer import UsedWhileAway
 from dovetail.train.spill.segments import Entry, LiveSegment
 
