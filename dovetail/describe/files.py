@@ -20,7 +20,7 @@ def load_workload(named: str) -> Workload:
     module = load_file(path)
     found = getattr(module, name or "workload", None)
     if callable(found):
-        found = _called(found, f"{path}:{name or 'workload'}")
+        found = _call(found, f"{path}:{name or 'workload'}")
     if not isinstance(found, Workload):
         others = sorted(key for key, value in vars(module).items() if isinstance(value, Workload))
         hint = f" It has {others}: name one as {path}:{others[0]}." if others else " Make one with dt.grid(...)."
@@ -30,7 +30,7 @@ def load_workload(named: str) -> Workload:
     return found if found.name else dataclasses.replace(found, name=f"{path.stem}:{name}" if name else path.stem)
 
 
-def _called(function: Callable[[], Any], place: str) -> Any:
+def _call(function: Callable[[], Any], place: str) -> Any:
     try:
         with as_a_script(place):
             return function()

@@ -164,13 +164,13 @@ def _load_file(path: Path, changed: int) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
+    return _execute(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
 
 def _import(name: str) -> types.ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    return _executed(name, lambda: importlib.import_module(name))
+    return _execute(name, lambda: importlib.import_module(name))
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def as_a_script(place: str) -> Iterator[None]:
         sys.argv = arguments
 
 
-def _executed(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
+def _execute(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
     try:
         with as_a_script(place):
             return run()

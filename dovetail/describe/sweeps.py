@@ -33,7 +33,7 @@ class Distribution:
     logarithmic: bool = False
 
     def draw(self, generator: random.Random) -> float:
-        """One value."""
+        """Draw one value."""
         if self.logarithmic:
             return math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         return generator.uniform(self.low, self.high)

@@ -118,7 +118,7 @@ class _Pass:
         self._marks: list[Any] = []
 
     def begin(self) -> None:
-        """Forward starts now."""
+        """Mark the beginning of forward."""
         self._is_forward = True
         self._marks = [self._clock.mark()]
 
@@ -136,7 +136,7 @@ class _Pass:
         return enter
 
     def turn(self, loss: torch.Tensor) -> None:
-        """Forward is done; backward comes next."""
+        """Mark the end of forward; backward comes next."""
         self._is_forward = False
         self._marks.append(self._clock.mark())
         for number, node in _first_nodes(loss, self._starts).items():
@@ -144,7 +144,7 @@ class _Pass:
         self._marks.append(self._clock.mark())
 
     def end(self) -> None:
-        """Backward is done."""
+        """Mark the end of backward."""
         self._marks.append(self._clock.mark())
 
     def forward_seconds(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ _BUDGET_SECONDS = 0.5
 
 
 def measure_updates(*, threads: int) -> float:
-    """Parameters a second.
+    """How many parameters a second this host updates.
 
     >>> measure_updates(threads=1) > 1e6
     True

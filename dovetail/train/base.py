@@ -28,7 +28,7 @@ class Stateful(Protocol):
         """What decides how it goes on: tensors, numbers, text, lists and dicts."""
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
-        """Go on from there."""
+        """Go on from what `state_dict` gave."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -219,11 +219,11 @@ class GangSession(Session, Generic[Each]):
     _members: list[Each]
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics."""
+        """Evaluate one member; gives its metrics."""
         return self._members[member].evaluate()
 
     def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
+        """Everything that decides how one member goes on."""
         return self._members[member].state()
 
     def load(self, state: TrainingState, member: int = 0) -> None:
@@ -231,7 +231,7 @@ class GangSession(Session, Generic[Each]):
         self._members[member].load(state)
 
     def close(self) -> None:
-        """End all of them."""
+        """Close the sessions of all members."""
         for session in self._members:
             session.close()
 

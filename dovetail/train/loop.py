@@ -35,10 +35,10 @@ class LoopSession(Session):
         self._step = 0
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One optimizer step."""
+        """Take one optimizer step."""
         if not live:
             return []
-        batches = self._placed(self._cursor.take(self._training.accumulate))
+        batches = self._place_batches(self._cursor.take(self._training.accumulate))
         self._random.begin(self._step, 0)
         try:
             report = self._take_step(batches)
@@ -60,7 +60,7 @@ class LoopSession(Session):
         training.model.eval()
         try:
             with self._random.evaluation(self._step), torch.no_grad(), self._computing():
-                metrics = self._evaluated(training.evaluate)
+                metrics = self._run_evaluation(training.evaluate)
         finally:
             for module, mode in self._modes.items():
                 module.training = mode
@@ -68,12 +68,12 @@ class LoopSession(Session):
             raise ProgramError(f"evaluate must give a dict of metrics, got {type(metrics).__name__}.")
         return {str(name): float(value) for name, value in metrics.items()}
 
-    def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
-        """What the user's evaluation gives."""
+    def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
+        """Call the user's evaluation; gives its metrics."""
         return evaluate(self._training.model)
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
-        """These microbatches as a step takes them."""
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
+        """Move the microbatches of a step to the device."""
         return [to_device(batch, self._device) for batch in batches]
 
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class LoopSession(Session):
             yield loss.detach(), metrics
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward runs under."""
+        """The context that forward runs in: autocast, or none."""
         if self._training.precision == "bf16":
             return torch.autocast(self._device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()

@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """How many rows these are."""
         return self.stop - self.start
 
 

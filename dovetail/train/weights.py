@@ -126,14 +126,14 @@ class HalfWeights:
         self._release = model.register_forward_pre_hook(to_half, with_kwargs=True).remove
 
     def collect(self) -> None:
-        """After each backward."""
+        """Add the copies' gradients to the masters'. Called after each backward."""
         for master, copy in self._pairs:
             if copy.grad is not None:
                 gradient, copy.grad = copy.grad.to(master.dtype), None
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
 
     def refresh(self) -> None:
-        """After each step of the optimizer, and after loading."""
+        """Round the masters into the copies. Called after each step of the optimizer, and after loading."""
         with torch.no_grad():
             for master, copy in self._pairs:
                 copy.copy_(master)

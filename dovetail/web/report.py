@@ -47,7 +47,7 @@ def write_report(store: Store, path: Path, *, workload: str | None = None) -> Pa
 
 
 def render(reading: ReportData, *, written_seconds: float) -> str:
-    """The page."""
+    """The report as the text of one HTML page."""
     script, plotly = _asset("report.js"), _plotly()
     figure, gantt_notes = charts.gantt(reading)
     data = {"gantt": figure, "metrics": charts.curve_data(reading), "predictions": charts.predictions(reading)}

@@ -84,7 +84,7 @@ class ReportData:
 
     @property
     def last_plan(self) -> tuple[int, float, Plan] | None:
-        """The newest plan."""
+        """The plan that was made last, or None."""
         return self.plans[-1] if self.plans else None
 
     @property
@@ -261,5 +261,5 @@ def _origin(progress: Iterable[Progress], plans: tuple[tuple[int, float, Plan], 
 
 
 def _natural(device: str) -> list[tuple[int, str]]:
-    """n0:10 comes after n0:9."""
+    """A key that sorts device names by their numbers: n0:10 comes after n0:9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", device)]

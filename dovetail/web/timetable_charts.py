@@ -43,18 +43,18 @@ class PipelineDrawing:
 
     @property
     def seconds(self) -> float:
-        """The longer of the two, so that both can be drawn to one scale."""
+        """The length of the longer of both steps, so that they can be drawn to one scale."""
         return max((each.seconds for each in (self.planned, self.measured) if each), default=0.0)
 
     def lines(self, *, columns: int) -> Iterator[str]:
-        """Both, one above the other, for a terminal."""
+        """The planned and the measured step, one above the other, for a terminal."""
         yield f"{self.task}: {self.timetable} on {', '.join(self.devices)}"
         for title, found in self._found():
             yield title
             yield text(found, columns=columns, seconds=self.seconds)
 
     def markup(self) -> str:
-        """Both, one above the other, for a page."""
+        """The planned and the measured step, one above the other, for a page."""
         parts = [f"<h3>{escape(self.task)}: {escape(self.timetable)} on {escape(', '.join(self.devices))}</h3>"]
         for title, found in self._found():
             parts.append(f'<p class="note">{escape(title)}</p>')

@@ -33,12 +33,12 @@ class ModelCall:
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def captured_call(loss: Loss, model: nn.Module, batch: Any) -> ModelCall:
+def capture_call(loss: Loss, model: nn.Module, batch: Any) -> ModelCall:
     """The call that `loss(model, batch)` makes of its model; nothing of the model is computed.
 
     Refuses a loss that makes no call, or calls a part of the model, or reads parameters before the call.
 
-    >>> captured_call(lambda model, batch: model(batch, scale=2).mean(), nn.Identity(), 1)
+    >>> capture_call(lambda model, batch: model(batch, scale=2).mean(), nn.Identity(), 1)
     ModelCall(args=(1,), kwargs={'scale': 2})
     """
     found: list[ModelCall] = []

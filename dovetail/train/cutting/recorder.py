@@ -54,7 +54,7 @@ def watch(model: nn.Module, call: ModelCall) -> tuple[Record, Any, Tensors]:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Afterwards buffers and random numbers are as they were.
+    """Put buffers and random numbers back afterwards as they were.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> with untouched(norm):
@@ -95,7 +95,7 @@ class _Watcher(Interceptor):
         ]
 
     def record(self) -> Record:
-        """What was seen."""
+        """The record of the run."""
         return Record(events=self._events, inputs=self._inputs, drew=self._drew)
 
     def tensors(self) -> Tensors:

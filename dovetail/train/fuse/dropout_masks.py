@@ -73,10 +73,10 @@ def replace(skeleton: nn.Module, names: Container[str]) -> dict[str, Masked]:
     return {masked.name: masked for masked in found.values()}
 
 
-def dropping(models: Iterable[nn.Module]) -> set[str]:
+def active_dropouts(models: Iterable[nn.Module]) -> set[str]:
     """The names of dropouts that drop in any of these models while it trains.
 
-    >>> dropping([nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.5))])
+    >>> active_dropouts([nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.5))])
     {'1'}
     """
     return {

@@ -15,7 +15,7 @@ from dovetail.train.fuse.fused_member import FusedMember
 from dovetail.train.fuse.fused_program import Outline
 from dovetail.train.fuse.fusibility import Examined, examine
 from dovetail.train.fuse.outline import outline
-from dovetail.train.fuse.shared_tensors import hold_once, layout_of
+from dovetail.train.fuse.shared_tensors import layout_of, share_tensors
 from dovetail.train.fuse.stack import Stack
 from dovetail.train.fuse.stacked_batches import Form, flatten, stack
 from dovetail.train.fuse.stacked_optimizers import rule_for
@@ -55,7 +55,7 @@ class FuseSession(GangSession[FusedMember]):
         found: Examined = examine(members, device=device)
         self._program, self._device = found.program, device
         layout = layout_of([member.training for member in members])
-        hold_once([member.training.model for member in members], layout.common, device)
+        share_tensors([member.training.model for member in members], layout.common, device)
         self._members = [FusedMember(member, device=device, threads=threads) for member in members]
         self._layout = layout
         self._outlines: dict[Form, Outline] = {found.form: found.outline} if found.layout == layout else {}
@@ -74,7 +74,7 @@ class FuseSession(GangSession[FusedMember]):
         self._stack = self._stacked(range(len(members)))
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One step of each live member, all at once."""
+        """Take one step of each live member, all at once."""
         rows = tuple(live)
         if not rows:
             return []
@@ -91,10 +91,10 @@ class FuseSession(GangSession[FusedMember]):
             raise self._failure(batches, error) from error
         self._stack.count()
         found = zip(self._stack.members, losses.unbind(), metrics, strict=True)
-        return [member.stepped(loss, own) for member, loss, own in found]
+        return [member.count_step(loss, own) for member, loss, own in found]
 
     def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
+        """Everything that decides how one member goes on."""
         if member in self._stack.rows:
             self._stack.lend(self._stack.rows.index(member))
         return super().state(member)

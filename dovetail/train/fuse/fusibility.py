@@ -11,7 +11,7 @@ from dovetail.train.fuse.differences import difference, models_differ
 from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
 from dovetail.train.fuse.outline import outline
 from dovetail.train.fuse.shared_tensors import layout_of
-from dovetail.train.fuse.stacked_batches import Form, first_of, flatten
+from dovetail.train.fuse.stacked_batches import Form, flatten, peek_first
 from dovetail.train.fuse.stacked_optimizers import refusal
 from dovetail.train.state import parameter_names
 from dovetail.vocabulary import TechniqueRefused
@@ -46,7 +46,7 @@ def examine(members: Sequence[SessionMember], *, device: torch.device | None = N
 
 def _tried(first: Training, trainings: Sequence[Training], device: torch.device | None) -> Examined:
     try:
-        form, leaves = flatten(first_of(first.batches))
+        form, leaves = flatten(peek_first(first.batches))
         program = FusedProgram(trainings, device=device or _device(first.model, leaves))
     except TechniqueRefused:
         raise

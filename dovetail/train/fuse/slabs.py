@@ -37,7 +37,7 @@ class Slab:
         self._pads = self._make_pads()
 
     def make_slots(self, rule: Rule) -> None:
-        """Room for what the optimizer keeps."""
+        """Allocate what the optimizer keeps for each parameter."""
         self.slots = [self._zeros() for _ in rule.slots]
 
     def view(self, flat: torch.Tensor, name: str, *, row: int | None = None) -> torch.Tensor:

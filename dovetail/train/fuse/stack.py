@@ -47,7 +47,7 @@ class Stack:
         return {**{name: leaf for slab in self._slabs for name, leaf in slab.leaves.items()}, **self._apart}
 
     def gather(self, gradients: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Gradients by name as one tensor a slab."""
+        """The gradients by name as one tensor for each slab."""
         return [slab.gather({name: gradients[name] for name in slab.shapes}) for slab in self._slabs]
 
     def put(self, places: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -56,7 +56,7 @@ class Stack:
             stacked.index_copy_(0, places, tensors[name])
 
     def zeros(self) -> list[torch.Tensor]:
-        """No gradients yet."""
+        """Gradients of zero, a tensor for each slab."""
         return [torch.zeros_like(slab.flat) for slab in self._slabs]
 
     def numbers(self) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Stack:
         return torch.tensor(columns, dtype=self._dtype).t().contiguous()[:, :, None]
 
     def update(self, gradients: Sequence[torch.Tensor], numbers: torch.Tensor, apply: Compiled) -> None:
-        """One step of every member's optimizer. Works on the device alone, so that it can be captured."""
+        """Take one step of every member's optimizer. Works on the device alone, so that it can be captured."""
         if self.clips:
             gradients = _clipped(gradients, numbers[-1])
         width = self._rule.width
@@ -82,7 +82,7 @@ class Stack:
             apply.call(slab.flat, gradient, slab.slots, list(own.unbind()))
 
     def count(self) -> None:
-        """An update was taken."""
+        """Count an update that was taken."""
         self._steps = [[steps + 1 for steps in each] for each in self._steps]
 
     def lend(self, row: int) -> None:

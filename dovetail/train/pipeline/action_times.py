@@ -20,7 +20,7 @@ class ActionTimes:
     >>> times.begin_step()
     >>> times.begin()
     >>> times.end(Action(operation="forward", stage=0, microbatch=3))
-    >>> [row[:3] for row in times.told()]
+    >>> [row[:3] for row in times.to_json()]
     [['forward', 0, 3]]
     """
 
@@ -30,19 +30,19 @@ class ActionTimes:
         self._began: Any = None
 
     def begin_step(self) -> None:
-        """From here on it is another step; the oldest one is forgotten."""
+        """Begin another step; the oldest one is forgotten."""
         self._steps.append([])
 
     def begin(self) -> None:
-        """Computing begins. Called again after a wait, it begins then."""
+        """Mark the beginning of an action. Called again after a wait, it begins then."""
         self._began = self._moment()
 
     def end(self, action: Action) -> None:
-        """What began last was this, and has ended."""
+        """Mark the end of the action that began last."""
         if len(self._steps[-1]) < _MOST:
             self._steps[-1].append((action, self._began, self._moment()))
 
-    def told(self) -> list[list[Any]]:
+    def to_json(self) -> list[list[Any]]:
         """Operation, stage, microbatch, start and end of every action kept, as JSON; in seconds of the wall's clock."""
         seconds = self._seconds() if self._device.type == "cuda" else float
         return [

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dovetail.train.base import Training
-from dovetail.train.cutting import Cut, captured_call, loss_given
+from dovetail.train.cutting import Cut, capture_call, loss_given
 from dovetail.train.pipeline.deferred_gradients import Deferred
 from dovetail.train.pipeline.row_division import RowDivision
 from dovetail.train.randomness import KeyedRandomness
@@ -116,18 +116,18 @@ class LiveStage:
         return {name: gradient for name, gradient in found.items() if gradient is not None}
 
     def inputs(self, microbatch: int, gradients: Values, theirs: Tied) -> Values:
-        """The same, leaving the gradients of weights for later."""
+        """The gradients as `backward` gives them, leaving those of weights for later."""
         assert self._deferred is not None
         with self._deferred.putting_off(microbatch):
             return self.backward(microbatch, gradients, theirs)
 
     def weights(self, microbatch: int) -> None:
-        """The gradients of weights that `inputs` left."""
+        """Derive the gradients of weights that `inputs` left."""
         assert self._deferred is not None
         self._deferred.catch_up(microbatch)
 
     def drop(self) -> None:
-        """Forget what is under way."""
+        """Forget the microbatches that are under way."""
         self._flights.clear()
         self.losses.clear()
 
@@ -135,7 +135,7 @@ class LiveStage:
         microbatch, training = flight.microbatch, self._training
         assert training.loss is not None
         with self._computing():
-            call = captured_call(training.loss, training.model, microbatch.batch)
+            call = capture_call(training.loss, training.model, microbatch.batch)
             if self.is_first:
                 flight.outputs = self.piece(self._cut.inputs(call))
             else:

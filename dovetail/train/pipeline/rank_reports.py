@@ -14,12 +14,12 @@ Found = dict[int, tuple[torch.Tensor, Mapping[str, Any]]]
 
 
 def tell(mine: Found, *, mail: Mail) -> None:
-    """Send rank 0 what this rank found of a step, for `collected`."""
+    """Send rank 0 what this rank found of a step, for `collect_losses`."""
     mail.settle()
-    mail.write(0, json.dumps([[number, _told(loss), _told(dict(m))] for number, (loss, m) in mine.items()]))
+    mail.write(0, json.dumps([[number, _encode(loss), _encode(dict(m))] for number, (loss, m) in mine.items()]))
 
 
-def collected(
+def collect_losses(
     mine: Found, sources: Sequence[int], *, first: int, mail: Mail
 ) -> tuple[list[torch.Tensor], Mapping[str, Any]]:
     """On rank 0, the losses of a step's microbatches in order, and the last one's metrics. `sources` are the ranks that
@@ -27,12 +27,12 @@ def collected(
     found = dict(mine)
     for source in sorted(set(sources) - {0}):
         told = json.loads(mail.read(source))
-        found |= {number: (_heard(loss), _heard(metrics)) for number, loss, metrics in told}
+        found |= {number: (_decode(loss), _decode(metrics)) for number, loss, metrics in told}
     losses = [found[first + place][0] for place in range(len(sources))]
     return losses, found[first + len(sources) - 1][1]
 
 
-def gathered(mine: Any, *, ranks: Ranks, mail: Mail) -> list[Any]:
+def gather_reports(mine: Any, *, ranks: Ranks, mail: Mail) -> list[Any]:
     """What each rank has, by rank, on rank 0; of no use on the others. It must be JSON."""
     if not ranks.leads:
         mail.settle()
@@ -41,19 +41,19 @@ def gathered(mine: Any, *, ranks: Ranks, mail: Mail) -> list[Any]:
     return [mine, *(json.loads(mail.read(source)) for source in range(1, ranks.size))]
 
 
-def _told(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     """A value as JSON; single numbers in tensors keep their type."""
     if isinstance(value, dict):
-        return {"dict": {name: _told(each) for name, each in value.items()}}
+        return {"dict": {name: _encode(each) for name, each in value.items()}}
     if isinstance(value, torch.Tensor):
         return {"tensor": [str(value.dtype).removeprefix("torch."), pack(value.detach().item(), "", {})]}
     return {"plain": pack(value, "", {})}
 
 
-def _heard(told: Any) -> Any:
+def _decode(told: Any) -> Any:
     ((kind, value),) = told.items()
     if kind == "dict":
-        return {name: _heard(each) for name, each in value.items()}
+        return {name: _decode(each) for name, each in value.items()}
     if kind == "tensor":
         return torch.tensor(unpack(value[1], {}), dtype=getattr(torch, value[0]))
     return unpack(value, {})

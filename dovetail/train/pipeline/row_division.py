@@ -26,7 +26,7 @@ class RowDivision:
             raise TechniqueRefused(reason)
         self._dropout = RowwiseDropout(member.training.model, generator=generator) if parts > 1 else None
 
-    def divided(self, batch: Any) -> list[tuple[Any, Rows]]:
+    def divide(self, batch: Any) -> list[tuple[Any, Rows]]:
         """The parts of a batch, with the rows that they are."""
         if self._parts == 1:
             return [(batch, Rows(0, 1, 1, 1.0))]

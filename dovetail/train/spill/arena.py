@@ -50,12 +50,12 @@ class Arena:
         return self._free.pop(0) if self._free else None
 
     def give(self, slot: Slot, marks: list[Mark]) -> None:
-        """Take back what is in use until `marks`."""
+        """Take back a slot that is in use until `marks` have passed."""
         slot.marks = marks
         self._free.append(slot)
 
     def typed(self, dtype: torch.dtype) -> torch.Tensor:
-        """All of it as elements of a type."""
+        """The whole arena as elements of a type."""
         if dtype not in self._typed:
             self._typed[dtype] = self._bytes.view(dtype)
         return self._typed[dtype]

@@ -17,20 +17,20 @@ class Mark(Protocol):
         """Block this thread until the moment is past."""
 
     def query(self) -> bool:
-        """Whether it is past."""
+        """Whether the moment has passed."""
 
 
 class Lanes(Protocol):
     """The streams of one device."""
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy from the host once all of `after` are past."""
+        """Copy from the host once all of `after` have passed."""
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
         """Copy to the host what has been computed up to now."""
 
     def mark(self) -> Mark:
-        """Now, on the computing stream."""
+        """Mark this moment on the computing stream."""
 
     def follow(self, mark: Mark) -> None:
         """Let what is computed from here on wait for `mark`."""
@@ -59,12 +59,12 @@ class HostLanes:
     """Everything at once, in the order it is asked for."""
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy now."""
+        """Copy at once, from the host to the host."""
         target.copy_(source)
         return _Past()
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
-        """Copy now."""
+        """Copy at once, from the host to the host."""
         target.copy_(source)
         return _Past()
 
@@ -73,7 +73,7 @@ class HostLanes:
         return _Past()
 
     def follow(self, mark: Mark) -> None:
-        """Nothing to wait for."""
+        """Do nothing: on a CPU every mark has passed."""
 
 
 class CudaLanes:
@@ -84,7 +84,7 @@ class CudaLanes:
         self._up, self._down = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy on the stream up."""
+        """Copy from the host on the stream for that, once all of `after` have passed."""
         for mark in after:
             self._up.wait_event(mark)  # type: ignore[arg-type]
         with torch.cuda.stream(self._up):
@@ -93,7 +93,7 @@ class CudaLanes:
         return event
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
-        """Copy on the stream down, after what is computed now."""
+        """Copy to the host on the stream for that, after what is computed now."""
         self._down.wait_event(self._compute.record_event(_event()))
         with torch.cuda.stream(self._down):
             target.copy_(source, non_blocking=True)

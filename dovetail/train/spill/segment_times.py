@@ -27,11 +27,11 @@ class SegmentTimes:
         self._last: Any = None
 
     def enter(self, segment: LiveSegment) -> None:
-        """Forward of this segment begins."""
+        """Mark the beginning of the forward of a segment."""
         self._entered.setdefault(segment, []).append(self._mark())
 
     def leave(self, segment: LiveSegment) -> None:
-        """It is over."""
+        """Mark the end of the forward that began last."""
         end = self._mark()
         started = self._entered[segment].pop()
         if not self._entered[segment]:  # of a segment within itself the outer run counts
@@ -40,7 +40,7 @@ class SegmentTimes:
             self._last = end
 
     def complete(self, segment: LiveSegment) -> None:
-        """Backward of this segment is over."""
+        """Mark the end of the backward of a segment."""
         if not self._backward:
             self._backward.append((None, self._mark() if self._last is None else self._last))
         self._backward.append((segment, self._mark()))

@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def trains(self) -> bool:
-        """Whether it has gradients."""
+        """Whether this parameter has gradients."""
         return self.master.requires_grad
 
     def view(self, flat: torch.Tensor) -> torch.Tensor:
