@@ -8,7 +8,7 @@ import torch
 
 
 class Clock(abc.ABC):
-    """Marks moments in the work of one device. `mark` may be called from any thread, `seconds` once the work is done."""
+    """Marks moments in the work of one device. `mark` may be called from any thread, `seconds` when work is done."""
 
     @abc.abstractmethod
     def mark(self) -> Any:
