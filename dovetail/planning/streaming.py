@@ -1,6 +1,4 @@
-"""What streams: segments of a model, where each lives, at which rates they move, and the pace that comes of it.
-
-How long a step takes while segments of one or several models stream through one device.
+"""Segments of models that stream through one device: where each lives, how fast they move, how long a step takes.
 
 Four resources are shared: the device computes one segment at a time, one copy goes up and one comes down at a time,
 and the host updates one segment at a time. The rules, by which sessions choose too:
@@ -13,7 +11,7 @@ and the host updates one segment at a time. The rules, by which sessions choose 
 - next is updated the segment that forward needs first, of the member whose gradients came first. Finishing one
   member's updates before the next one's sets members apart: one computes while another is updated.
 
-Knows segments, layouts and rates; not which layout is right (`predict/spill`), nor where figures come from.
+Knows segments, layouts and rates; not which layout is right (`techniques/spill`), nor where figures come from.
 """
 
 import dataclasses

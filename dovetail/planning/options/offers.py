@@ -1,10 +1,7 @@
-"""The one route from profiles to options: what each technique offers, less what does not fit and what is dominated.
+"""The one route from profiles to options: what each technique offers, less what does not fit and what no planner would
+choose, since another is at least as good in everything; and which options are worth a trial.
 
 Names no technique: each is asked through its descriptor.
-
-Which options no planner would choose, since another is at least as good in everything. Knows no cluster.
-
-Which options are worth a short measured run, given what was measured before. Offers none itself.
 """
 
 import dataclasses

@@ -10,9 +10,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 import torch
 from torch import nn
 
-from dovetail.train.fuse.differences import DROPOUTS
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.vocabulary import TechniqueRefused
+
+# A rate of dropout may differ in a gang: each member's masks are drawn with its own.
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 AGAIN = "backward must not run forward again, as activation checkpointing does. Turn that off"
 

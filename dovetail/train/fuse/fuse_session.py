@@ -1,16 +1,14 @@
-"""A session of fused tasks: batches in, one step of the whole stack, a report for each."""
+"""A session of fused tasks: batches in, one step of the whole stack, a report for each; and its knobs."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dovetail.train.base import GangSession, SessionMember, StepReport
-from dovetail.train.fuse.compiled import Compiled
-from dovetail.train.fuse.cuda_graphs import Graphs
+from dovetail.train.fuse.cuda_graphs import Compiled, Graphs
 from dovetail.train.fuse.dropout_masks import Masks, prepare
-from dovetail.train.fuse.fuse_knobs import FuseKnobs
 from dovetail.train.fuse.fused_member import FusedMember
 from dovetail.train.fuse.fused_program import Outline
 from dovetail.train.fuse.fusibility import Examined, examine
@@ -22,6 +20,34 @@ from dovetail.train.fuse.stacked_optimizers import rule_for
 from dovetail.train.loop import describe, to_device
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import CheckpointError, ProgramError, TechniqueRefused, TrainingError
+
+_WAYS = ("off", "graph", "full")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FuseKnobs:
+    """What an option may ask of fuse. `compile`: "off", "graph" (a CUDA graph of each step, the default on CUDA) or
+    "full" (torch.compile and, on CUDA, a graph), which takes a minute to begin with and pays in long trainings.
+
+    >>> FuseKnobs.read({}).compile_on(torch.device("cpu"))
+    'off'
+    """
+
+    compile: str | None = None
+
+    @staticmethod
+    def read(knobs: Mapping[str, Any]) -> "FuseKnobs":
+        """From an option's knobs; names that are none of ours are refused."""
+        known = {field.name for field in dataclasses.fields(FuseKnobs)}
+        if unknown := sorted(knobs.keys() - known):
+            raise ProgramError(f"fuse's knobs must be among {sorted(known)}, got {unknown}.")
+        if knobs.get("compile") not in (None, *_WAYS):
+            raise ProgramError(f"fuse's knob 'compile' must be one of {list(_WAYS)}, got {knobs['compile']!r}.")
+        return FuseKnobs(**knobs)
+
+    def compile_on(self, device: torch.device) -> str:
+        """How steps run on this device."""
+        return self.compile or ("graph" if device.type == "cuda" else "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,16 @@ from dovetail.feed.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.cutting import Cut, capture_call, cut, equal, loss_given
 from dovetail.train.cutting.recorder import untouched
-from dovetail.train.pipeline.action_times import ActionTimes
 from dovetail.train.pipeline.batches_ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.deferred_gradients import Deferred
 from dovetail.train.pipeline.gradient_exchange import GradientExchange
-from dovetail.train.pipeline.live_stage import LiveStage
+from dovetail.train.pipeline.live_stage import LiveStage, WeightVersions
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.train.pipeline.pipeline_steps import SteppingSession
-from dovetail.train.pipeline.rank_reports import gather_reports
+from dovetail.train.pipeline.rank_reports import ActionTimes, gather_reports
 from dovetail.train.pipeline.row_division import RowDivision
 from dovetail.train.pipeline.stage_states import BEFORE, StageStates
-from dovetail.train.pipeline.weight_versions import WeightVersions
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import Ranks
 from dovetail.train.state import TrainingState, capture, unpack

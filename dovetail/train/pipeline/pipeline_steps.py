@@ -14,16 +14,14 @@ from torch import nn
 from dovetail.planning.pipeline.timetables import Action
 from dovetail.train.base import StepReport
 from dovetail.train.loop import describe, to_device
-from dovetail.train.pipeline.action_times import ActionTimes
 from dovetail.train.pipeline.batches_ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.gradient_exchange import GradientExchange, clip
-from dovetail.train.pipeline.live_stage import LiveStage, Microbatch, Values
+from dovetail.train.pipeline.live_stage import LiveStage, Microbatch, Values, WeightVersions
 from dovetail.train.pipeline.mail import Mail
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
-from dovetail.train.pipeline.rank_reports import Found, collect_losses, tell
+from dovetail.train.pipeline.rank_reports import ActionTimes, Found, collect_losses, tell
 from dovetail.train.pipeline.row_division import RowDivision
-from dovetail.train.pipeline.weight_versions import WeightVersions
 from dovetail.train.ranked_session import RankedSession
 
 # So many messages are given a place before they are awaited.

@@ -92,7 +92,7 @@ class ResidentSegments:
                 self.placement.to_device(segment, self._parts.get(segment))
 
     def send_in_full(self, segment: LiveSegment, entry: Entry) -> None:
-        """Let this parameter travel in its own precision. The caller furnishes the arenas again, or keeps the segment."""
+        """Let this parameter travel in its own precision. The caller makes new arenas, or keeps the segment."""
         self.placement.release(segment)
         entry.dtype = entry.master.dtype
         segment.lay_out()

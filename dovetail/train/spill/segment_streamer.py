@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from dovetail.train.spill.arena import Arena, Slot
 from dovetail.train.spill.host_updates import HostUpdates
-from dovetail.train.spill.lanes import Lanes, Mark
+from dovetail.train.spill.lanes import Arena, Lanes, Mark, Slot
 from dovetail.train.spill.segments import LiveSegment, placeholder
 from dovetail.vocabulary.units import show_bytes
 

@@ -16,12 +16,11 @@ from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.device_resources import ArenaSize, DeviceResources
-from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
+from dovetail.train.spill.forecast import Forecast, SegmentTimes, link_rates, pace, with_times
 from dovetail.train.spill.host_updates import part
 from dovetail.train.spill.parked_inputs import ParkedInputs
 from dovetail.train.spill.resident_segments import ResidentSegments
 from dovetail.train.spill.segment_streamer import Itinerary, NoRoom, UsedWhileAway
-from dovetail.train.spill.segment_times import SegmentTimes
 from dovetail.train.spill.segment_updates import SegmentUpdates
 from dovetail.train.spill.segments import Entry, LiveSegment, prepare
 from dovetail.train.spill.spill_knobs import SpillKnobs

@@ -15,11 +15,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dovetail.train.recompute import once, unchanged
-from dovetail.train.spill.arena import Slot
-from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.forecast import SegmentTimes
+from dovetail.train.spill.lanes import Mark, Slot
 from dovetail.train.spill.parked_inputs import ParkedInputs
 from dovetail.train.spill.segment_streamer import Itinerary, Saved, Streamer, UsedWhileAway
-from dovetail.train.spill.segment_times import SegmentTimes
 from dovetail.train.spill.segments import Entry, LiveSegment, is_placeholder
 from dovetail.train.spill.stray_reads import StrayReads
 from dovetail.train.weights import StandIns, to_half

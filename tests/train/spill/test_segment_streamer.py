@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.train.spill.arena import Arena, Slot
+from dovetail.train.spill.lanes import Arena, Slot
 from dovetail.train.spill.segment_streamer import Itinerary, Streamer
 from dovetail.train.spill.segments import LiveSegment, cut
 from tests.train.spill.towers import CPU, Tower, spilled, training

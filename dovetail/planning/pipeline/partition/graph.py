@@ -1,10 +1,8 @@
-"""A model as planners cut it: layers with their seconds and bytes, and what flows from which to which.
+"""A model as planners cut it: layers with seconds and bytes, what flows from which to which, and where it may be cut.
 
 A cut sends everything before it to earlier stages and everything after it to later ones, so it is a set of layers that
 holds, with a layer, all it reads from. Sets are whole numbers with a bit for each layer: fast, exact, and ordered.
-Knows nothing of devices.
-
-Where a graph may be cut: every cut that could be best where there are not too many, else a family of good ones.
+Every cut that could be best is tried where there are not too many, else a family of good ones.
 
 All cuts of a graph in series are the cuts of its parts, one part after another, so their number grows only where
 branches run side by side. A *waist* is a layer that every other comes before or after. Between two waists all cuts are
@@ -14,7 +12,8 @@ free layers are nested as the cuts are. (Free layers' outputs count as activatio
 last byte another choice might still fit.)
 
 Where that leaves too many, the prefixes of three orders are taken: as given, branch by branch, and the one that
-greedily keeps the least alive; of prefixes with nearly the same seconds, the one with the fewest bytes crossing.
+greedily keeps the least alive; of prefixes with nearly the same seconds, the one with the fewest bytes crossing. Knows
+nothing of devices.
 """
 
 import dataclasses

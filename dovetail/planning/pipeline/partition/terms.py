@@ -1,8 +1,7 @@
-"""What is assumed of a pipeline while it is planned: what overlaps, which weights are kept, what a device must hold.
+"""What is assumed of a pipeline while it is planned (what overlaps, which weights are kept, what a device must hold),
+and what partitioning gives: stages on devices, what they take, and why.
 
 The formulas work on numbers and on whole arrays alike, so planning and judging one plan use the same.
-
-What partitioning gives: stages on devices, what they take, and why. Records only.
 """
 
 import dataclasses

@@ -1,12 +1,8 @@
-"""Which segments of a spilled model stay on the device, and where the others live, within budgets of bytes.
+"""From the layers of a profile to the segments that a spilled model moves, and where these live within budgets of
+bytes: which stay on the device, on the host, on disk; and how fast things move where a gang is predicted to run.
 
-A session asks with its own segments, a prediction with those of a profile. Knows neither times nor layers.
-
-From the layers of a profile to the segments that a spilled model moves, and the bytes that computing takes.
-
-Knows names and figures of layers; knows neither budgets nor where a segment will live.
-
-Where a gang is predicted to run, and how fast things move there. Knows clusters and links; knows no models.
+A session asks for a layout of its own segments, a prediction for one of those of a profile. Knows neither times nor
+models.
 """
 
 import dataclasses
