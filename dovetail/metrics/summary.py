@@ -13,11 +13,7 @@ from dovetail.vocabulary import FrozenDict, Task
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValues:
-    """A metric's last value, which may be NaN, and its best finite one with its step.
-
-    >>> MetricValues(last=0.5, best=0.4, best_step=80).best
-    0.4
-    """
+    """A metric's last value, which may be NaN, and its best finite one with its step."""
 
     last: float
     best: float | None

@@ -33,11 +33,7 @@ class Segment:
 
     `parameters` are the trainable elements, `travel_bytes` what is copied up, `gradient_bytes` what comes back, and
     `state_bytes` what an update reads and writes besides (fp32 weights where those that travel are not, and the
-    optimizer's slots). `backward_seconds` includes recomputation where it is done. A `fixed` one is always kept.
-
-    >>> Segment(name="blocks.0", parameters=10, travel_bytes=20, gradient_bytes=20, state_bytes=120).fixed
-    False
-    """
+    optimizer's slots). `backward_seconds` includes recomputation where it is done. A `fixed` one is always kept."""
 
     name: str
     parameters: int
@@ -57,12 +53,7 @@ class Segment:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Where each segment lives and what that takes: `kept` ones are on the device with their state, the state of those
-    `on_disk` is on disk, all else is on the host. `depth` streamed segments have room on the device at once.
-
-    >>> Layout(kept=frozenset({"head"}), on_disk=frozenset(), device_bytes=8, host_bytes=4, pinned_bytes=2,
-    ...        disk_bytes=0, depth=2).depth
-    2
-    """
+    `on_disk` is on disk, all else is on the host. `depth` streamed segments have room on the device at once."""
 
     kept: frozenset[str]
     on_disk: frozenset[str]
@@ -78,11 +69,7 @@ class StreamingRates:
     """How fast bytes move and updates go. The defaults stand for what nobody measured, and are low on purpose: PCIe 3
     with 16 lanes, a host with two channels of memory, a device with 320 GB/s, a SATA disk.
 
-    `update_parameters_per_second` is what the host's cores do alone; beside copies it is `contended` times that.
-
-    >>> StreamingRates(up_bytes_per_second=55e9).contended
-    0.9
-    """
+    `update_parameters_per_second` is what the host's cores do alone; beside copies it is `contended` times that."""
 
     up_bytes_per_second: float = 10e9
     down_bytes_per_second: float = 10e9
@@ -94,13 +81,7 @@ class StreamingRates:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Spilled:
-    """One member of a gang: its segments, where they live, and how many batches a step takes.
-
-    >>> nowhere = Layout(kept=frozenset(), on_disk=frozenset(), device_bytes=0, host_bytes=0, pinned_bytes=0,
-    ...                  disk_bytes=0, depth=0)
-    >>> Spilled(segments=(), layout=nowhere).accumulate
-    1
-    """
+    """One member of a gang: its segments, where they live, and how many batches a step takes."""
 
     segments: tuple[Segment, ...]
     layout: Layout
@@ -112,12 +93,7 @@ class Pace:
     """The seconds in which every member of a gang takes one step, and for how long of them each resource is busy.
 
     `roofline_seconds` is the busiest resource alone, updates without copies beside them: no order of the same work is
-    faster.
-
-    >>> Pace(seconds=1.5, roofline_seconds=1.2, compute_seconds=0.7, up_seconds=0.4, down_seconds=0.2,
-    ...      update_seconds=1.3).seconds
-    1.5
-    """
+    faster."""
 
     seconds: float
     roofline_seconds: float
@@ -142,7 +118,6 @@ def step_seconds(gang: Sequence[Spilled], *, rates: StreamingRates, clip: bool =
 
     With `clip`, no update of a member begins before its backward is over and all its gradients have landed.
 
-    >>> from dovetail.planning.streaming import Layout
     >>> one = Segment(name="a", parameters=10**9, travel_bytes=2 * 10**9, gradient_bytes=2 * 10**9, state_bytes=0,
     ...               forward_seconds=0.1, backward_seconds=0.2)
     >>> segments = tuple(dataclasses.replace(one, name=name) for name in "abcd")

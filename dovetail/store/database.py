@@ -29,11 +29,7 @@ LAST_PLANS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One value of one metric of a task at a step. Steps that are repeated after a loss replace their points.
-
-    >>> Point(task="a", name="loss", step=10, value=0.5, at_seconds=0.0).value
-    0.5
-    """
+    """One value of one metric of a task at a step. Steps that are repeated after a loss replace their points."""
 
     task: str
     name: str

@@ -25,15 +25,7 @@ _SHOWN = 3
 
 def keep_deadlines(judge: Judge, found: Incumbent, *, work: float) -> Incumbent:
     """What was found without deadlines where that is in time, else the best that `work` finds that is; raises
-    `NoFeasiblePlan` where none is found, and says whether there is none.
-
-    >>> from dovetail.planning.schedule.table import Table
-    >>> from dovetail.vocabulary import Cluster, Objective
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> judge = Judge(nothing, Objective(name="makespan"))
-    >>> keep_deadlines(judge, Incumbent(starts=(), value=0.0, bound=0.0), work=1.0).value
-    0.0
-    """
+    `NoFeasiblePlan` where none is found, and says whether there is none."""
     if not judge.is_due or not judge.late_seconds(found.starts):
         return found
     starts = _least_late(judge, found.starts)

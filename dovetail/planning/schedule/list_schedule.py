@@ -39,13 +39,7 @@ def device_ends(table: Table) -> dict[str, list[list[tuple[float, int]]]]:
 
 
 class SerialList:
-    """Schedules by the serial scheme, for tables in which only devices bind.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> SerialList(nothing).makespan([])
-    0.0
-    """
+    """Schedules by the serial scheme, for tables in which only devices bind."""
 
     def __init__(self, table: Table, *, after: Sequence[Start] = ()) -> None:
         """With `after`, nothing takes a device before these have let it go."""
@@ -99,13 +93,7 @@ class SerialList:
 
 
 def greedy_list(table: Table, order: Sequence[int]) -> list[Start]:
-    """The schedule by the greedy scheme.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> greedy_list(nothing, [])
-    []
-    """
+    """The schedule by the greedy scheme."""
     room = RoomForOptions(table.cluster, options=table.shapes)
     ends: list[tuple[float, int, Option, tuple[int, ...]]] = []
     for number, placement in enumerate(table.running):

@@ -32,13 +32,7 @@ _Places = list[list[tuple[float, int]]]
 
 
 class Multifit:
-    """Fits items, each given by one of the modes that would cover its tasks.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> Multifit(nothing).fit([], target_seconds=1.0)
-    ([], [])
-    """
+    """Fits items, each given by one of the modes that would cover its tasks."""
 
     def __init__(self, table: Table, *, prices: Sequence[float] = ()) -> None:
         """With `prices` of the modes, an item prefers the cheapest that ends in time instead of the most frugal."""

@@ -22,11 +22,7 @@ _CHOICES = 500
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Equal tasks of a family, with one deadline; the weight tells tasks apart only where the objective reads it.
-
-    >>> Group(family="f", steps=10, tasks=("a", "b")).tasks[0]
-    'a'
-    """
+    """Equal tasks of a family, with one deadline; the weight tells tasks apart only where the objective reads it."""
 
     family: str
     steps: int
@@ -71,11 +67,7 @@ class Mode:
 class Table:
     """The problem in numbers. `is_complete` says that every choice of members of every gang is among the modes, so
     that what cannot be done with them cannot be done; `only_devices_bind`, that no node's memory, disk or cores can run
-    short before its devices do, so that planners need not count them.
-
-    >>> Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=()).is_complete
-    True
-    """
+    short before its devices do, so that planners need not count them."""
 
     cluster: Cluster
     running: tuple[Placement, ...]
@@ -98,11 +90,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A mode that starts on devices: what becomes a placement if its schedule is the best.
-
-    >>> Start(mode=0, start_seconds=1.0, devices=(3,)).devices
-    (3,)
-    """
+    """A mode that starts on devices: what becomes a placement if its schedule is the best."""
 
     mode: int
     start_seconds: float

@@ -23,11 +23,7 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A call of a model.
-
-    >>> ModelCall(args=(1,)).kwargs
-    {}
-    """
+    """A call of a model."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)

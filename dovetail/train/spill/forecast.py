@@ -20,11 +20,7 @@ _PROBE_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Device bytes, host bytes (pinned among them) and the pace of a step.
-
-    >>> Forecast(device_bytes=1, host_bytes=2, pinned_bytes=1, disk_bytes=0).pace is None
-    True
-    """
+    """Device bytes, host bytes (pinned among them) and the pace of a step."""
 
     device_bytes: int
     host_bytes: int

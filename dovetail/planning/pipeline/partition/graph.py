@@ -166,11 +166,7 @@ _MOST_TRIED = 40_000
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
     """Sets of layers at which a graph may be cut, smallest first: from none to all. `complete` says that nothing better
-    can be had by cutting elsewhere.
-
-    >>> Cuts(sets=(0, 1), complete=True).complete
-    True
-    """
+    can be had by cutting elsewhere."""
 
     sets: tuple[int, ...]
     complete: bool

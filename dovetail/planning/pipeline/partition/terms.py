@@ -23,11 +23,7 @@ class Terms:
     `weights`: one version and a flush after each step (`flush`), a version for each microbatch in flight (`stashing`),
     or two (`double_buffered`, 2BW). `microbatches` of one step, for the modes that have steps: flush and 2BW.
     `state_bytes_per_parameter_byte`: what the optimizer keeps, 2 for AdamW. `recompute`: of a microbatch in flight only
-    the stage's input is kept, and forward runs again in backward. `reserve_bytes` are left free on each device.
-
-    >>> Terms(weights="double_buffered", microbatches=8).weights
-    'double_buffered'
-    """
+    the stage's input is kept, and forward runs again in backward. `reserve_bytes` are left free on each device."""
 
     overlap: str = "transfers"
     both_ways: bool = True

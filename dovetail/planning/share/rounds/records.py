@@ -25,11 +25,7 @@ class Gang(NamedTuple):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """What tasks have had of an allocation: how long it has been in force, the seconds of each task under each of its
-    shares, and what tasks were still owed when it began.
-
-    >>> Received().elapsed_seconds
-    0.0
-    """
+    shares, and what tasks were still owed when it began."""
 
     elapsed_seconds: float = 0.0
     seconds: Mapping[tuple[int, str], float] = dataclasses.field(default_factory=dict)
@@ -55,11 +51,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Who runs in a round, who waits, and for how long the round lasts.
-
-    >>> Round(gangs=(), waiting=(), moved=0, seconds=360.0).seconds
-    360.0
-    """
+    """Who runs in a round, who waits, and for how long the round lasts."""
 
     gangs: tuple[Gang, ...]
     waiting: tuple[str, ...]

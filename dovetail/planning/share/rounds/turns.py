@@ -23,11 +23,7 @@ _Queue = list[tuple[float, int, int, str]]
 
 
 class Turn(NamedTuple):
-    """Tasks that are to run together now, with which option, and by which share; −1 where devices were left over.
-
-    >>> Turn(tasks=("a",), option=None, share=0).share
-    0
-    """
+    """Tasks that are to run together now, with which option, and by which share; −1 where devices were left over."""
 
     tasks: tuple[str, ...]
     option: Option

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.train.spill.device_resources import ALIGNMENT
-from dovetail.train.spill.lanes import Arena, HostLanes, Slot, aligned
+from dovetail.train.spill.lanes import ALIGNMENT, Arena, HostLanes, Slot, aligned
 
 CPU = torch.device("cpu")
 counts, sizes = st.integers(0, 6), st.integers(1, 3000)
