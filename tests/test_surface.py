@@ -16,6 +16,7 @@ NAMES = [
     "Halving",
     "Plan",
     "Result",
+    "Scheduler",
     "Settings",
     "Stop",
     "Task",

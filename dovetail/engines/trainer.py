@@ -15,6 +15,7 @@ from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
 from dovetail.train.ranked_session import RankedSession
+from dovetail.train.schedulers import steps_on_metrics
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 from dovetail.vocabulary.events import (
@@ -130,8 +131,11 @@ class Trainer:
             self._save(required=False)
 
     def _evaluation_due(self) -> bool:
-        if self._step == self.member.until_step:
-            return True
+        return self._step == self.member.until_step or self._is_regular()
+
+    def _is_regular(self) -> bool:
+        """Whether this step is evaluated wherever training ends. Only such evaluations decide how it goes on: a task
+        that is given more steps later must go on as if it had had them from the beginning."""
         return self._every is not None and self._step % self._every == 0
 
     def _evaluate(self) -> None:
@@ -147,6 +151,8 @@ class Trainer:
                 )
             self._metrics[metric] = self._stepwise[metric]
         self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
+        if self._is_regular() and steps_on_metrics(self._training):
+            self.session.observe({**self._stepwise, **self._metrics}, self.number)
 
     def _collect(self, *, wait: bool = True) -> None:
         """Bring losses over from the device, look at them, and turn the logged ones into points. Unless `wait`, the
