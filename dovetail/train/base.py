@@ -16,6 +16,7 @@ from dovetail.planning.pipeline.timetables import ASYNCHRONOUS
 from dovetail.train.schedulers import Scheduler, Stateful, check_schedulers, schedulers_of
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
+from dovetail.vocabulary.work import suggest_goal
 
 Batch = Any
 PRECISIONS = ("fp32", "bf16", "bf16-pure")
@@ -37,6 +38,8 @@ class Training:
       name into `schedules`.
     - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
       where batches have a length) and at the end, in evaluation mode and without gradients.
+    - `keep_best` names the metric whose best checkpoint, at any evaluation, is kept beside the last, and is the one
+      that `dovetail export` and `result[task].model()` give; `goal` says "max" or "min" where its name does not.
     - `clip_norm` clips the global norm of the gradients.
     - `precision="bf16"` computes under autocast; `"bf16-pure"` computes in bf16 throughout, floating inputs included,
       on bf16 copies of the weights that the optimizer keeps in fp32.
@@ -64,6 +67,8 @@ class Training:
     schedule: torch.optim.lr_scheduler.LRScheduler | Scheduler | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
     evaluate_every: int | None = None
+    keep_best: str | None = None
+    goal: str | None = None
     accumulate: int = 1
     clip_norm: float | None = None
     precision: str = "fp32"
@@ -100,6 +105,13 @@ class Training:
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         check_schedulers(self)
+        if self.goal not in (None, "max", "min"):
+            raise ProgramError(f"Training.goal must be 'max' or 'min', got {self.goal!r}.")
+        if self.keep_best is not None and (self.goal or suggest_goal(self.keep_best)) is None:
+            raise ProgramError(
+                f"Training.keep_best must know whether more of {self.keep_best!r} is better; its name does not say. "
+                f"Give goal='max' or goal='min'."
+            )
         for name in ("accumulate", "log_every", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
