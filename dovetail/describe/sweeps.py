@@ -69,6 +69,8 @@ def grid(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -80,14 +82,23 @@ def grid(
     """A task for every combination of the parameters given as lists, ranges or NumPy arrays; the others are fixed.
     A program gets a tuple as a list, because tasks are kept as JSON.
 
-    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much. What is wanted of
-    the whole, `objective` to `device_memory`, is as in `dt.workload`.
+    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, or has not improved
+    for `patience` evaluations (`dt.Stop`). What is wanted of the whole, `objective` to `device_memory`, is as in
+    `dt.workload`.
 
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10, objective="mean")
     >>> [task.name for task in workload.tasks], workload.objective
     (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     swept = {key: axis for key, value in parameters.items() if (axis := _axis(value)) is not None}
     for key, values in swept.items():
         if not values:
@@ -116,6 +127,8 @@ def sample(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -135,7 +148,15 @@ def sample(
     """
     if count < 1:
         raise InvalidWorkload(f"sample must have a count of at least 1, got {count}.")
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     generator = random.Random(sample_seed)
     drawn = [
         {
@@ -167,6 +188,8 @@ def task(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     **parameters: Any,
 ) -> Task:
     """One task by hand.
@@ -174,7 +197,15 @@ def task(
     >>> task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1).parameters["count"]
     1
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     found = programs.program(program)
     _check(program, parameters, found)
     return Task(name=name, program=found, parameters=parameters, stop=stop)
