@@ -215,11 +215,11 @@ def refuse_declared(training: Training, *, name: str) -> str | None:
 
 
 def refuse_scaling(training: Training, *, name: str) -> str | None:
-    """Why a technique that never has all gradients of a batch at once, or divides a batch's rows so that gradients are of
-    another size, cannot scale the loss of this, where it is to be scaled."""
+    """Why a technique that never has all gradients of a batch at once, or divides a batch's rows so that gradients are
+    of another size, cannot scale the loss of this, where it is to be scaled."""
     if training.precision != "fp16":
         return None
     return (
-        f"precision 'fp16' leaves a step out where a gradient of the whole batch overflows, and {name} computes that in "
-        f"parts, which overflow at other steps; use precision 'bf16', or technique 'resident' or 'together'"
+        f"precision 'fp16' leaves a step out where a gradient of the whole batch overflows, and {name} computes that "
+        f"in parts, which overflow at other steps; use precision 'bf16', or technique 'resident' or 'together'"
     )
