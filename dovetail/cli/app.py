@@ -86,6 +86,9 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
     ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train all tasks anew; what the store has of them is removed.")
+    ] = False,
     trial_seconds: Annotated[
         float, typer.Option(help="How long trials beyond each family's first may take, about.", show_default=False)
     ] = math.inf,
@@ -129,6 +132,7 @@ def run(
             address=address,
             progress=not quiet,
             raise_on_failure=False,
+            fresh=fresh,
             before=lambda found: _print_lines(console, found.lines()),
         )
         if tensorboard is not None:

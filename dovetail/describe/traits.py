@@ -21,7 +21,15 @@ from dovetail.describe import source_digest
 from dovetail.describe.installed import is_installed
 
 # What a class has from Python, and not from whoever wrote it.
-_GIVEN = {"__doc__", "__dict__", "__weakref__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"}
+_GIVEN = {
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__qualname__",
+    "__firstlineno__",
+    "__static_attributes__",
+}
 # How a value is put together again: calling a function with arguments, then setting state, items and entries.
 _REDUCE_PROTOCOL = 4
 
