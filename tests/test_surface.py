@@ -22,8 +22,10 @@ NAMES = [
     "Training",
     "Workload",
     "__version__",
+    "choice",
     "detect",
     "grid",
+    "integers",
     "join",
     "log_uniform",
     "open_result",
@@ -32,6 +34,7 @@ NAMES = [
     "sample",
     "task",
     "uniform",
+    "when",
     "workload",
 ]
 ROOT = Path(dt.__file__).parent
