@@ -39,6 +39,7 @@ PUBLIC = {
         "workload",
         "join",
         "Training",
+        "Scheduler",
     ],
     "Plan and run": ["plan", "run", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],

@@ -14,6 +14,7 @@ _WHERE = {
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
     "Result": "dovetail.control",
+    "Scheduler": "dovetail.train",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
@@ -41,6 +42,7 @@ __all__ = [
     "Halving",
     "Plan",
     "Result",
+    "Scheduler",
     "Settings",
     "Stop",
     "Task",
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     from dovetail.control import Result, Settings, open_result
     from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
-    from dovetail.train import Training
+    from dovetail.train import Scheduler, Training
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.run_workload import run
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload

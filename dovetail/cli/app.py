@@ -280,6 +280,9 @@ def export(
     ),
     best: Annotated[str | None, typer.Option(help="Export the task whose metric of this name is best.")] = None,
     goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
+    last: Annotated[
+        bool, typer.Option("--last", help="The last weights, though Training.keep_best keeps better.")
+    ] = False,
     store: StoreOption = HOME,
     workload: NameOption = None,
 ) -> None:
@@ -296,7 +299,7 @@ def export(
             chosen = found.best(best, goal=goal)
         else:
             chosen = found[task or ""]
-        typer.echo(f"{chosen.export(output)}  ({chosen.name})")
+        typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name})")
 
 
 @app.command()

@@ -40,18 +40,19 @@ class TaskResult:
         """Where its checkpoints are."""
         return checkpoints_of(self.home) / self.task.identity
 
-    def model(self) -> "nn.Module":
-        """The trained model: built by its program, with the weights of the newest checkpoint. Imports torch."""
+    def model(self, *, last: bool = False) -> "nn.Module":
+        """The trained model: built by its program, with the weights of the best checkpoint where `Training.keep_best`
+        has one kept, else, or with `last`, of the newest. Imports torch."""
         from dovetail.train.export import load_model
 
-        return load_model(self.task, self.directory, home=self.home)
+        return load_model(self.task, self.directory, home=self.home, last=last)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the trained model to `path`: a directory through `save_pretrained` where the model has it, else
-        one safetensors file."""
+    def export(self, path: str | Path, *, last: bool = False) -> Path:
+        """Write the trained model, as `model` gives it, to `path`: a directory through `save_pretrained` where the
+        model has it, else one safetensors file."""
         from dovetail.train.export import export
 
-        return export(self.task, self.directory, Path(path), home=self.home)
+        return export(self.task, self.directory, Path(path), home=self.home, last=last)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

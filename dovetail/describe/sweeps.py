@@ -31,6 +31,8 @@ def grid(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -43,14 +45,23 @@ def grid(
     are fixed, but for those that `dt.when` gives to some tasks alone. A program gets a tuple as a list, because tasks
     are kept as JSON.
 
-    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much. What is wanted of
-    the whole, `objective` to `device_memory`, is as in `dt.workload`.
+    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, or has not improved
+    for `patience` evaluations (`dt.Stop`). What is wanted of the whole, `objective` to `device_memory`, is as in
+    `dt.workload`.
 
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10, objective="mean")
     >>> [task.name for task in workload.tasks], workload.objective
     (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     spaces.check_conditions(parameters)
     axes = {key: spaces.axis(value) for key, value in parameters.items()}
     for key, values in axes.items():
@@ -85,6 +96,8 @@ def sample(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -105,7 +118,15 @@ def sample(
     """
     if count < 1:
         raise InvalidWorkload(f"sample must have a count of at least 1, got {count}.")
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     spaces.check_conditions(parameters)
     generator = random.Random(sample_seed)
     drawn = [
@@ -135,6 +156,8 @@ def task(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     **parameters: Any,
 ) -> Task:
     """One task by hand.
@@ -142,7 +165,15 @@ def task(
     >>> task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1).parameters["count"]
     1
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     found = programs.program(program)
     _check(program, parameters, found)
     return Task(name=name, program=found, parameters=parameters, stop=stop)

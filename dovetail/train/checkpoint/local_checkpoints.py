@@ -96,7 +96,7 @@ def set_aside(path: Path) -> None:
 
 def prune(root: Path, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`, and what interrupted writers left."""
-    found = complete(root)
+    found = [root / name for name in retention.ordinary([path.name for path in complete(root)])]
     for number in too_many([_size(path) for path in found], retention):
         remove(found[number])
     sweep(root)

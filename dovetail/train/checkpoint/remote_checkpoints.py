@@ -110,7 +110,7 @@ def set_aside(path: RemoteFolder) -> None:
 
 def prune(root: RemoteFolder, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`."""
-    found = complete(root)
+    found = [root / name for name in retention.ordinary([path.name for path in complete(root)])]
     for number in too_many([sum(path.size(name) for name in path.names()) for path in found], retention):
         remove(found[number])
 
