@@ -20,8 +20,10 @@ _WHERE = {
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
     "Workload": "dovetail.vocabulary",
+    "choice": "dovetail.describe",
     "detect": "dovetail.engines",
     "grid": "dovetail.describe",
+    "integers": "dovetail.describe",
     "join": "dovetail.describe",
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
@@ -30,6 +32,7 @@ _WHERE = {
     "sample": "dovetail.describe",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
+    "when": "dovetail.describe",
     "workload": "dovetail.describe",
 }
 
@@ -46,8 +49,10 @@ __all__ = [
     "Training",
     "Workload",
     "__version__",
+    "choice",
     "detect",
     "grid",
+    "integers",
     "join",
     "log_uniform",
     "open_result",
@@ -56,12 +61,13 @@ __all__ = [
     "sample",
     "task",
     "uniform",
+    "when",
     "workload",
 ]
 
 if TYPE_CHECKING:
     from dovetail.control import Result, Settings, open_result
-    from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
+    from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.make_plan import plan

@@ -23,8 +23,10 @@ NAMES = [
     "Training",
     "Workload",
     "__version__",
+    "choice",
     "detect",
     "grid",
+    "integers",
     "join",
     "log_uniform",
     "open_result",
@@ -33,6 +35,7 @@ NAMES = [
     "sample",
     "task",
     "uniform",
+    "when",
     "workload",
 ]
 ROOT = Path(dt.__file__).parent

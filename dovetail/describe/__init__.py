@@ -3,14 +3,17 @@
 from dovetail.describe.carried import deposit
 from dovetail.describe.installed import versions
 from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, load_workload, program
-from dovetail.describe.sweeps import grid, join, log_uniform, sample, task, uniform, workload
+from dovetail.describe.spaces import choice, integers, log_uniform, uniform, when
+from dovetail.describe.sweeps import grid, join, sample, task, workload
 
 __all__ = [
     "arguments_of",
     "check_parameters",
     "check_source",
+    "choice",
     "deposit",
     "grid",
+    "integers",
     "join",
     "load",
     "load_workload",
@@ -20,5 +23,6 @@ __all__ = [
     "task",
     "uniform",
     "versions",
+    "when",
     "workload",
 ]

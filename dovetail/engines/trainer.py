@@ -108,6 +108,7 @@ class Trainer:
                 "have no length. Give Training(evaluate_every=...)."
             )
         self._around.doing("loading")
+        checkpoints.discard(folder_of(self.member.directory), up_to_attempt=self.member.anew_since_attempt)
         state, damages = checkpoints.recover(folder_of(self.member.directory), at_most=self.member.until_step)
         for damage in damages:
             self._report(CheckpointDamaged, path=str(damage.path), reason=damage.reason)
