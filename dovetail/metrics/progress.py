@@ -93,6 +93,9 @@ class Progress:
     # its members are tried alone.
     losses: int = 0
     gang_losses: int = 0
+    # How its worker's process last ended by its own doing, and how many times in a row so.
+    ending: str = ""
+    endings: int = 0
     alone: bool = False
     # Not to be tried again before this, on the engine's clock.
     retry_at_seconds: float = 0.0
@@ -219,16 +222,19 @@ def _lost(one: Progress, event: AttemptLost) -> None:
         one.alone = one.alone or one.gang_losses >= GANG_LOSSES
     elif not (event.of_option or event.of_run):
         one.losses += 1
+        one.endings = one.endings + 1 if event.ending and event.ending == one.ending else 1
+        one.ending = event.ending
 
 
 def _rejected(one: Progress, event: OptionRejected) -> None:
     if event.lost:
-        one.losses = 0
+        one.losses, one.ending = 0, ""
 
 
 def _retried(one: Progress, event: TaskRetried) -> None:
     one.cancelling = False
     one.status, one.losses, one.step, one.reason = _idle(one), 0, one.saved_step, ""
+    one.ending = ""
     one.retry_at_seconds = 0.0
 
 

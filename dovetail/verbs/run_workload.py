@@ -106,7 +106,6 @@ def run(
             )
         )
         before(controller.reconcile())
-        controller.measure()
         controller.run()
     result = open_result(store, workload=workload.name)
     if raise_on_failure:

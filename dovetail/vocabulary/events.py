@@ -241,11 +241,13 @@ class AttemptLost(Event):
 
     That counts against the task's retries, unless the fault was not its own: `of_option`, the option was rejected and
     the task is planned anew; `in_gang`, nobody knows which member it was; `of_run`, its controller ended. `of_others`
-    says that another rank of the same order is gone, which is the reason.
+    says that another rank of the same order is gone, which is the reason. `ending` is how the process ended where that
+    was its own doing, such as `exit 3` or `SIGSEGV`.
     """
 
     kind: ClassVar[str] = "lost"
     reason: str = ""
+    ending: str = ""
     log: str = ""
     step: int | None = None
     again_in_seconds: float = 0.0

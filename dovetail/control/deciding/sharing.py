@@ -13,7 +13,6 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.claims import Claims
 from dovetail.control.deciding.outlook import Outlook, of_rounds
 from dovetail.control.state import Running, State
-from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
@@ -177,7 +176,7 @@ class Rounds(Deciding):
         """Ask the policy, with what tasks are behind carried over; or, too soon after it was last asked, go on with
         what is left of its answer."""
         sharing = self._sharing
-        self._problem, self._is_changed = self._placeable(anew=is_due), False
+        self._problem, self._is_changed = self._state.placeable(self._claims.problem(anew=is_due)), False
         if not self._problem.families:
             self._rota, self._steady, self._because = None, True, ""
             self._allocation, self._received = Allocation(shares=()), Received()
@@ -193,13 +192,6 @@ class Rounds(Deciding):
             self._record(now)
             self._because, self._decided_at = "", now
         self._rota = Rota(self._problem, self._allocation, before=self._rota)
-
-    def _placeable(self, *, anew: bool) -> Problem:
-        problem = self._claims.problem(anew=anew)
-        if nowhere := unplaceable(problem, techniques=self._state.workload.techniques):
-            self._state.fail(nowhere)
-            problem = without(problem, nowhere)
-        return problem
 
     def _record(self, now: float) -> None:
         found, state = self._allocation, self._state

@@ -59,10 +59,12 @@ def missing_trials(
 ) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
     its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
-    anew."""
+    anew. A program whose first trial ends every worker is tried in no other way."""
     able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
     profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
-    return trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
+    missing = trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
+    deadly = ledger.deadly()
+    return tuple(trial for trial in missing if (trial.family, trial.kind) not in deadly)
 
 
 def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:

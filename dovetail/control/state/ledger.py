@@ -36,6 +36,7 @@ class Ledger:
         self._profiles = {trial_of(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
         self._unfit: set[Trial] = set()
+        self._deadly: set[tuple[str, str]] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self._touched: dict[str, None] = {}
@@ -92,6 +93,11 @@ class Ledger:
         """The trials that found an option not to fit."""
         return dict(self._rejections)
 
+    def deadly(self) -> set[tuple[str, str]]:
+        """The families, and on which kind of device, of which a trial ended its worker each time and nothing else was
+        ever measured."""
+        return self._deadly - {(trial.family, trial.kind) for trial in self._profiles}
+
     def event(self, kind: type[E], task: str, *, attempt: int | None = None, **fields: Any) -> E:
         """An event of this moment, by default of the task's newest attempt."""
         number = self[task].attempt if attempt is None else attempt
@@ -137,6 +143,8 @@ class Ledger:
                 trial, count = trial_of(event.rejection), count + 1
                 self._rejections[trial] = event.rejection
                 self._unfit.add(trial)
+                if event.lost:
+                    self._deadly.add((trial.family, trial.kind))
                 self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
             elif isinstance(event, BatchDivided):
                 knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}

@@ -15,7 +15,7 @@ from dovetail.control.settings import Settings
 from dovetail.control.state.ledger import Ledger
 from dovetail.control.state.queues import Queues
 from dovetail.control.state.recovery import Recovery
-from dovetail.control.state.snapshot import Offers, Waiting, snapshot
+from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceable, without
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem, derive_options, spec_of
@@ -87,10 +87,11 @@ class State:
         self.plans: list[tuple[float, Plan]] = []
         self.began = now()
         self.trouble = ""  # why no decision could be made of late
+        self.is_measuring = False  # whether something is still to be learned of tasks
         self._whole, self._gone = cluster, set[str]()
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
         self.has_cpus = "cpu" in self._processors.values()
-        self._offers, self._given = offers, offers is not None
+        self._offers, self.measures = offers, offers is None  # what is given need not be measured
         self._measured: tuple[object, ...] = ()
         self._unended: set[str] = set()
         self._known: dict[str, Progress] = {}
@@ -174,7 +175,7 @@ class State:
 
     def offers(self) -> Offers:
         """The options of everything measured so far, or those that were given."""
-        if not self._given and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
+        if self.measures and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
             self._measured = basis
             offered, rejections = derive_options(
                 self._profiles(),
@@ -187,6 +188,14 @@ class State:
             self._offers = Offers(offered, rejections)
         assert self._offers is not None
         return self._offers
+
+    def placeable(self, problem: Problem) -> Problem:
+        """A problem less the tasks that nothing fits: they fail, with the reason, or wait while something is still to
+        be learned."""
+        nowhere = unplaceable(problem, techniques=self.workload.techniques)
+        if not self.is_measuring:
+            self.fail(nowhere)
+        return without(problem, nowhere) if nowhere else problem
 
     def fail(self, reasons: Mapping[str, str]) -> None:
         """These tasks cannot go on, for these reasons."""
