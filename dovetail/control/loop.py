@@ -34,6 +34,7 @@ from dovetail.vocabulary import (
     Placement,
     Plan,
     Task,
+    TaskId,
     Workload,
 )
 from dovetail.vocabulary.events import (
@@ -116,7 +117,7 @@ class Controller:
         return self._state.settings
 
     @property
-    def tasks(self) -> dict[str, Task]:
+    def tasks(self) -> dict[TaskId, Task]:
         """The tasks by identity."""
         return self._state.tasks
 
@@ -126,7 +127,7 @@ class Controller:
         return self._state.plans
 
     @property
-    def progress(self) -> dict[str, Progress]:
+    def progress(self) -> dict[TaskId, Progress]:
         """Where each task of this workload stands."""
         return {identity: self._ledger[identity] for identity in self.tasks}
 
@@ -163,7 +164,7 @@ class Controller:
         yet; with `everything`, all of them. Nothing is trained."""
         self.phase = "measuring"
         self._measuring.begin(everything=everything)
-        while not self._stopping and self._measure():
+        while not self._stopping and self._measure(is_idle=True):
             self._step()
         while self._running:  # what was under way when a stop was asked for
             self._step()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dovetail.vocabulary import Event, Fingerprint
+from dovetail.vocabulary import Event, Fingerprint, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -69,7 +69,7 @@ class Progress:
     'pending'
     """
 
-    task: str
+    task: TaskId
     status: str = "pending"
     attempt: int = 0
     step: int = 0
@@ -106,7 +106,7 @@ class Progress:
     spans: list[Span] = dataclasses.field(default_factory=list)
 
 
-def fold(events: Iterable[Event], progress: dict[str, Progress] | None = None) -> dict[str, Progress]:
+def fold(events: Iterable[Event], progress: dict[TaskId, Progress] | None = None) -> dict[TaskId, Progress]:
     """Bring `progress` (by task identity) up to date with these events, in order; gives it back. Nothing else changes
     it: whoever reads the same events knows the same.
 

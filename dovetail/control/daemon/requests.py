@@ -15,7 +15,7 @@ from dovetail.control.daemon.submissions import Submission, changed, current, re
 from dovetail.control.deciding import Deciding
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
-from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task
+from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task, TaskId
 from dovetail.vocabulary.events import (
     CancelAsked,
     PriorityChanged,
@@ -183,7 +183,7 @@ class Requests:
         by_name = {record.name: task for task, record in self._state.tasks.items()}
         return [event for task in tasks for event in self._arrival(task, by_name.get(task.name))]
 
-    def _arrival(self, task: Task, same: str | None) -> list[Event]:
+    def _arrival(self, task: Task, same: TaskId | None) -> list[Event]:
         """It is new, takes the place of the one of the `same` name that has ended, or has more to do."""
         if same is not None and not self._ledger.has_ended(same):
             raise InvalidWorkload(
@@ -221,7 +221,7 @@ class Requests:
 
     # Looking up
 
-    def _find(self, request: Mapping[str, Any]) -> str:
+    def _find(self, request: Mapping[str, Any]) -> TaskId:
         """The task that a request names."""
         name = request.get("task")
         for task, record in self._state.tasks.items():
@@ -233,15 +233,15 @@ class Requests:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {name!r}.{hint}")
 
-    def _name(self, task: str) -> str:
+    def _name(self, task: TaskId) -> str:
         return self._state.tasks[task].name
 
-    def _said(self, task: str) -> str:
+    def _said(self, task: TaskId) -> str:
         one = self._ledger[task]
         status = "paused" if one.paused and not self._ledger.has_ended(task) else one.status
         return f"{self._name(task)!r} is {status} at step {one.step}"
 
-    def _saved(self, task: str) -> tuple[Folder, int]:
+    def _saved(self, task: TaskId) -> tuple[Folder, int]:
         found = cloning.last_saved(self._store, task)
         if found is None:
             raise InvalidWorkload(
@@ -250,7 +250,7 @@ class Requests:
             )
         return found
 
-    def _workload(self, task: str) -> str:
+    def _workload(self, task: TaskId) -> str:
         name = next(name for name, record in self._store.tasks() if record.identity == task)
         return name.removesuffix(", cloned")
 

@@ -9,7 +9,7 @@ from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.planning import PLANNERS, Problem, best_move, check
 from dovetail.planning.schedule.plan import plan_late
-from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan
+from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan, TaskId
 from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.units import show_seconds
 
@@ -26,7 +26,7 @@ class Scheduling(Deciding):
 
     def __init__(self, state: State, *, planner: Callable[[Problem], Plan], given: Plan | None = None) -> None:
         self._state, self._planner, self._given = state, planner, given
-        self._moving: frozenset[str] = frozenset()
+        self._moving: frozenset[TaskId] = frozenset()
         self._idles, self._asked_until = False, 0.0
         self._warned = self._because = ""
 
@@ -123,7 +123,7 @@ class Scheduling(Deciding):
             return f"a placement took {taken_seconds:.1f} s for {predicted:.1f} s"
         return ""
 
-    def outlook(self) -> dict[str, Outlook]:
+    def outlook(self) -> dict[TaskId, Outlook]:
         """As the plan has it."""
         return of_plan(self._state)
 

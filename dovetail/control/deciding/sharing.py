@@ -17,7 +17,7 @@ from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
 from dovetail.planning.share.rounds import without as without_tasks
-from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Option, Placement
+from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Option, Placement, TaskId
 from dovetail.vocabulary.events import ClusterShared
 
 # What a task is behind with under one allocation counts under the next, up to so many rounds.
@@ -27,7 +27,7 @@ _INSTANT = 1e-6
 # A share that is nearer than this to all of a task's time is all of it.
 _ALL = 3e-5
 
-Placed = dict[tuple[str, ...], str]
+Placed = dict[tuple[TaskId, ...], str]
 """Orders by their tasks."""
 
 
@@ -98,7 +98,7 @@ class Rounds(Deciding):
         self._freed, running = False, self._state.running
         # Who goes on is not among those who come; who was told to leave may not be gone yet.
         leaving = [running[name].tasks for name in (*self._told, *self._leaving) if name in running]
-        busy = set[str]().union(*leaving)
+        busy = set[TaskId]().union(*leaving)
         queues, started, rest = self._state.queues, [], []
         for gang in self._coming:
             if busy.isdisjoint(gang.tasks) and queues.fits(gang.devices, gang.option):
@@ -123,7 +123,7 @@ class Rounds(Deciding):
             return ""  # as decided; where a member of its gang has ended, that was said when it did
         return "a placement ended"
 
-    def ended(self, task: str) -> str:
+    def ended(self, task: TaskId) -> str:
         """What it was due is due to others from the next round on."""
         return "a task ended"
 
@@ -131,7 +131,7 @@ class Rounds(Deciding):
         """When the next round begins."""
         return self._next
 
-    def outlook(self) -> dict[str, Outlook]:
+    def outlook(self) -> dict[TaskId, Outlook]:
         """As the shares and the rounds to come have it."""
         if self._rota is None or self._made is None:
             return {}

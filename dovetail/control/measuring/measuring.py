@@ -16,6 +16,7 @@ from dovetail.control.state import State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.engines import Order
 from dovetail.planning import Trial, worthwhile
+from dovetail.vocabulary import TaskId
 
 # Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
 ROOM_SECONDS = 30.0
@@ -36,7 +37,7 @@ class Measuring:
         self._is_lossy = self._everything = self._has_begun = False
         self._waiting: list[Order] = []
         self._cluster, self._learned = state.cluster, -1
-        self._built: set[str] = set()
+        self._built: set[TaskId] = set()
         self._asked: Counter[Trial] = Counter()
         self._batch: set[Trial] = set()  # those under way
         self._told: set[str] = set()
@@ -135,7 +136,7 @@ class Measuring:
         missing = [trial for trial in self._missing() if trial.family in known and trial not in self._batch]
         self._waiting = self._orders_of([trial for trial in self._worthwhile(missing) if trial.count == 1])
 
-    def _seen(self) -> set[str]:
+    def _seen(self) -> set[TaskId]:
         """The tasks that were built since this controller began, whatever versions their workers have."""
         return {task for task in self._built if self._state.ledger[task].fingerprint is not None}
 

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task
+from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, TaskId
 from dovetail.vocabulary.events import BatchDivided, E, OptionRejected, PlanMade, StepsDone, TrialMeasured
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
@@ -39,12 +39,12 @@ class Ledger:
         self._deadly: set[tuple[str, str]] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
-        self._touched: dict[str, None] = {}
+        self._touched: dict[TaskId, None] = {}
         self._secrets = secrets_of_environment(os.environ)
         self._redact = hiding(self._secrets)
         self.measured = len(self._profiles)
 
-    def __getitem__(self, task: str) -> Progress:
+    def __getitem__(self, task: TaskId) -> Progress:
         """Where a task stands; one never heard of is pending."""
         found = self._progress.get(task)
         if found is None:
@@ -58,25 +58,25 @@ class Ledger:
             self._secrets |= found
             self._redact = hiding(self._secrets)
 
-    def has_ended(self, task: str) -> bool:
+    def has_ended(self, task: TaskId) -> bool:
         """Whether nothing more is to be done for a task."""
         return self[task].status in ENDED
 
-    def touched(self) -> dict[str, None]:
+    def touched(self) -> dict[TaskId, None]:
         """The tasks of which something was recorded since this was last asked."""
         found, self._touched = self._touched, {}
         return found
 
-    def rests(self, task: str) -> bool:
+    def rests(self, task: TaskId) -> bool:
         """Whether nothing is to be done for a task now: it has ended, or is to be ended or paused."""
         one = self[task]
         return one.status in ENDED or one.paused or one.cancelling
 
-    def retries(self) -> list[tuple[str, float]]:
+    def retries(self) -> list[tuple[TaskId, float]]:
         """The tasks that were lost and when each may be tried again."""
         return [(task, one.retry_at_seconds) for task, one in self._progress.items() if one.retry_at_seconds]
 
-    def gone(self) -> set[str]:
+    def gone(self) -> set[TaskId]:
         """The tasks that are no longer in their workload files."""
         return {task for task, one in self._progress.items() if one.vanished}
 
@@ -98,7 +98,7 @@ class Ledger:
         ever measured."""
         return self._deadly - {(trial.family, trial.kind) for trial in self._profiles}
 
-    def event(self, kind: type[E], task: str, *, attempt: int | None = None, **fields: Any) -> E:
+    def event(self, kind: type[E], task: TaskId, *, attempt: int | None = None, **fields: Any) -> E:
         """An event of this moment, by default of the task's newest attempt."""
         number = self[task].attempt if attempt is None else attempt
         return kind(task=task, attempt=number, at_seconds=self._now(), **fields)

@@ -19,7 +19,7 @@ from dovetail.engines import Order
 from dovetail.metrics.progress import GANG_LOSSES
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
-from dovetail.vocabulary import Event, Rejection
+from dovetail.vocabulary import Event, Rejection, TaskId
 from dovetail.vocabulary.events import AttemptLost, BatchDivided, OptionRejected, TaskFailed, Warned
 
 # The pause before the second retry; each further one is twice as long, up to the most.
@@ -63,11 +63,11 @@ class Recovery:
         # Those of which the ledger says so, at hand: who is asked of all tasks at every decision must not look at all.
         self._until = {task: at for task, at in ledger.retries() if at > now()}
 
-    def waits(self, task: str) -> bool:
+    def waits(self, task: TaskId) -> bool:
         """Whether a task is not to be tried again just now."""
         return task in self._until
 
-    def alone(self, task: str) -> bool:
+    def alone(self, task: TaskId) -> bool:
         """Whether a task is to run with no other in a gang, since gangs with it were lost."""
         return self._ledger[task].alone
 
@@ -118,7 +118,7 @@ class Recovery:
             return self._rejected(event, order, f"its trial was lost each time. {reason}", lost=True)
         return [self._ledger.event(TaskFailed, event.task, reason=reason, log=event.log)]
 
-    def _after_gang(self, task: str) -> list[Event]:
+    def _after_gang(self, task: TaskId) -> list[Event]:
         """A gang was lost with this member: it is tried alone once that has happened again."""
         losses = self._ledger[task].gang_losses
         if losses != GANG_LOSSES:
@@ -167,7 +167,7 @@ class Recovery:
         pause = pause_seconds(one.losses + 1)
         return dataclasses.replace(lost, in_gang=in_gang, again_in_seconds=pause)
 
-    def _family(self, task: str, order: Order) -> str:
+    def _family(self, task: TaskId, order: Order) -> str:
         known = self._ledger[task].fingerprint
         return order.family or (known.family if known else "")
 
