@@ -7,11 +7,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dovetail.describe import versions
 from dovetail.engines import detect
+from dovetail.verbs.console import Console
 
 RESULTS = Path(__file__).parent / "results"
 

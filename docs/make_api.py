@@ -27,7 +27,20 @@ needs it. Every example runs in the tests. The [tutorial](tutorial.md) shows how
 """
 
 PUBLIC = {
-    "Describe": ["grid", "sample", "uniform", "log_uniform", "task", "workload", "join", "Training"],
+    "Describe": [
+        "grid",
+        "sample",
+        "uniform",
+        "log_uniform",
+        "integers",
+        "choice",
+        "when",
+        "task",
+        "workload",
+        "join",
+        "Training",
+        "Scheduler",
+    ],
     "Plan and run": ["plan", "run", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError"],

@@ -14,13 +14,16 @@ _WHERE = {
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
     "Result": "dovetail.control",
+    "Scheduler": "dovetail.train",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
     "Workload": "dovetail.vocabulary",
+    "choice": "dovetail.describe",
     "detect": "dovetail.engines",
     "grid": "dovetail.describe",
+    "integers": "dovetail.describe",
     "join": "dovetail.describe",
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
@@ -29,6 +32,7 @@ _WHERE = {
     "sample": "dovetail.describe",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
+    "when": "dovetail.describe",
     "workload": "dovetail.describe",
 }
 
@@ -38,14 +42,17 @@ __all__ = [
     "Halving",
     "Plan",
     "Result",
+    "Scheduler",
     "Settings",
     "Stop",
     "Task",
     "Training",
     "Workload",
     "__version__",
+    "choice",
     "detect",
     "grid",
+    "integers",
     "join",
     "log_uniform",
     "open_result",
@@ -54,14 +61,15 @@ __all__ = [
     "sample",
     "task",
     "uniform",
+    "when",
     "workload",
 ]
 
 if TYPE_CHECKING:
     from dovetail.control import Result, Settings, open_result
-    from dovetail.describe import grid, join, log_uniform, sample, task, uniform, workload
+    from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
-    from dovetail.train import Training
+    from dovetail.train import Scheduler, Training
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.run_workload import run
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload

@@ -16,14 +16,17 @@ NAMES = [
     "Halving",
     "Plan",
     "Result",
+    "Scheduler",
     "Settings",
     "Stop",
     "Task",
     "Training",
     "Workload",
     "__version__",
+    "choice",
     "detect",
     "grid",
+    "integers",
     "join",
     "log_uniform",
     "open_result",
@@ -32,6 +35,7 @@ NAMES = [
     "sample",
     "task",
     "uniform",
+    "when",
     "workload",
 ]
 ROOT = Path(dt.__file__).parent
@@ -99,7 +103,7 @@ def files_of(folder):
 # Files of these folders that are no variant of their plug-in.
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
 TECHNIQUES_ASIDE |= {"buffers", "cutting", "microbatches", "nested", "ranked_session", "ranks", "recompute", "rows"}
-TECHNIQUES_ASIDE |= {"rowwise_session", "undeclared"}
+TECHNIQUES_ASIDE |= {"rowwise_session", "schedulers", "undeclared"}
 
 
 def test_every_technique_is_listed():

@@ -15,6 +15,15 @@ import typer
 from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 
 StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
+SortOption = Annotated[
+    str | None,
+    typer.Option("--sort", help="Order rows by a column, parameter or metric; with a minus, largest first: -accuracy."),
+]
+MetricsOption = Annotated[
+    list[str] | None,
+    typer.Option("--metrics", help="Show these metrics: accuracy,train/loss. May be repeated; all: every one."),
+]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Write CSV with every parameter and metric.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 TechniquesOption = Annotated[
     str | None,

@@ -16,8 +16,11 @@ from dovetail.cli.answering import (
     FAILED,
     HOME,
     STOPPED,
+    CsvOption,
     DeviceMemoryOption,
     JsonOption,
+    MetricsOption,
+    SortOption,
     StoreOption,
     TechniquesOption,
     answering,
@@ -86,6 +89,9 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
     ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train all tasks anew; what the store has of them is removed.")
+    ] = False,
     trial_seconds: Annotated[
         float, typer.Option(help="How long trials beyond each family's first may take, about.", show_default=False)
     ] = math.inf,
@@ -99,6 +105,9 @@ def run(
     address: AddressOption = "auto",
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    sort: SortOption = None,
+    metrics: MetricsOption = None,
+    as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure, plan and train a workload; stop it and run it again to go on."""
@@ -129,11 +138,12 @@ def run(
             address=address,
             progress=not quiet,
             raise_on_failure=False,
+            fresh=fresh,
             before=lambda found: _print_lines(console, found.lines()),
         )
         if tensorboard is not None:
             _write_tensorboard(store, tensorboard, result.workload)
-        show.result(result, as_json=as_json)
+        show.result(result, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
         if any(task.status not in ENDED for task in result.tasks):
             console.print("Stopped before the end; run the same command to go on.")
             raise typer.Exit(STOPPED)
@@ -210,13 +220,21 @@ def profile(
 
 
 @app.command("show")
-def show_(store: StoreOption = HOME, workload: NameOption = None, as_json: JsonOption = False) -> None:
+def show_(
+    store: StoreOption = HOME,
+    workload: NameOption = None,
+    sort: SortOption = None,
+    metrics: MetricsOption = None,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show where every task stands, whether or not something runs."""
     with answering():
         from dovetail.cli import show
         from dovetail.control import open_result
 
-        show.result(open_result(store, workload=workload), as_json=as_json)
+        found = open_result(store, workload=workload)
+        show.result(found, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
 
 
 @app.command()
@@ -262,6 +280,9 @@ def export(
     ),
     best: Annotated[str | None, typer.Option(help="Export the task whose metric of this name is best.")] = None,
     goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
+    last: Annotated[
+        bool, typer.Option("--last", help="The last weights, though Training.keep_best keeps better.")
+    ] = False,
     store: StoreOption = HOME,
     workload: NameOption = None,
 ) -> None:
@@ -278,7 +299,7 @@ def export(
             chosen = found.best(best, goal=goal)
         else:
             chosen = found[task or ""]
-        typer.echo(f"{chosen.export(output)}  ({chosen.name})")
+        typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name})")
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
+from dovetail.metrics.task_rows import choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
@@ -19,18 +21,29 @@ _RANK_COLUMNS = 8  # what stands before a rank's row
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
 
 
-def result(found: Result, *, as_json: bool = False) -> None:
-    """Every task with its status and last metrics."""
+def result(
+    found: Result,
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    sort: str | None = None,
+    metrics: Sequence[str] | None = None,
+) -> None:
+    """Every task with its status and last metrics: those that are named, or the first few, in the order of `sort`."""
+    tasks = sort_rows(table(found), sort)
     if as_json:
         summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
-        _print_json({"workload": found.workload, **summary, "warnings": found.warnings, "tasks": table(found)})
+        _print_json({"workload": found.workload, **summary, "warnings": found.warnings, "tasks": tasks})
         return
-    names = list(dict.fromkeys(name for task in found.tasks for name in task.metrics))[:5]
+    if as_csv:
+        sys.stdout.write(to_csv(tasks))
+        return
+    names = choose_metrics(tasks, metrics)
     rows = _table("task", "status", "step", *names, "")
-    for task in found.tasks:
-        values = [f"{task.metrics[name]:.4g}" if name in task.metrics else "" for name in names]
-        status = Text(task.status, style=_COLOURS.get(task.status, ""))
-        rows.add_row(Text(task.name), status, str(task.step), *values, Text(task.reason))
+    for task in tasks:
+        values = [f"{task['metrics'][name]:.4g}" if name in task["metrics"] else "" for name in names]
+        status = Text(task["status"], style=_COLOURS.get(task["status"], ""))
+        rows.add_row(Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"]))
     console = Console()
     console.print(rows)
     for warning in found.warnings:
@@ -41,10 +54,21 @@ def result(found: Result, *, as_json: bool = False) -> None:
         )
 
 
-def standing(rows: Iterable[Mapping[str, Any]], *, now: float, as_json: bool = False) -> None:
+def standing(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    now: float,
+    as_json: bool = False,
+    as_csv: bool = False,
+    sort: str | None = None,
+) -> None:
     """Every task of a controller: where it stands, when it should start and end, and why it waits."""
+    rows = sort_rows(rows, sort)
     if as_json:
         _print_json(rows)
+        return
+    if as_csv:
+        sys.stdout.write(to_csv(rows))
         return
     found = _table("task", "status", "step", "priority", "start", "end", "why")
     for row in rows:
@@ -75,7 +99,7 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         )
     console = Console()
     console.print(rows)
-    for bar in gantt(found.schedule, names=names, width=console.width):
+    for bar in gantt(found.schedule, names=names, width=console.picture_width):
         console.print(bar)
     makespan, bound = found.schedule.makespan_seconds, found.bound_seconds
     if found.objective == "makespan":
@@ -98,7 +122,7 @@ def timetables(found: Iterable[PipelineDrawing]) -> None:
         console.print("Nothing to draw: no task was planned as a pipeline, or has saved as one.")
         return
     for one in found:
-        for line in one.lines(columns=max(40, console.width - _RANK_COLUMNS)):
+        for line in one.lines(columns=max(40, console.picture_width - _RANK_COLUMNS)):
             console.print(Text(line), soft_wrap=True)
     console.print(Text(KEY, style="dim"))
 

@@ -10,8 +10,10 @@ import typer
 
 from dovetail.cli.answering import (
     HOME,
+    CsvOption,
     DeviceMemoryOption,
     JsonOption,
+    SortOption,
     StoreOption,
     TechniquesOption,
     answering,
@@ -111,13 +113,15 @@ def submit(
 
 
 @app.command("list")
-def list_(store: StoreOption = HOME, as_json: JsonOption = False) -> None:
+def list_(
+    store: StoreOption = HOME, sort: SortOption = None, as_csv: CsvOption = False, as_json: JsonOption = False
+) -> None:
     """Show every task: where it stands, why it waits, and when it should start and end."""
     with answering():
         from dovetail.cli import show
 
         answer = asked(store, {"do": "list"})
-        show.standing(answer["tasks"], now=answer["now_seconds"], as_json=as_json)
+        show.standing(answer["tasks"], now=answer["now_seconds"], as_json=as_json, as_csv=as_csv, sort=sort)
 
 
 @app.command()

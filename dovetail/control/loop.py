@@ -155,9 +155,10 @@ class Controller:
         `reply` is told the answer; carried out soon."""
         self._commands.put((command, arguments))
 
-    def reconcile(self) -> Reconciliation:
-        """Bring the store up to date with the workload; gives what changed since it last ran."""
-        return bring_up_to_date(self._state, self.store)
+    def reconcile(self, *, fresh: bool = False) -> Reconciliation:
+        """Bring the store up to date with the workload; gives what changed since it last ran. `fresh`: every task is
+        trained anew."""
+        return bring_up_to_date(self._state, self.store, fresh=fresh)
 
     def measure(self, *, everything: bool = False) -> None:
         """Learn each task's family, then measure the options that could matter to the plan and were not measured

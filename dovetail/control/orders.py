@@ -82,6 +82,7 @@ class Orders:
             until_step=until,
             final=final,
             directory=self._directory(task, attempt),
+            anew_since_attempt=self._state.ledger[task].anew_since_attempt,
         )
 
     def _directory(self, task: TaskId, attempt: int) -> str:

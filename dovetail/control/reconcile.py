@@ -15,6 +15,7 @@ from dovetail.vocabulary.events import (
     TaskChanged,
     TaskDescribed,
     TaskExtended,
+    TaskRestarted,
     TaskResumed,
     TaskRetried,
     TaskReturned,
@@ -25,7 +26,8 @@ from dovetail.vocabulary.events import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reconciliation:
-    """Which tasks are new, the same, given another stopping rule, replaced by an edit, gone, or back.
+    """Which tasks are new, the same, given another stopping rule, replaced by an edit, gone, or back; and which are
+    trained anew because that was asked for.
 
     `changed` holds pairs of the task as it was and as it is. Tasks that were replaced or are gone keep all they
     have in the store.
@@ -40,9 +42,13 @@ class Reconciliation:
     changed: tuple[tuple[Task, Task], ...] = ()
     vanished: tuple[Task, ...] = ()
     returned: tuple[Task, ...] = ()
+    restarted: tuple[Task, ...] = ()
 
     def lines(self) -> list[str]:
         """What a user should know before the run starts; nothing where all is new or all the same."""
+        anew = [f"starts anew, as was asked: {task.name}" for task in self.restarted]
+        if anew:
+            return anew + [f"new: {task.name}" for task in self.new]
         if not (self.extended or self.changed or self.vanished or self.returned or (self.new and self.same)):
             return []
         lines = [f"{len(self.same)} tasks go on as they are"] if self.same else []
@@ -90,12 +96,18 @@ def events_of(found: Reconciliation, *, at_seconds: float) -> list[Event]:
     ]
 
 
-def bring_up_to_date(state: State, store: Store) -> Reconciliation:
-    """Put on record what changed since this workload last ran, and that whoever failed or was lost may try again."""
+def bring_up_to_date(state: State, store: Store, *, fresh: bool = False) -> Reconciliation:
+    """Put on record what changed since this workload last ran, and that whoever failed or was lost may try again; or,
+    `fresh`, that every task is trained anew."""
     # The tasks of an open workload are those of the store, each of the workload it was submitted with.
     stays = state.workload.open
     found = Reconciliation() if stays else reconcile(state.workload, store, gone=state.ledger.gone())
+    if fresh:
+        found = dataclasses.replace(
+            found, restarted=tuple(t for i, t in state.tasks.items() if state.ledger[i].attempt)
+        )
     events = [*events_of(found, at_seconds=state.now()), *_tried_again(state)]
+    events += [state.ledger.event(TaskRestarted, task.identity) for task in found.restarted]
     if store.home is not None:
         try:
             deposit(store.home)

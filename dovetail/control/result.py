@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
+from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
 from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, Warned
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
 
@@ -38,18 +40,19 @@ class TaskResult:
         """Where its checkpoints are."""
         return checkpoints_of(self.home) / self.task.identity
 
-    def model(self) -> "nn.Module":
-        """The trained model: built by its program, with the weights of the newest checkpoint. Imports torch."""
+    def model(self, *, last: bool = False) -> "nn.Module":
+        """The trained model: built by its program, with the weights of the best checkpoint where `Training.keep_best`
+        has one kept, else, or with `last`, of the newest. Imports torch."""
         from dovetail.train.export import load_model
 
-        return load_model(self.task, self.directory, home=self.home)
+        return load_model(self.task, self.directory, home=self.home, last=last)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the trained model to `path`: a directory through `save_pretrained` where the model has it, else
-        one safetensors file."""
+    def export(self, path: str | Path, *, last: bool = False) -> Path:
+        """Write the trained model, as `model` gives it, to `path`: a directory through `save_pretrained` where the
+        model has it, else one safetensors file."""
         from dovetail.train.export import export
 
-        return export(self.task, self.directory, Path(path), home=self.home)
+        return export(self.task, self.directory, Path(path), home=self.home, last=last)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class Result:
     ...     result = open_result(home)
     >>> result.best("accuracy").name, result["a"].metrics["accuracy"]
     ('b', 0.8)
+    >>> list(result.frame().columns)
+    ['task', 'status', 'step', 'reason', 'accuracy']
     """
 
     workload: str
@@ -91,6 +96,27 @@ class Result:
         sign = 1.0 if goal == "max" else -1.0
         return max(scored, key=lambda task: sign * task.metrics[metric])
 
+    def frame(self, *, history: bool = False) -> "pandas.DataFrame":
+        """The tasks as a pandas DataFrame: a row for each, with its status, step, parameters and last metrics. With
+        `history`, a row for each value that a metric had: its step, its name and the value.
+
+        A metric with the name of a parameter is called `metric/...`.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise DovetailError("a frame must have pandas, which is not installed. Run: pip install pandas") from error
+        if not history:
+            return pandas.DataFrame([flatten(row) for row in table(self)])
+        return pandas.DataFrame(
+            [
+                flatten({"task": task.name, "step": step, "metric": name, "value": value, **_parameters(task)})
+                for task in self.tasks
+                for name, points in task.history.items()
+                for step, value in points
+            ]
+        )
+
     def __getitem__(self, name: str) -> TaskResult:
         for task in self.tasks:
             if task.name == name:
@@ -104,6 +130,10 @@ class Result:
             for task in self.tasks
         ]
         return "\n".join(rows)
+
+
+def _parameters(task: TaskResult) -> dict[str, Any]:
+    return {"parameters": dict(task.task.parameters)}
 
 
 def _shown(metrics: Mapping[str, float]) -> str:
@@ -194,7 +224,7 @@ def table(result: Result) -> list[dict[str, Any]]:
             "step": task.step,
             "reason": task.reason,
             "metrics": dict(task.metrics),
-            "parameters": dict(task.task.parameters),
+            **_parameters(task),
         }
         for task in result.tasks
     ]

@@ -4,14 +4,17 @@ from dovetail.describe.carried import deposit
 from dovetail.describe.environment import versions
 from dovetail.describe.files import load_workload
 from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, program
-from dovetail.describe.sweeps import grid, join, log_uniform, sample, task, uniform, workload
+from dovetail.describe.spaces import choice, integers, log_uniform, uniform, when
+from dovetail.describe.sweeps import grid, join, sample, task, workload
 
 __all__ = [
     "arguments_of",
     "check_parameters",
     "check_source",
+    "choice",
     "deposit",
     "grid",
+    "integers",
     "join",
     "load",
     "load_workload",
@@ -21,5 +24,6 @@ __all__ = [
     "task",
     "uniform",
     "versions",
+    "when",
     "workload",
 ]

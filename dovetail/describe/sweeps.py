@@ -2,13 +2,12 @@
 
 import dataclasses
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dovetail.describe import programs
+from dovetail.describe import programs, spaces
 from dovetail.vocabulary import (
     Halving,
     InvalidRecord,
@@ -24,43 +23,6 @@ from dovetail.vocabulary.records import dumps, freeze
 Named = str | Callable[..., Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Distribution:
-    """Where `sample` draws a parameter from; made by `uniform` and `log_uniform`."""
-
-    low: float
-    high: float
-    logarithmic: bool = False
-
-    def draw(self, generator: random.Random) -> float:
-        """One value."""
-        if self.logarithmic:
-            return math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
-        return generator.uniform(self.low, self.high)
-
-
-def uniform(low: float, high: float) -> Distribution:
-    """Values between `low` and `high`, all alike likely.
-
-    >>> uniform(0, 1).logarithmic
-    False
-    """
-    if not low <= high:
-        raise InvalidWorkload(f"uniform must have low <= high, got {low} and {high}.")
-    return Distribution(low, high)
-
-
-def log_uniform(low: float, high: float) -> Distribution:
-    """Values between `low` and `high`, all orders of magnitude alike likely.
-
-    >>> log_uniform(1e-4, 1e-2).logarithmic
-    True
-    """
-    if not 0 < low <= high:
-        raise InvalidWorkload(f"log_uniform must have 0 < low <= high, got {low} and {high}.")
-    return Distribution(low, high, logarithmic=True)
-
-
 def grid(
     program: Named,
     *,
@@ -69,6 +31,8 @@ def grid(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -77,24 +41,40 @@ def grid(
     device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
-    """A task for every combination of the parameters given as lists, ranges or NumPy arrays; the others are fixed.
-    A program gets a tuple as a list, because tasks are kept as JSON.
+    """A task for every combination of the parameters given as lists, ranges, NumPy arrays or `dt.choice`; the others
+    are fixed, but for those that `dt.when` gives to some tasks alone. A program gets a tuple as a list, because tasks
+    are kept as JSON.
 
-    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much. What is wanted of
-    the whole, `objective` to `device_memory`, is as in `dt.workload`.
+    Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, or has not improved
+    for `patience` evaluations (`dt.Stop`). What is wanted of the whole, `objective` to `device_memory`, is as in
+    `dt.workload`.
 
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10, objective="mean")
     >>> [task.name for task in workload.tasks], workload.objective
     (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
-    swept = {key: axis for key, value in parameters.items() if (axis := _axis(value)) is not None}
-    for key, values in swept.items():
-        if not values:
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
+    spaces.check_conditions(parameters)
+    axes = {key: spaces.axis(value) for key, value in parameters.items()}
+    for key, values in axes.items():
+        if values is not None and not len(values):
             raise InvalidWorkload(f"a grid must have at least one value for each parameter; {key!r} has none.")
-    combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
-    fixed = {key: value for key, value in parameters.items() if key not in swept}
-    tasks = _tasks(program, [(chosen, fixed | chosen) for chosen in combinations], stop)
+    every = [[_fixed(parameters[key])] if values is None else values for key, values in axes.items()]
+    combinations = [
+        spaces.without_unmet(dict(zip(axes, values, strict=True)), parameters) for values in itertools.product(*every)
+    ]
+    named = {key for key, value in parameters.items() if axes[key] is not None or isinstance(value, spaces.Conditional)}
+    if any(isinstance(value, spaces.Conditional) for value in parameters.values()):
+        combinations = _each_once(combinations)
+    tasks = _tasks(program, combinations, named, stop)
     return workload(
         tasks,
         name=name or "",
@@ -116,6 +96,8 @@ def sample(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     name: str | None = None,
     halving: Halving | None = None,
     objective: str = "makespan",
@@ -124,29 +106,36 @@ def sample(
     device_memory: str | int | None = None,
     **parameters: Any,
 ) -> Workload:
-    """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution; the others
-    are fixed.
+    """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution
+    (`dt.uniform`, `dt.log_uniform`, `dt.integers`, `dt.choice`); the others are fixed, but for those that `dt.when`
+    gives to some tasks alone.
 
     `sample_seed` decides what is drawn; a parameter called `seed` is the tasks' own. The rest is as in `dt.grid`.
 
-    >>> workload = sample("dovetail.vocabulary.units:show_seconds", count=3, steps=10, seconds=uniform(0, 1))
+    >>> workload = sample("dovetail.vocabulary.units:show_seconds", count=3, steps=10, seconds=spaces.uniform(0, 1))
     >>> len(workload.tasks), 0 <= workload.tasks[0].parameters["seconds"] <= 1
     (3, True)
     """
     if count < 1:
         raise InvalidWorkload(f"sample must have a count of at least 1, got {count}.")
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
+    spaces.check_conditions(parameters)
     generator = random.Random(sample_seed)
     drawn = [
-        {
-            key: _draw(key, value, generator)
-            for key, value in parameters.items()
-            if isinstance(value, Distribution) or _axis(value) is not None
-        }
+        # All are drawn, also those that a task then does not have: what the others are does not depend on it.
+        spaces.without_unmet({key: spaces.draw(key, value, generator) for key, value in parameters.items()}, parameters)
         for _ in range(count)
     ]
-    fixed = {key: value for key, value in parameters.items() if key not in drawn[0]}
-    tasks = _tasks(program, [({"": n, **chosen}, fixed | chosen) for n, chosen in enumerate(drawn)], stop)
+    named = {key for key, value in parameters.items() if _is_drawn(value)}
+    tasks = _tasks(program, drawn, named, stop, numbered=True)
     return workload(
         tasks,
         name=name or "",
@@ -167,6 +156,8 @@ def task(
     metric: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    patience: int | None = None,
+    goal: str | None = None,
     **parameters: Any,
 ) -> Task:
     """One task by hand.
@@ -174,7 +165,15 @@ def task(
     >>> task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1).parameters["count"]
     1
     """
-    stop = Stop(steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most)
+    stop = Stop(
+        steps=steps,
+        epochs=epochs,
+        metric=metric,
+        at_least=at_least,
+        at_most=at_most,
+        patience=patience,
+        goal=goal,
+    )
     found = programs.program(program)
     _check(program, parameters, found)
     return Task(name=name, program=found, parameters=parameters, stop=stop)
@@ -238,23 +237,31 @@ def join(*workloads: Workload, name: str) -> Workload:
     )
 
 
-def _tasks(program: Named, combinations: list[tuple[dict[str, Any], dict[str, Any]]], stop: Stop) -> list[Task]:
-    """A task for each pair of the parameters that name it and all that it has."""
+def _tasks(
+    program: Named, combinations: Iterable[Mapping[str, Any]], named: set[str], stop: Stop, *, numbered: bool = False
+) -> list[Task]:
+    """A task for each combination of parameters, called after those that are `named`."""
     found = programs.program(program)
     tasks = []
-    for chosen, parameters in combinations:
+    for number, parameters in enumerate(combinations):
         _check(program, parameters, found)
-        tasks.append(Task(name=_name(found, chosen), program=found, parameters=parameters, stop=stop))
+        chosen = {key: value for key, value in parameters.items() if key in named}
+        name = _name(found, ({"": number} if numbered else {}) | chosen)
+        tasks.append(Task(name=name, program=found, parameters=parameters, stop=stop))
     return tasks
 
 
-def _axis(value: Any) -> list[Any] | None:
-    """The values to choose from, where a parameter has several. NumPy need not be imported to know an array of it."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, range):
-        return list(value)
-    return list(value.tolist()) if getattr(value, "ndim", 0) else None
+def _each_once(combinations: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without repetitions, which come about where a parameter is left out of some of them."""
+    return list({repr(freeze(each)): each for each in combinations}.values())
+
+
+def _fixed(value: Any) -> Any:
+    return value.values if isinstance(value, spaces.Conditional) else value
+
+
+def _is_drawn(value: Any) -> bool:
+    return isinstance(value, spaces.Distribution | spaces.Conditional) or spaces.axis(value) is not None
 
 
 def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> None:
@@ -266,7 +273,7 @@ def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> Non
 
 
 def _check_value(key: str, value: Any) -> None:
-    if isinstance(value, Distribution):
+    if isinstance(value, spaces.Distribution):
         raise InvalidWorkload(
             f"a parameter must have a value; {key!r} has a distribution, from which only dt.sample draws. "
             f"Use dt.sample(..., count=...), or give a list of values."
@@ -292,15 +299,9 @@ def _name(program: Program, chosen: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any, *, exact: bool) -> str:
+    if hasattr(value, "tolist"):  # a number of NumPy's
+        value = value.tolist()
     if not isinstance(value, float):
         return str(value)
     short = f"{value:.4g}"
     return short if not exact or float(short) == value else repr(value)
-
-
-def _draw(key: str, value: Any, generator: random.Random) -> Any:
-    if isinstance(value, Distribution):
-        return value.draw(generator)
-    if not (values := _axis(value)):
-        raise InvalidWorkload(f"a sample must have at least one value for each parameter; {key!r} has none.")
-    return generator.choice(values)

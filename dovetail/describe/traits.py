@@ -1,18 +1,39 @@
 """What tells one unimportable program from another: lambdas, closures, partials, a notebook's functions.
 
-A pickle's own bytes change from process to process, so they cannot say who a program is. Its source can, with
-what it closes over, its defaults, and the definitions of its own module that it uses: two programs that differ in
-any of these must never be taken for one, because one would then be trained in the other's place.
+A pickle's own bytes change from process to process, so they cannot say who a program is. Its source can, with what it
+closes over, its defaults, and all that it reaches from there: the functions, classes and values of its own module, as
+they are now, and the source of the user's own modules. Two programs that differ in any of these must never be taken for
+one, because one would then be trained in the other's place.
 """
 
+import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
+import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from dovetail.describe import source_digest
+from dovetail.describe.installed import is_installed
+
+# What a class has from Python, and not from whoever wrote it.
+_GIVEN = {
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__qualname__",
+    "__firstlineno__",
+    "__static_attributes__",
+}
+# How a value is put together again: calling a function with arguments, then setting state, items and entries.
+_REDUCE_PROTOCOL = 4
+
+Seen = dict[int, tuple[int, Any]]
 
 
 def digest_of(function: Callable[..., Any]) -> str:
@@ -22,72 +43,210 @@ def digest_of(function: Callable[..., Any]) -> str:
     >>> digest_of(one) == digest_of(functools.partial(int, base=2)), digest_of(one) == digest_of(two)
     (True, False)
     """
-    return hashlib.sha256("\n".join(_traits(function, set())).encode()).hexdigest()[:12]
+    digest = hashlib.sha256()
+    for trait in _traits(function, {}):
+        digest.update(f"{trait}\n".encode())
+    return digest.hexdigest()[:12]
 
 
-def _traits(value: Any, seen: set[int]) -> Iterator[str]:
+def _traits(value: Any, seen: Seen) -> Iterator[str]:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        yield repr(value)
+        yield f"{type(value).__qualname__} {value!r}"
     elif id(value) in seen:
-        yield "again"
+        yield f"again {seen[id(value)][0]}"
     else:
-        seen.add(id(value))
+        seen[id(value)] = (len(seen), value)  # held, because another value could come to lie where it lay
         yield type(value).__qualname__
         yield from _inner(value, seen)
 
 
-def _inner(value: Any, seen: set[int]) -> Iterator[str]:
+def _inner(value: Any, seen: Seen) -> Iterator[str]:
     if isinstance(value, types.FunctionType):
-        yield from _function(value, seen)
-    elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
-        yield value.__name__
+        yield from _own_file(value) or _function(value, seen)
+    elif isinstance(value, types.ModuleType):
+        yield from (value.__name__, *_module_source(value.__name__))
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield from (value.__qualname__, *_all((getattr(value, "__self__", None),), seen))
     elif isinstance(value, type):
         yield from (value.__module__, value.__qualname__)
-        yield from _source(value) or _members(value, seen)
+        yield from _own_file(value) or (_class(value, seen) if _is_unimportable(value) else ())
     elif isinstance(value, functools.partial):
         yield from _all((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.MethodType):
         yield from _all((value.__func__, value.__self__), seen)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, classmethod | staticmethod | functools.cached_property | property):
+        parts = (getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "fdel"))
+        yield from _all(parts, seen)
+    elif callable(getattr(value, "__wrapped__", None)):  # what `functools.cache` and the like have made of a function
+        yield from _all((value.__wrapped__,), seen)
+    else:
+        yield from _data(value, seen)
+
+
+def _data(value: Any, seen: Seen) -> Iterator[str]:
+    if type(value) in (dict, types.MappingProxyType):
         yield from _all((part for item in value.items() for part in item), seen)
-    elif isinstance(value, list | tuple):
+    elif type(value) in (list, tuple):
         yield from _all(value, seen)
-    elif isinstance(value, set | frozenset):
-        yield from sorted("".join(_traits(item, seen)) for item in value)
+    elif type(value) in (set, frozenset):
+        # In no order: each as if it were the first.
+        yield from sorted("".join(_traits(item, dict(seen))) for item in value)
+    elif (content := _array(value)) is not None:
+        yield content
     else:
         yield from _all((type(value),), seen)
-        yield _bytes(value)
+        yield from _object(value, seen)
 
 
-def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
+def _object(value: Any, seen: Seen) -> Iterator[str]:
+    """How an object is put together again elsewhere, which is how it travels; one that cannot be has no more traits,
+    and is refused where programs are carried."""
+    try:
+        made = value.__reduce_ex__(_REDUCE_PROTOCOL)
+    except Exception:  # whatever a user's class raises
+        return
+    if isinstance(made, str):
+        yield made
+        return
+    build, arguments, state, items, entries = (*made, None, None, None)[:5]
+    yield from _all((build, arguments, state), seen)
+    yield from _all((*(items or ()), *(part for entry in entries or () for part in entry)), seen)
+
+
+def _array(value: Any) -> str | None:
+    """What a NumPy array or a tensor holds. Neither library need be imported to know theirs."""
+    library = type(value).__module__.partition(".")[0]
+    if library == "torch" and hasattr(value, "untyped_storage"):
+        import torch
+
+        if value.layout is not torch.strided or value.is_meta:
+            return None
+        try:
+            flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        except RuntimeError:  # a quantised one, for example, has bytes that cannot be looked at so
+            return None
+        return f"{value.dtype} {tuple(value.shape)} {value.requires_grad} {hashlib.sha256(flat).hexdigest()}"
+    if library == "numpy" and hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return None
+
+
+def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     code = function.__code__
     written = _source(function)
     yield from written
     if not written or "<lambda>" in code.co_name:  # a line may hold several lambdas; the source is the whole line's
-        yield repr((code.co_code, [c for c in code.co_consts if not isinstance(c, types.CodeType)], code.co_names))
+        yield from _instructions(code, seen)
     yield from _all((function.__defaults__, function.__kwdefaults__), seen)
     yield from _all((cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)), seen)
-    for name in sorted(_names(code)):
-        used = function.__globals__.get(name)
-        if getattr(used, "__module__", None) == function.__module__ or isinstance(used, bool | int | float | str):
-            yield from _traits(used, seen)
+    if not _is_of_package(function.__module__):  # a decorator's wrapper may be: its version says what it does
+        yield from _reached(code, function.__globals__, seen)
 
 
-def _members(cls: type, seen: set[int]) -> Iterator[str]:
-    for name, value in sorted(vars(cls).items()):
-        if isinstance(value, types.FunctionType | bool | int | float | str) and name != "__doc__":
+def _reached(code: types.CodeType, scope: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+    """The global names that code reads, with what they are now, and the modules that it imports when it runs."""
+    read, imported = _names(code)
+    for name in sorted(read & scope.keys()):
+        yield name
+        yield from _traits(scope[name], seen)
+    for name in sorted(imported):
+        yield from _module_source(name)
+
+
+def _class(cls: type, seen: Seen) -> Iterator[str]:
+    """A class that no file holds: all that stands in it, and what its methods reach."""
+    yield from _all(cls.__bases__, seen)
+    for name, value in vars(cls).items():
+        if name not in _GIVEN and not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
             yield name
             yield from _traits(value, seen)
 
 
-def _all(values: Any, seen: set[int]) -> Iterator[str]:
+def _all(values: Iterable[Any], seen: Seen) -> Iterator[str]:
     for value in values:
         yield from _traits(value, seen)
 
 
-def _names(code: types.CodeType) -> set[str]:
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*(_names(each) for each in inner))
+def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The names that code looks for outside itself, and the modules that it imports, those within it included."""
+    read: set[str] = set()
+    imported: set[str] = set()
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            read.add(each.argval)
+        elif each.opname == "IMPORT_NAME":
+            imported.add(each.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more_read, more_imported = _names(inner)
+            read, imported = read | more_read, imported | more_imported
+    return read, imported
+
+
+def _instructions(code: types.CodeType, seen: Seen) -> Iterator[str]:
+    """Code without its source: where it stood in which file does not count."""
+    yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _instructions(constant, seen)
+        else:
+            yield from _traits(constant, dict(seen))
+
+
+def _own_file(value: Any) -> list[str]:
+    """The source, with all that it reaches, of what stands in a file of the user's own: workers import it from there.
+    Of what an installed package has, its name."""
+    module = sys.modules.get(value.__module__ or "")
+    file = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or not file or _by_name(module, value) is not value:
+        return []
+    if is_installed(str(file)) or _is_dovetail(module.__name__):
+        return [f"{value.__module__}.{value.__qualname__}"]
+    return _digest(Path(file), value.__qualname__.partition(".")[0])
+
+
+def _by_name(module: types.ModuleType, value: Any) -> Any:
+    found: Any = module
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _module_source(name: str) -> list[str]:
+    """The source of a module of the user's own, with all that it reaches."""
+    if _is_dovetail(name):
+        return []
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0]) and importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    file = spec.origin if spec is not None else None
+    if not file or not file.endswith(".py") or is_installed(file):
+        return []
+    return _digest(Path(file), source_digest.EVERYTHING)
+
+
+def _digest(file: Path, name: str) -> list[str]:
+    try:
+        return [source_digest.digest(file, name)]
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
+def _is_of_package(module: str | None) -> bool:
+    """Whether a module came with an installed package. A notebook's `__main__` may have been started by one."""
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return bool(file) and module != "__main__" and is_installed(str(file))
+
+
+def _is_dovetail(module: str) -> bool:
+    return module.partition(".")[0] == "dovetail"  # the tool is not part of the program, wherever it is installed
+
+
+def _is_unimportable(cls: type) -> bool:
+    """Whether no worker could import a class: one of `__main__`, or one that a function has made."""
+    module = sys.modules.get(cls.__module__)
+    return module is None or module.__name__ == "__main__" or _by_name(module, cls) is not cls
 
 
 def _source(value: Any) -> list[str]:
@@ -102,12 +261,3 @@ def _is_filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not cell
     except ValueError:  # a name that is assigned later
         return False
-
-
-def _bytes(value: Any) -> str:
-    import cloudpickle
-
-    try:
-        return hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
-    except Exception:  # whatever a user's class raises: `carry` refuses it with a message of its own
-        return ""

@@ -12,7 +12,8 @@ from dovetail.vocabulary import Event, FrozenDict, Task
 class MemberOrder:
     """One task of an order: train it to `until_step`, its checkpoints in `directory`.
 
-    `final` says that the task's stopping rule ends there, and not only a rung of successive halving.
+    `final` says that the task's stopping rule ends there, and not only a rung of successive halving. Checkpoints of
+    attempts up to `anew_since_attempt` are removed first.
     """
 
     task: Task
@@ -20,6 +21,7 @@ class MemberOrder:
     until_step: int = 0
     final: bool = True
     directory: str = ""
+    anew_since_attempt: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
+from dovetail.engines.best_value import BestValue
 from dovetail.engines.worker_context import WorkerContext, event_of, reporting_failure
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import Session, StepReport, Training
 from dovetail.train.ranked_session import RankedSession
+from dovetail.train.schedulers import steps_on_metrics
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 from dovetail.vocabulary.events import (
@@ -28,6 +30,7 @@ from dovetail.vocabulary.events import (
     TaskFinished,
     Warned,
 )
+from dovetail.vocabulary.work import suggest_goal
 
 FLUSH_SECONDS = 0.5
 FLUSH_STEPS = 512
@@ -45,6 +48,9 @@ class Trainer:
         self._every = training.evaluate_every or training.steps_per_epoch()
         self._step = self._saved_step = self._timed_step = 0
         self._metrics: dict[str, float] = {}
+        stop, goal = self.member.task.stop, training.goal or suggest_goal(training.keep_best or "")
+        self._patience = _best(stop.metric if stop.patience else None, stop.direction)
+        self._best = _best(training.keep_best, goal)
         self._last: Mapping[str, Any] = {}
         self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
         self._losses: list[torch.Tensor] = []
@@ -82,13 +88,27 @@ class Trainer:
             self._report(AttemptStopped, step=self._step, reason=reason)
 
     def _goes_on(self) -> bool:
-        if self._step < self.member.until_step and not self.member.task.stop.reached(self._metrics):
+        if self._step < self.member.until_step and not self._is_done():
             return True
         self._end()
         return False
 
+    def _is_done(self) -> bool:
+        """Whether it ends before its last step."""
+        return self.member.task.stop.reached(self._metrics) or self._is_out_of_patience()
+
+    def _is_out_of_patience(self) -> bool:
+        patience = self.member.task.stop.patience
+        return patience is not None and self._patience is not None and self._patience.waited >= patience
+
     def _resume(self) -> None:
+        if self._patience is not None and self._every is None:
+            raise ProgramError(
+                "patience counts regular evaluations, so a Training must say how often it is evaluated; its batches "
+                "have no length. Give Training(evaluate_every=...)."
+            )
         self._around.doing("loading")
+        checkpoints.discard(folder_of(self.member.directory), up_to_attempt=self.member.anew_since_attempt)
         state, damages = checkpoints.recover(folder_of(self.member.directory), at_most=self.member.until_step)
         for damage in damages:
             self._report(CheckpointDamaged, path=str(damage.path), reason=damage.reason)
@@ -98,6 +118,10 @@ class Trainer:
             self._metrics = dict(state.values["progress"]["metrics"])
             # Points that may not have reached the store before the last attempt ended.
             self._points = [list(point) for point in state.values["progress"]["points"]]
+            self._patience, self._best = (
+                each and each.resumed(state.values["progress"].get(name))
+                for name, each in (("patience", self._patience), ("best", self._best))
+            )
         elif self.member.task.begins_with:
             self._begin_warm()
         self._saved_at = self._flushed_at = time.monotonic()
@@ -123,15 +147,19 @@ class Trainer:
             self._logged.append((len(self._losses) - 1, report.metrics))
         if self._evaluation_due():
             self._evaluate()
+            self._keep_best()
         now = time.monotonic()
         if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
             self._flush(wait=False)
-        if self._save_due(now) and self._step < self.member.until_step:
+        if self._save_due(now) and self._saved_step < self._step < self.member.until_step:
             self._save(required=False)
 
     def _evaluation_due(self) -> bool:
-        if self._step == self.member.until_step:
-            return True
+        return self._step == self.member.until_step or self._is_regular()
+
+    def _is_regular(self) -> bool:
+        """Whether this step is evaluated wherever training ends. Only such evaluations decide how it goes on: a task
+        that is given more steps later must go on as if it had had them from the beginning."""
         return self._every is not None and self._step % self._every == 0
 
     def _evaluate(self) -> None:
@@ -147,6 +175,28 @@ class Trainer:
                 )
             self._metrics[metric] = self._stepwise[metric]
         self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
+        if self._is_regular():
+            if self._patience is not None:
+                self._patience = self._patience.after(self._metrics[self._patience.metric], step=self._step)
+            if steps_on_metrics(self._training):
+                self.session.observe({**self._stepwise, **self._metrics}, self.number)
+
+    def _keep_best(self) -> None:
+        """Save where the metric that Training.keep_best names has never been better. What could not be saved is not
+        taken for the best, so that the next value that is better than what is kept will be."""
+        if self._best is None:
+            return
+        found, before = {**self._stepwise, **self._metrics}, self._best
+        if before.metric not in found:
+            raise ProgramError(
+                f"evaluation must report the metric {before.metric!r} that Training.keep_best names; it reports "
+                f"{sorted(self._metrics)}. Add it to what evaluate gives, or name another."
+            )
+        self._best = before.after(found[before.metric], step=self._step)
+        if self._best.step == self._step:
+            self._save(required=False)
+            if self._saved_step < self._step:
+                self._best = before
 
     def _collect(self, *, wait: bool = True) -> None:
         """Bring losses over from the device, look at them, and turn the logged ones into points. Unless `wait`, the
@@ -210,7 +260,9 @@ class Trainer:
         acknowledged = self._around.acknowledged_step(self.member.task.identity)
         self._carried = [point for point in self._carried if point[1] > acknowledged]
         state = self.session.state(self.number)
+        counted = {"patience": self._patience, "best": self._best}
         progress = {"metrics": self._metrics, "points": self._carried}
+        progress |= {name: dataclasses.asdict(each) for name, each in counted.items() if each is not None}
         state = dataclasses.replace(state, values={**state.values, "progress": progress})
         try:
             path, size = checkpoints.write(
@@ -218,7 +270,11 @@ class Trainer:
                 state,
                 task=self.member.task.name,
                 attempt=self.member.attempt,
-                retention=checkpoints.Retention(count=self._order.keep_count, bytes=self._order.keep_bytes),
+                retention=checkpoints.Retention(
+                    count=self._order.keep_count,
+                    bytes=self._order.keep_bytes,
+                    best_step=self._best.step if self._best is not None else None,
+                ),
             )
         except CheckpointError as error:
             if required:
@@ -238,16 +294,29 @@ class Trainer:
                 self._report(PipelineTimed, **found)
 
     def _end(self) -> None:
-        reached = self.member.task.stop.reached(self._metrics)
         if self._step > self._saved_step or self._step == 0:
             self._save(required=True)
-        ended = self.member.final or reached
+        reason = self._why_early()
+        ended = self.member.final or reason
         self._flush()
-        reason = f"reached {self.member.task.stop}" if reached else ""
         self._report(TaskFinished if ended else RungReached, step=self._step, reason=reason, metrics=self._metrics)
+
+    def _why_early(self) -> str:
+        """What ended it before its last step, or at it; empty where nothing but that step did."""
+        stop, best = self.member.task.stop, self._patience
+        if stop.reached(self._metrics):
+            return f"reached {stop}"
+        if best is None or not self._is_out_of_patience():
+            return ""
+        than = f"{best.value:g} at step {best.step}" if best.value is not None else "NaN"
+        return f"{best.metric} was not better than {than} for {best.waited} evaluations"
 
     def _report(self, kind: type[Event], **fields: Any) -> None:
         self._around.report(event_of(kind, self.member, **fields))
+
+
+def _best(metric: str | None, goal: str | None) -> BestValue | None:
+    return BestValue(metric=metric, goal=goal) if metric is not None and goal is not None else None
 
 
 def _mark(device: torch.device) -> "torch.cuda.Event | None":

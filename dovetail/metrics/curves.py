@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from dovetail.vocabulary import Stop
-
-# Whatever a program does not say otherwise about is minimised, as losses are; these words mark the rest.
-_MAXIMISED = ("acc", "f1", "auc", "precision", "recall", "bleu", "rouge", "score", "reward", "return", "iou", "psnr")
-_MINIMISED = ("loss", "error", "perplexity")
+from dovetail.vocabulary.work import suggest_goal
 
 
 class Measured(Protocol):
@@ -66,12 +63,8 @@ def goal_of(name: str, stop: Stop | None = None) -> str:
     >>> goal_of("loss"), goal_of("valid_accuracy"), goal_of("wer", Stop(steps=9, metric="wer", at_least=2.0))
     ('min', 'max', 'max')
     """
-    if stop is not None and stop.metric == name:
-        return "max" if stop.at_least is not None else "min"
-    lower = name.lower()
-    if any(word in lower for word in _MINIMISED):
-        return "min"
-    return "max" if any(word in lower for word in _MAXIMISED) else "min"
+    told = stop.direction if stop is not None and stop.metric == name else None
+    return told or suggest_goal(name) or "min"
 
 
 def best(curve: Curve, *, goal: str | None = None) -> tuple[int, float] | None:

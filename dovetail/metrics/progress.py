@@ -25,6 +25,7 @@ from dovetail.vocabulary.events import (
     TaskHalved,
     TaskPaused,
     TaskPromoted,
+    TaskRestarted,
     TaskResumed,
     TaskRetried,
     TaskReturned,
@@ -89,6 +90,8 @@ class Progress:
     deadline_seconds: float = math.inf
     entity: str = ""
     fingerprint: Fingerprint | None = None
+    # Checkpoints of attempts up to this one do not count: it was to be trained anew.
+    anew_since_attempt: int = 0
     # What is lost without progress in between counts against the retry budget; what is lost in a gang does not, until
     # its members are tried alone.
     losses: int = 0
@@ -238,6 +241,14 @@ def _retried(one: Progress, event: TaskRetried) -> None:
     one.retry_at_seconds = 0.0
 
 
+def _restarted(one: Progress, event: TaskRestarted) -> None:
+    one.paused = one.cancelling = one.alone = False
+    one.step = one.saved_step = one.promoted_step = one.last_step = one.count = 0
+    one.losses = one.gang_losses = 0
+    one.status, one.reason, one.retry_at_seconds, one.metrics = "pending", "", 0.0, {}
+    one.anew_since_attempt = event.attempt
+
+
 def _promoted(one: Progress, event: TaskPromoted) -> None:
     one.status, one.promoted_step = _idle(one), event.step
 
@@ -281,6 +292,7 @@ _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
     AttemptLost: _lost,
     OptionRejected: _rejected,
     TaskRetried: _retried,
+    TaskRestarted: _restarted,
     TaskPromoted: _promoted,
     TaskPaused: _paused,
     TaskResumed: _paused,

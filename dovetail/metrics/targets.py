@@ -62,10 +62,7 @@ def show_target(stop: Stop) -> str:
     >>> show_target(Stop(steps=9, metric="accuracy", at_least=0.8))
     'accuracy ≥ 0.8'
     """
-    if stop.metric is None:
-        return ""
-    sign, value = ("≥", stop.at_least) if stop.at_least is not None else ("≤", stop.at_most)
-    return f"{stop.metric} {sign} {value:g}"
+    return stop.target
 
 
 def _since(since_seconds: float | None, spans: Sequence[Span], at_seconds: float) -> float:

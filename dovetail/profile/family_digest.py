@@ -19,6 +19,7 @@ from dovetail.feed import digest
 from dovetail.profile.batch_structure import batch_bytes, structure
 from dovetail.profile.source_text import Sources, package_of, without_addresses
 from dovetail.train.base import Training
+from dovetail.train.schedulers import schedulers_of
 from dovetail.vocabulary import Fingerprint
 
 __all__ = ["FORMAT", "batch_bytes", "fingerprint", "versions"]
@@ -70,6 +71,7 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
         "batch": structure(batch),
         "optimizers": {name: _optimizer(each, training.model) for name, each in training.optimizers().items()},
         "schedule": type(training.schedule).__qualname__,
+        **({"schedules": _schedulers(training)} if training.schedules else {}),
         "step": [
             training.accumulate,
             training.clip_norm is not None,
@@ -81,6 +83,11 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
         "rhythm": [training.evaluate_every, training.steps_per_epoch()],
         "versions": versions(training),
     }
+
+
+def _schedulers(training: Training) -> list[list[str]]:
+    found = schedulers_of(training).items()
+    return [[name, type(each.scheduler).__qualname__, each.every, each.metric or ""] for name, each in found]
 
 
 def shared(training: Training, batch: Any) -> str:

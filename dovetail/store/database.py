@@ -156,9 +156,12 @@ class Store:
         tasks: Iterable[tuple[str, Task]] = (),
         profiles: Iterable[Profile] = (),
         hardware: Iterable[tuple[str, Any]] = (),
+        without_points_of: Iterable[str] = (),
     ) -> None:
-        """Write all of this in one transaction; when it returns, it is on disk. `tasks` are (workload, task)."""
+        """Write all of this in one transaction; when it returns, it is on disk. `tasks` are (workload, task). Points
+        of the tasks in `without_points_of` are removed first."""
         with self._transaction() as connection:
+            connection.executemany("DELETE FROM points WHERE task = ?", [(task,) for task in without_points_of])
             connection.executemany(
                 _insert("events"),
                 [self._sealed(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data())) for e in events],

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from dovetail.train import SessionMember, Training
+from dovetail.train import Scheduler, SessionMember, Training
 from dovetail.train.randomness import reseed
 
 WORDS = 7
@@ -68,6 +68,25 @@ def accumulate() -> Training:
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2, 4])
     return Training(
         model=model, batches=pairs(5), loss=squared, optimizer=optimizer, schedule=schedule, accumulate=2, clip_norm=1.0
+    )
+
+
+def schedules() -> Training:
+    """Three schedulers: one steps after each step, one at each epoch's end, one with a metric."""
+    model = perceptron(dropout=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rates = torch.optim.lr_scheduler
+    return Training(
+        model=model,
+        batches=pairs(4),
+        loss=squared,
+        optimizer=optimizer,
+        accumulate=2,
+        schedules={
+            "warmup": rates.LinearLR(optimizer, total_iters=3),
+            "decay": Scheduler(rates.StepLR(optimizer, 1, gamma=0.7), every="epoch"),
+            "plateau": Scheduler(rates.ReduceLROnPlateau(optimizer, patience=1, factor=0.5), metric="train/step"),
+        },
     )
 
 
@@ -240,6 +259,7 @@ PROGRAMS: dict[str, Callable[[], Training]] = {
     "momentum": momentum,
     "norm": norm,
     "recompute": recompute,
+    "schedules": schedules,
     "shared": shared,
     "stateful": stateful,
     "tied": tied,

@@ -32,6 +32,7 @@ from dovetail.testing.techniques import STEPS, TechniqueConformance
 from dovetail.train import RESIDENT, Ranks, Session, SessionMember, Training
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique
+from dovetail.train.schedulers import steps_on_metrics
 from dovetail.vocabulary import FrozenDict
 
 BF16 = 2.0**-8
@@ -171,6 +172,7 @@ class RankedConformance(TechniqueConformance):
         """Built here; the other ranks build their own when a session is opened."""
         member = programs.fresh(program)
         self._programs[id(member.training)] = program
+        self._observes = steps_on_metrics(member.training)
         return member
 
     def _session(self, members: Sequence[SessionMember]) -> Session:

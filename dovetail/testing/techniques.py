@@ -23,6 +23,7 @@ from torch import nn
 from dovetail.testing import programs
 from dovetail.train import Session, SessionMember, Technique, Training, TrainingState, checkpoint
 from dovetail.train.randomness import reseed
+from dovetail.train.schedulers import steps_on_metrics
 from dovetail.vocabulary import TechniqueRefused
 
 STEPS = 6
@@ -40,6 +41,7 @@ class TechniqueConformance:
     threads: int = 1
     device: torch.device = torch.device("cpu")
     _size: int = 1
+    _observes: bool = False
 
     def gang(self, program: str) -> list[SessionMember]:
         """The members of one session, freshly built."""
@@ -164,6 +166,7 @@ class TechniqueConformance:
 
     def _admitted(self, program: str) -> list[SessionMember]:
         members = self.gang(program)
+        self._observes = steps_on_metrics(members[0].training)
         self._size = len(members)  # once: building another gang to count it would seed every generator anew
         if reason := self.technique.refuse(members):
             pytest.skip(f"{self.technique.name} refuses {program!r}: {reason}")
@@ -183,7 +186,11 @@ class TechniqueConformance:
         return session
 
     def _advance(self, session: Session) -> list[list[float]]:
-        return [[float(report.loss) for report in session.advance(range(self._size))]]
+        reports = session.advance(range(self._size))
+        if self._observes:  # a number that rounding does not change, and that only gets worse
+            for member, report in enumerate(reports):
+                session.observe({"train/step": float(report.step)}, member)
+        return [[float(report.loss) for report in reports]]
 
     def _states(self, session: Session) -> list[TrainingState]:
         return [session.state(member) for member in range(self._size)]
@@ -225,6 +232,7 @@ def _plain_loop(training: Training, steps: int) -> list[float]:
             nn.utils.clip_grad_norm_(training.model.parameters(), training.clip_norm)
         training.optimizer.step()
         if training.schedule is not None:
+            assert isinstance(training.schedule, torch.optim.lr_scheduler.LRScheduler)
             training.schedule.step()
         training.optimizer.zero_grad()
         means.append(float(torch.stack([torch.as_tensor(loss).detach() for loss in losses]).mean()))

@@ -10,6 +10,7 @@ from dovetail.train.pipeline import PIPELINE
 from dovetail.train.ranks import Ranks
 from dovetail.train.replicate import REPLICATE
 from dovetail.train.resident import RESIDENT
+from dovetail.train.schedulers import Scheduler
 from dovetail.train.shard import SHARD
 from dovetail.train.spill import SPILL
 from dovetail.train.state import TrainingState
@@ -44,6 +45,7 @@ __all__ = [
     "SPILL",
     "TOGETHER",
     "Ranks",
+    "Scheduler",
     "Session",
     "SessionMember",
     "StepReport",

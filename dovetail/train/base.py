@@ -7,28 +7,20 @@ import abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS
+from dovetail.train.schedulers import Scheduler, Stateful, check_schedulers, schedulers_of
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import FrozenDict, ProgramError
+from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
+from dovetail.vocabulary.work import suggest_goal
 
 Batch = Any
 PRECISIONS = ("fp32", "bf16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
-
-
-class Stateful(Protocol):
-    """What can be saved and go on: a scheduler, a module, a gradient scaler, or a class of the user's own."""
-
-    def state_dict(self) -> Any:
-        """What decides how it goes on: tensors, numbers, text, lists and dicts."""
-
-    def load_state_dict(self, state_dict: Any, /) -> Any:
-        """Go on from there."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -41,9 +33,13 @@ class Training:
     - `shares` names the batches of all tasks that read the very same ones in the same order, whatever their models:
       they may then be read once for all of these tasks (technique `together`).
     - A step takes `accumulate` batches and averages their gradients.
-    - `schedule` steps once after each optimizer step.
+    - `schedule` steps once after each optimizer step; `dt.Scheduler(scheduler, every="epoch")` at each epoch's end,
+      `dt.Scheduler(ReduceLROnPlateau(...), metric="loss")` with a metric, at each regular evaluation. Several go by
+      name into `schedules`.
     - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
       where batches have a length) and at the end, in evaluation mode and without gradients.
+    - `keep_best` names the metric whose best checkpoint, at any evaluation, is kept beside the last, and is the one
+      that `dovetail export` and `result[task].model()` give; `goal` says "max" or "min" where its name does not.
     - `clip_norm` clips the global norm of the gradients.
     - `precision="bf16"` computes under autocast; `"bf16-pure"` computes in bf16 throughout, floating inputs included,
       on bf16 copies of the weights that the optimizer keeps in fp32.
@@ -52,9 +48,9 @@ class Training:
     - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
       adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
       `optimizer` may then be a dict of optimizers. Whatever else it changes is declared, so that checkpoints have it:
-      `schedules`, by name, which it steps itself, when it wants to; and `state`, by name, anything with `state_dict`
-      and `load_state_dict` (averaged weights, a gradient scaler, counters). A step that changes variables which are
-      not declared is refused.
+      those of `schedules` that are no `dt.Scheduler`, which it steps itself, when it wants to; and `state`, by name,
+      anything with `state_dict` and `load_state_dict` (averaged weights, a gradient scaler, counters). A step that
+      changes variables which are not declared is refused.
 
     The model may be on the CPU: Dovetail moves it, its optimizer's state and each batch to the device.
 
@@ -68,9 +64,11 @@ class Training:
     batches: Iterable[Batch]
     optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]
     loss: Callable[[nn.Module, Batch], Loss] | None = None
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    schedule: torch.optim.lr_scheduler.LRScheduler | Scheduler | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
     evaluate_every: int | None = None
+    keep_best: str | None = None
+    goal: str | None = None
     accumulate: int = 1
     clip_norm: float | None = None
     precision: str = "fp32"
@@ -82,6 +80,10 @@ class Training:
     state: Mapping[str, Stateful] = FrozenDict()
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise `ProgramError` where this cannot be trained as it says; once more after fields were changed."""
         if not isinstance(self.model, nn.Module):
             raise ProgramError(f"Training.model must be a torch.nn.Module, got {type(self.model).__name__}.")
         if (self.loss is None) == (self.step is None):
@@ -97,11 +99,19 @@ class Training:
                 "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
                 "would miss the fp32 weights. Use precision 'bf16'."
             )
+        for name in ("schedules", "state"):
+            self._check_stateful(name, getattr(self, name))
         self._check_parts()
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
-        for name in ("schedules", "state"):
-            self._check_stateful(name, getattr(self, name))
+        check_schedulers(self)
+        if self.goal not in (None, "max", "min"):
+            raise ProgramError(f"Training.goal must be 'max' or 'min', got {self.goal!r}.")
+        if self.keep_best is not None and (self.goal or suggest_goal(self.keep_best)) is None:
+            raise ProgramError(
+                f"Training.keep_best must know whether more of {self.keep_best!r} is better; its name does not say. "
+                f"Give goal='max' or goal='min'."
+            )
         for name in ("accumulate", "log_every", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -110,22 +120,17 @@ class Training:
     def _check_parts(self) -> None:
         """Refuse by name what would fail inside a step, where only the batch could be blamed."""
         optimizers = self.optimizers().values()
-        for thing in (self.batches, self.schedule, *optimizers):
+        if isinstance(self.schedule, Mapping):
+            raise ProgramError(
+                "Training.schedule must be one scheduler; several by name go into Training(schedules={...})."
+            )
+        schedulers = [each.scheduler for each in schedulers_of(self).values()]
+        for thing in (self.batches, *schedulers, *optimizers):
             if type(thing).__module__.partition(".")[0] == "accelerate":
                 raise ProgramError(
                     f"a Training must be given plain PyTorch; its {type(thing).__name__} comes from accelerate, which "
                     f"places and splits batches by itself, as Dovetail does. Leave accelerator.prepare(...) out."
                 )
-        if isinstance(self.schedule, Mapping):
-            raise ProgramError(
-                "Training.schedule must be one scheduler, stepped after each step; several by name go into "
-                "Training(schedules={...}, step=...), whose step function steps them."
-            )
-        if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise ProgramError(
-                "Training.schedule must step without a metric; ReduceLROnPlateau needs one. Give it as "
-                "Training(schedules={'plateau': ...}, step=...), and step it in your step function with the metric."
-            )
         for optimizer in optimizers if self.step is None else ():
             needs = inspect.signature(type(optimizer).step).parameters.get("closure")
             if needs is not None and needs.default is inspect.Parameter.empty:
@@ -138,7 +143,7 @@ class Training:
     def _check_stateful(self, name: str, given: Any) -> None:
         if not isinstance(given, Mapping):
             raise ProgramError(f"Training.{name} must be a dict by name, got {type(given).__name__}.")
-        if given and self.step is None:
+        if given and self.step is None and name == "state":
             raise ProgramError(
                 f"Training.{name} must go with a step function, which changes it; give Training(step=...)."
             )
@@ -196,6 +201,11 @@ class Session(abc.ABC):
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """The user's metrics for this member now; empty without an evaluation function. Changes nothing."""
 
+    def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
+        """Step the schedulers of this member that step with a metric. Called with what an evaluation gave, after each
+        regular one, and only where there are such schedulers."""
+        raise TechniqueRefused(f"{type(self).__name__} has no schedulers that step with a metric.")
+
     @abc.abstractmethod
     def state(self, member: int = 0) -> TrainingState:
         """Everything that decides how this member goes on, in canonical form."""
@@ -221,6 +231,10 @@ class GangSession(Session, Generic[Each]):
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """One member's metrics."""
         return self._members[member].evaluate()
+
+    def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
+        """Step one member's schedulers that step with a metric."""
+        self._members[member].observe(metrics)
 
     def state(self, member: int = 0) -> TrainingState:
         """One member's state."""

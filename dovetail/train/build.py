@@ -31,4 +31,8 @@ def build(task: Task, *, home: Path | None = None) -> Training:
         raise ProgramError(
             f"task {task.name!r}: its program must return a dovetail.Training, got {type(training).__name__}."
         )
+    try:
+        training.check()  # fields may have been changed since it was made
+    except DovetailError as error:
+        raise type(error)(f"task {task.name!r}: {error}") from error
     return training

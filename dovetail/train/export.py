@@ -17,17 +17,20 @@ from dovetail.train.state import TrainingState, unpack
 from dovetail.vocabulary import CheckpointError, Task
 
 
-def load_model(task: Task, directory: Folder, *, home: Path | None = None) -> nn.Module:
-    """The model that the task's program builds, with its trained weights, in evaluation mode."""
+def load_model(task: Task, directory: Folder, *, home: Path | None = None, last: bool = False) -> nn.Module:
+    """The model that the task's program builds, with its trained weights, in evaluation mode: those of the best
+    checkpoint where `Training.keep_best` has one kept, else, or with `last`, those of the last."""
     state = _newest(task, directory)
+    if not last:
+        state = _best_of(state, directory)
     model = build(task, home=home).model
     model.load_state_dict(unpack(state.values["model"], state.tensors))
     return model.eval()
 
 
-def export(task: Task, directory: Folder, path: Path, *, home: Path | None = None) -> Path:
+def export(task: Task, directory: Folder, path: Path, *, home: Path | None = None, last: bool = False) -> Path:
     """Write the model to `path`: through its own `save_pretrained` where it has one, else one safetensors file."""
-    model = load_model(task, directory, home=home)
+    model = load_model(task, directory, home=home, last=last)
     save_pretrained: Callable[[Path], None] | None = getattr(model, "save_pretrained", None)
     if save_pretrained is None and path.suffix != ".safetensors":
         path = path / "model.safetensors"
@@ -61,6 +64,26 @@ def _place(beside: Path, path: Path) -> None:
         return
     for file in sorted(beside.iterdir()):
         os.replace(file, path / file.name)
+
+
+def _best_of(newest: TrainingState, directory: Folder) -> TrainingState:
+    """The state that `newest` says is the best one, itself where it does not; with a warning where it is damaged."""
+    best = newest.values.get("progress", {}).get("best", {})
+    if not best or best["value"] is None or best["step"] == newest.step:
+        return newest
+    reason = "it is not there"
+    for path in checkpoint.complete(directory):
+        if checkpoint.step_of(path) == best["step"]:
+            try:
+                return checkpoint.read(path)
+            except CheckpointError as error:
+                reason = str(error)
+    warnings.warn(
+        f"the best checkpoint, of step {best['step']} with {best['metric']} {best['value']:g}, cannot be read: "
+        f"{reason}. The model is that of step {newest.step}.",
+        stacklevel=4,
+    )
+    return newest
 
 
 def _newest(task: Task, directory: Folder) -> TrainingState:

@@ -13,6 +13,7 @@ from torch import nn
 from dovetail.feed import Cursor
 from dovetail.train.base import Session, SessionMember, StepReport
 from dovetail.train.randomness import KeyedRandomness
+from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
 
@@ -67,6 +68,14 @@ class LoopSession(Session):
         if not isinstance(metrics, Mapping):
             raise ProgramError(f"evaluate must give a dict of metrics, got {type(metrics).__name__}.")
         return {str(name): float(value) for name, value in metrics.items()}
+
+    def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
+        """Step the schedulers that step with a metric."""
+        observe_metrics(self._training, metrics)
+
+    def _step_schedulers(self) -> None:
+        """Called by each technique when the optimizer has taken its step, before it counts."""
+        step_schedulers(self._training, step=self._step + 1)
 
     def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
         """What the user's evaluation gives."""

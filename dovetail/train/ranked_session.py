@@ -38,6 +38,7 @@ class RankedSession(LoopSession):
         commands: Mapping[str, Callable[[], Any]] = {
             "advance": self.advance,
             "evaluate": self.evaluate,
+            "observe": lambda: self.observe({}),
             "state": self.state,
             "load": lambda: self.load(_NOTHING),
             "timings": self.timings,
@@ -56,6 +57,11 @@ class RankedSession(LoopSession):
             return []
         with self._together("advance"):
             return super().advance(live)
+
+    def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
+        """Step the schedulers that step with a metric, on all ranks with what rank 0 has."""
+        with self._together("observe"):
+            super().observe(self._ranks.tell(dict(metrics)))
 
     def timings(self) -> Mapping[str, Any] | None:
         """What the ranks did when in a recent step, as an event `timed` has it, where they keep a record of that."""

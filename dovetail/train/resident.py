@@ -131,8 +131,7 @@ class ResidentSession(LoopSession):
         optimizer.step()
         if self._half is not None:
             self._half.refresh()
-        if training.schedule is not None:
-            training.schedule.step()
+        self._step_schedulers()
         for parameter in self._parameters:  # those that no optimizer has count to the norm of one step, not of all
             parameter.grad = None
         return self._report(losses, metrics)
@@ -149,7 +148,6 @@ class ResidentSession(LoopSession):
             self._undeclared.check(self._watched_steps)
         if "loss" not in metrics:
             raise ProgramError(f"a step function must give a metric named 'loss', got {sorted(metrics)}.")
-        if training.schedule is not None:
-            training.schedule.step()
+        self._step_schedulers()
         loss = torch.as_tensor(metrics.pop("loss")).detach()
         return StepReport(step=self._step + 1, loss=loss, metrics=metrics)

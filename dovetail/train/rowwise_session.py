@@ -129,8 +129,7 @@ class RowwiseSession(RankedSession):
         if training.clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         optimizer.step()
-        if training.schedule is not None:
-            training.schedule.step()
+        self._step_schedulers()
         for parameter in parameters:
             parameter.grad = None
         return report

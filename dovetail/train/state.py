@@ -46,10 +46,9 @@ def capture(training: "Training", *, step: int, feed: Any, random: Any) -> Train
             name: _capture_optimizer(name, optimizer, training.model, tensors)
             for name, optimizer in training.optimizers().items()
         },
-        "schedule": pack(training.schedule and training.schedule.state_dict(), "schedule", tensors),
         "feed": pack(feed, "feed", tensors),
         "random": pack(random, "random", tensors),
-        **_capture_stateful(training, tensors),
+        **capture_stateful(training, tensors),
     }
     return TrainingState(step=step, tensors=tensors, values=values)
 
@@ -63,9 +62,7 @@ def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
         raise _mismatch("optimizers", sorted(values["optimizers"]), sorted(optimizers))
     for name, optimizer in optimizers.items():
         _restore_optimizer(name, optimizer, training.model, values["optimizers"][name], tensors)
-    if training.schedule is not None:
-        training.schedule.load_state_dict(unpack(values["schedule"], tensors))
-    _restore_stateful(training, values, tensors)
+    restore_stateful(training, values, tensors)
     return unpack(values["feed"], tensors), unpack(values["random"], tensors)
 
 
@@ -124,16 +121,20 @@ def _restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Te
     model.load_state_dict(found)
 
 
-def _capture_stateful(training: "Training", tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a step function declared; checkpoints of trainings that declare nothing have no word of it."""
-    return {
+def capture_stateful(training: "Training", tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Where schedulers and what a program declared stand; of what is not declared, checkpoints have no word."""
+    schedule = pack(training.schedule and training.schedule.state_dict(), "schedule", tensors)
+    return {"schedule": schedule} | {
         kind: {name: pack(each.state_dict(), f"{kind}/{name}", tensors) for name, each in declared.items()}
         for kind, declared in (("schedules", training.schedules), ("state", training.state))
         if declared
     }
 
 
-def _restore_stateful(training: "Training", values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+def restore_stateful(training: "Training", values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Let them go on from there."""
+    if training.schedule is not None:
+        training.schedule.load_state_dict(unpack(values["schedule"], tensors))
     for kind, declared in (("schedules", training.schedules), ("state", training.state)):
         saved = values.get(kind, {})
         if saved.keys() != declared.keys():

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dovetail.describe.installed import is_installed
 from dovetail.train.base import Training
+from dovetail.train.schedulers import schedulers_of
 from dovetail.vocabulary import ProgramError
 
 _SCALARS = bool | int | float | complex | str | bytes | None
@@ -97,6 +98,7 @@ class UndeclaredState:
 
 def _declared(training: Training) -> Iterator[Any]:
     yield from (training, training.batches, training.schedule, *training.schedules.values(), *training.state.values())
+    yield from (each.scheduler for each in schedulers_of(training).values())
     for module in (training.model, *(each for each in training.state.values() if isinstance(each, nn.Module))):
         yield from (*module.modules(), *module.parameters(), *module.buffers())
     for optimizer in training.optimizers().values():

@@ -33,6 +33,7 @@ def run(
     planner: str | Callable[[Problem], Plan] = "proportionate",
     progress: bool = True,
     raise_on_failure: bool = True,
+    fresh: bool = False,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
 ) -> Result:
@@ -54,6 +55,10 @@ def run(
 
     Raises `TrainingError` with the reasons where tasks have failed, once all others have ended, and `KeyboardInterrupt`
     where it was stopped before the end, once all is saved. With `raise_on_failure=False` the result says so instead.
+
+    What has finished is not trained again, and what was stopped goes on, as long as its program (with all that it
+    reaches) and its parameters are the same. With `fresh=True` every task is trained anew: what the store has of it,
+    checkpoints and metrics, is removed.
 
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows where
     every task stands. A second Ctrl-C ends at once what the first asks to save and stop. Instead of a workload, a
@@ -105,7 +110,7 @@ def run(
                 observe=observe or (lambda controller: None),
             )
         )
-        before(controller.reconcile())
+        before(controller.reconcile(fresh=fresh))
         controller.run()
     result = open_result(store, workload=workload.name)
     if raise_on_failure:

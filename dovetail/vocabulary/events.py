@@ -342,6 +342,14 @@ class TaskRetried(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRestarted(Event):
+    """A task is trained anew from its first step, as a user asked (`fresh`): what its attempts up to this event's came
+    to, checkpoints and metrics, counts no more and is removed."""
+
+    kind: ClassVar[str] = "restarted"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CancelAsked(Event):
     """A user asked that a running task be saved and ended; it may still run for a moment."""
 
@@ -429,6 +437,7 @@ EVENTS: dict[str, type[Event]] = {
         TaskFailed,
         TaskCancelled,
         TaskRetried,
+        TaskRestarted,
         CancelAsked,
         TaskPaused,
         TaskResumed,

@@ -43,12 +43,32 @@ class Program:
         return self.reference.rpartition(":")[2]
 
 
+_MAXIMISED = ("acc", "f1", "auc", "precision", "recall", "bleu", "rouge", "score", "reward", "return", "iou", "psnr")
+_MINIMISED = ("loss", "error", "perplexity")
+
+
+def suggest_goal(metric: str) -> str | None:
+    """Whether a metric is to be `max` or `min`, as far as its name tells.
+
+    >>> suggest_goal("loss"), suggest_goal("valid_accuracy"), suggest_goal("wer")
+    ('min', 'max', None)
+    """
+    lower = metric.lower()
+    if any(word in lower for word in _MINIMISED):
+        return "min"
+    return "max" if any(word in lower for word in _MAXIMISED) else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """When a task is done: after `steps` or `epochs`, or earlier, once `metric` reaches its target.
+    """When a task is done: after `steps` or `epochs`, or earlier, once `metric` reaches its target, or once it has not
+    improved for `patience` regular evaluations. `goal` says whether more is better ("max") or less ("min"); without it
+    that follows from the target or, for names such as accuracy or loss, from the metric's name.
 
     >>> Stop(steps=5000, metric="accuracy", at_least=0.94).reached({"accuracy": 0.95})
     True
+    >>> print(Stop(epochs=90, metric="valid_loss", patience=5))
+    valid_loss not better for 5 evaluations, at most 90 epochs
     """
 
     steps: int | None = None
@@ -56,6 +76,8 @@ class Stop:
     metric: str | None = None
     at_least: float | None = None
     at_most: float | None = None
+    patience: int | None = None
+    goal: str | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -63,20 +85,47 @@ class Stop:
                 f"a task must stop after a number of steps or of epochs, one of the two, "
                 f"got steps={self.steps} and epochs={self.epochs}."
             )
-        for unit in ("steps", "epochs"):
+        for unit in ("steps", "epochs", "patience"):
             count = getattr(self, unit)
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
                 raise InvalidWorkload(f"{unit} must be a whole number of at least 1, got {count!r}.")
         targets = (self.at_least is not None) + (self.at_most is not None)
-        if targets != (self.metric is not None):
+        if targets > 1 or (self.metric is not None) != bool(targets or self.patience):
             raise InvalidWorkload(
-                f"a target must be a metric with either at_least or at_most, "
+                f"a target must be a metric with either at_least or at_most, or with patience, "
                 f"got metric={self.metric!r}, at_least={self.at_least}, at_most={self.at_most}."
             )
+        self._check_goal()
+
+    def _check_goal(self) -> None:
+        implied = "max" if self.at_least is not None else "min" if self.at_most is not None else None
+        if self.goal not in (None, "max", "min") or (implied and self.goal not in (None, implied)):
+            raise InvalidWorkload(f"a goal must be {implied or 'max or min'} for {self.metric!r}, got {self.goal!r}.")
+        if self.goal is not None and self.metric is None:
+            raise InvalidWorkload(f"a goal must go with a metric, got goal={self.goal!r} alone.")
+        if self.metric is not None and self.direction is None:
+            raise InvalidWorkload(
+                f"patience must know whether more of {self.metric!r} is better; its name does not say. Give goal='max' "
+                f"or goal='min'."
+            )
+
+    @property
+    def direction(self) -> str | None:
+        """Whether the metric is to become large ("max") or small ("min"); None without a metric."""
+        if self.metric is None or self.goal is not None:
+            return self.goal
+        if self.has_target:
+            return "max" if self.at_least is not None else "min"
+        return suggest_goal(self.metric)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the metric has a value to reach."""
+        return self.at_least is not None or self.at_most is not None
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether these metrics meet the target; without a target, never."""
-        if self.metric is None or self.metric not in metrics:
+        if self.metric is None or not self.has_target or self.metric not in metrics:
             return False
         value = metrics[self.metric]
         return value >= self.at_least if self.at_least is not None else value <= (self.at_most or 0.0)
@@ -97,8 +146,19 @@ class Stop:
         limit = f"{self.steps} steps" if self.steps is not None else f"{self.epochs} epochs"
         if self.metric is None:
             return limit
+        return f"{self.target}, at most {limit}"
+
+    @property
+    def target(self) -> str:
+        """What ends it before its last step, in words; empty where nothing does.
+
+        >>> Stop(steps=9, metric="accuracy", at_least=0.8).target
+        'accuracy ≥ 0.8'
+        """
         sign, value = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
-        return f"{self.metric} {sign} {value:g}, at most {limit}"
+        found = [f"{self.metric} {sign} {value:g}"] if self.has_target else []
+        found += [f"{self.metric} not better for {self.patience} evaluations"] if self.patience is not None else []
+        return " or ".join(found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ class _Metrics:
         for curve in found.values():
             self._keep(identity, curve, goal_of(curve.name, task.stop))
         one = self._watched.progress.get(identity) or Progress(task=identity)
-        if task.stop.metric is not None:
+        if task.stop.has_target:
             reached = time_to_target(task.stop, curves=found, spans=one.spans)
             self.targets.append(Target(task=identity, target=show_target(task.stop), reached=reached))
         made = row(task, progress=one, curves=found, as_of_seconds=self._watched.as_of_seconds)

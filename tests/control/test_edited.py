@@ -144,3 +144,22 @@ def test_fewer_steps_than_were_taken_already_end_the_task(tmp_path):
     write(tmp_path, sweep=sweep.replace("40", "15"))
     assert dovetail("run", "sweep.py", "--save-steps", "10", cwd=tmp_path).code == 0
     assert rows(tmp_path)["a"]["status"] == "finished"
+
+
+def test_fresh_trains_anew_whatever_the_store_holds(tmp_path):
+    sweep = 'import dovetail as dt\nworkload = dt.workload([dt.task("models.py:plain", name="a", steps=20)])'
+    write(tmp_path, models=MODELS, sweep=sweep)
+    assert dovetail("run", "sweep.py", "--save-steps", "10", cwd=tmp_path).code == 0
+    first = rows(tmp_path)["a"]
+    assert "Nothing" not in dovetail("run", "sweep.py", cwd=tmp_path).out
+    assert spans(tmp_path, "a") == [(0, 20)]
+    found = dovetail("run", "sweep.py", "--fresh", "--save-steps", "10", cwd=tmp_path)
+    assert found.code == 0, found.err
+    assert "starts anew, as was asked: a" in found.err
+    assert spans(tmp_path, "a") == [(0, 20), (0, 20)]
+    assert rows(tmp_path)["a"] == first  # the same training, to the bit
+    saved = Path(events(tmp_path, "a", "saved")[-1].path)
+    assert {path.name for path in saved.parent.glob("step-*")} == {
+        "step-000000010-attempt-0002",
+        "step-000000020-attempt-0002",
+    }

@@ -1,6 +1,7 @@
 """What came of a workload, read back from a real store."""
 
 import math
+import sys
 
 import pytest
 
@@ -94,3 +95,26 @@ def test_a_workload_that_the_store_does_not_hold_is_refused(home):
 def test_no_store_no_result(tmp_path):
     with pytest.raises(StoreError, match=r"there must be a store at .*; found none\."):
         open_result(tmp_path / "nothing")
+
+
+def test_a_frame_has_a_row_for_each_task(home):
+    frame = open_result(home, workload="simulated").frame()
+    assert list(frame["task"]) == ["low", "high", "broken"]
+    assert list(frame["width"][:2]) == [1, 2]
+    assert frame.set_index("task")["accuracy"]["high"] == 0.9
+    assert frame.set_index("task")["reason"]["broken"] == "it broke"
+
+
+def test_a_frame_of_the_history_has_a_row_for_each_value(home):
+    frame = open_result(home).frame(history=True)
+    rows = frame[frame["task"] == "high"]
+    assert list(zip(rows["step"], rows["metric"], rows["value"], rows["width"], strict=True)) == [
+        (50, "accuracy", 0.5, 2),
+        (100, "accuracy", 0.9, 2),
+    ]
+
+
+def test_without_pandas_a_frame_says_how_to_get_it(home, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DovetailError, match="pip install pandas"):
+        open_result(home).frame()

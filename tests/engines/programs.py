@@ -9,7 +9,7 @@ import time
 import torch
 from torch import nn
 
-from dovetail.train import Training
+from dovetail.train import Scheduler, Training
 
 
 def _training(loss, **options):
@@ -126,3 +126,29 @@ def lopsided(at=3):
 def contrasting():
     """A loss that is no mean over rows."""
     return _training(lambda model, batch: model(batch).logsumexp(0).mean())
+
+
+def scripted(scores=(), keep_best=None, every=1, plateau=False):
+    """Its first weight counts the steps, and its evaluation gives the score of each from a list."""
+    model = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    groups = [{"params": [weight], "lr": rate} for weight, rate in zip(_rows(model), (1.0, 0.5), strict=True)]
+    optimizer = torch.optim.SGD(groups)
+    rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, factor=0.5, min_lr=[1.0, 0.0])
+    return Training(
+        model=model,
+        batches=[torch.ones(1, 1)] * 3,
+        loss=lambda model, batch: model.rows[0].sum() + model.rows[1].sum(),
+        optimizer=optimizer,
+        evaluate=lambda model: {"score": scores[int(-model.rows[0].item())]},
+        evaluate_every=every,
+        keep_best=keep_best,
+        schedules={"plateau": Scheduler(rates, metric="score")} if plateau else {},
+    )
+
+
+def _rows(model):
+    """Two weights of one number each, in place of the one that the model has."""
+    del model.weight
+    model.rows = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(2))
+    return list(model.rows)

@@ -24,13 +24,16 @@ class Ground:
         self.home = home
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
+        self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
-    def member(self, program: str, *, steps: int, name: str = "", **parameters: Any) -> MemberOrder:
+    def member(
+        self, program: str, *, steps: int, name: str = "", stop: dict[str, Any] | None = None, **parameters: Any
+    ) -> MemberOrder:
         task = Task(
             name=name or program,
             program=Program(reference=f"{PROGRAMS}:{program}"),
             parameters=parameters,
-            stop=Stop(steps=steps),
+            stop=Stop(steps=steps, **(stop or {})),
         )
         return MemberOrder(task=task, attempt=1, until_step=steps, directory=str(self.home / (name or program)))
 
@@ -48,7 +51,7 @@ class Ground:
             order,
             WorkerContext(
                 report=self.events.append,
-                stop_reason=lambda: "enough" if self.stops_after in {e.kind for e in self.events} else None,
+                stop_reason=self.stop_reason,
                 acknowledged_step=lambda task: 0,
                 device=torch.device("cpu"),
                 kind=Kind(name="cpu", processor="cpu"),
@@ -56,6 +59,10 @@ class Ground:
                 home=self.home,
             ),
         )
+
+    def stop_reason(self) -> str | None:
+        self.steps_left -= 1
+        return "enough" if self.steps_left == -1 or self.stops_after in {e.kind for e in self.events} else None
 
     def of(self, member: MemberOrder, *kinds: str) -> list[Event]:
         return [e for e in self.events if e.task == member.task.identity and (not kinds or e.kind in kinds)]

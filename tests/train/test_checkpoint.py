@@ -51,6 +51,22 @@ def test_what_is_written_is_read_back(tmp_path):
     assert names(tmp_path) == [path.name]
 
 
+def test_what_attempts_before_a_fresh_start_saved_is_discarded(tmp_path):
+    for step, attempt in ((5, 1), (90, 2), (10, 3)):
+        save(tmp_path, step, attempt=attempt, retention=keep(9))
+    checkpoint.discard(tmp_path, up_to_attempt=0)
+    assert len(names(tmp_path)) == 3
+    checkpoint.discard(tmp_path, up_to_attempt=2)
+    assert names(tmp_path) == ["step-000000010-attempt-0003"]
+
+
+def test_a_checkpoint_that_cannot_be_discarded_is_never_gone_on_from(tmp_path, monkeypatch):
+    save(tmp_path, 5)
+    monkeypatch.setattr(local_checkpoints, "remove", lambda path: None)
+    with pytest.raises(CheckpointError, match="must be removed"):
+        checkpoint.discard(tmp_path, up_to_attempt=1)
+
+
 def test_every_kind_of_tensor(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     tensors = {

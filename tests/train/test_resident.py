@@ -200,7 +200,10 @@ def closing(optimizer):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (plateau, r"ReduceLROnPlateau needs one. Give it as Training\(schedules="),
+        (
+            plateau,
+            r"ReduceLROnPlateau must be told a metric .*Give it as dt.Scheduler\(ReduceLROnPlateau\(...\), metric=",
+        ),
         (prepared_batches, r"its DataLoaderShard comes from accelerate.*Leave accelerator.prepare\(...\) out"),
         (prepared_optimizer, "its AcceleratedOptimizer comes from accelerate"),
         (closing, r"LBFGS needs one. Give Training\(step=...\)"),

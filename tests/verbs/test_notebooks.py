@@ -11,14 +11,14 @@ from torch import nn
 
 import dovetail as dt
 
-SCALE = 0.5
+SETTINGS = {"scale": 0.5}
 
 
 def line(rate=0.1, seed=0) -> dt.Training:
     model = nn.Linear(4, 1)
     return dt.Training(
         model=model,
-        batches=[SCALE * torch.ones(8, 4)] * 4,
+        batches=[SETTINGS["scale"] * torch.ones(8, 4)] * 4,
         loss=lambda model, batch: model(batch).square().mean(),
         optimizer=torch.optim.SGD(model.parameters(), lr=rate),
         evaluate=lambda model: {"size": float(model.weight.abs().sum())},
@@ -31,6 +31,14 @@ result = dt.run(plan, progress=False)
 print([(task.name, task.status, task.step) for task in result.tasks])
 print(sorted(result.tasks[0].metrics))
 """
+EDIT = """
+SETTINGS["scale"] = 2.0
+"""
+AGAIN = """
+before = {task.name: task.metrics for task in result.tasks}
+again = dt.run(dt.grid(line, rate=[0.1, 0.01], steps=20, objective="mean"), progress=False)
+print([(task.name, task.status, before[task.name] == task.metrics) for task in again.tasks])
+"""
 SHOWN = "[('line rate=0.1', 'finished', 20), ('line rate=0.01', 'finished', 20)]"
 
 
@@ -39,7 +47,7 @@ def test_a_notebook_from_its_program_to_its_result(tmp_path):
     import nbclient
     import nbformat
 
-    cells = [PROGRAM, SWEEP, "result.best('size', goal='min').name"]
+    cells = [PROGRAM, SWEEP, "result.best('size', goal='min').name", AGAIN, EDIT + AGAIN]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = spec
@@ -49,6 +57,9 @@ def test_a_notebook_from_its_program_to_its_result(tmp_path):
     printed = "".join(output["text"] for output in notebook.cells[1].outputs if output.output_type == "stream")
     assert SHOWN in printed
     assert "'size'" in printed
+    same, edited = ("".join(each["text"] for each in cell.outputs if "text" in each) for cell in notebook.cells[3:])
+    assert "[('line rate=0.1', 'finished', True), ('line rate=0.01', 'finished', True)]" in same
+    assert "[('line rate=0.1', 'finished', False), ('line rate=0.01', 'finished', False)]" in edited
     assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "'line rate=0.1'"
 
 

@@ -8,7 +8,7 @@ import dovetail as dt
 from dovetail.engines import SimulatedEngine
 from dovetail.planning import PLANNERS
 from dovetail.planning.options.kinds import parse_cluster
-from dovetail.store import Store
+from dovetail.store import Point, Store
 from dovetail.vocabulary import Cluster, DovetailError, InvalidWorkload, Kind, Plan, Schedule, TrainingError, Workload
 from tests.control.simulations import cluster, task, workload, world
 
@@ -226,3 +226,24 @@ def test_limited_device_memory_is_another_kind_in_plan_and_run(tmp_path):
         dt.run(plan, device_memory="48 GiB", engine=simulated(), store=tmp_path)
     dt.run(plan, engine=simulated(), store=tmp_path, progress=False)
     assert started(tmp_path) == planned(plan)
+
+
+def test_fresh_trains_all_anew(tmp_path):
+    carry_out(sweep(long=40, short=10), tmp_path, cluster=cluster(1))
+    assert len(started(tmp_path)) == 2
+    carry_out(sweep(long=40, short=10), tmp_path, cluster=cluster(1))
+    assert len(started(tmp_path)) == 2
+    result = carry_out(sweep(long=40, short=10), tmp_path, cluster=cluster(1), fresh=True)
+    assert len(started(tmp_path)) == 4
+    assert [(each.status, each.step) for each in result.tasks] == [("finished", 40), ("finished", 10)]
+    with Store(tmp_path) as opened:
+        assert [event.step for _, event in opened.events() if event.kind == "started"] == [0, 0, 0, 0]
+
+
+def test_a_fresh_run_has_no_metrics_of_the_one_before(tmp_path):
+    work = sweep(one=40)
+    carry_out(work, tmp_path, cluster=cluster(1))
+    with Store(tmp_path, write=True) as opened:
+        opened.add(points=[Point(task=work.tasks[0].identity, name="old", step=1, value=1.0, at_seconds=0.0)])
+    assert "old" in carry_out(work, tmp_path, cluster=cluster(1)).tasks[0].metrics
+    assert "old" not in carry_out(work, tmp_path, cluster=cluster(1), fresh=True).tasks[0].metrics

@@ -26,6 +26,39 @@ def but(**changes):
     return dataclasses.replace(TASK, **changes)
 
 
+@pytest.mark.parametrize(
+    ("fields", "goal", "target"),
+    [
+        ({"metric": "loss", "patience": 3}, "min", "loss not better for 3 evaluations"),
+        ({"metric": "f1", "patience": 1}, "max", "f1 not better for 1 evaluations"),
+        ({"metric": "wer", "patience": 3, "goal": "min"}, "min", "wer not better for 3 evaluations"),
+        ({"metric": "loss", "patience": 2, "at_least": 3.0}, "max", "loss ≥ 3 or loss not better for 2 evaluations"),
+        ({}, None, ""),
+    ],
+)
+def test_patience_and_what_better_is(fields, goal, target):
+    stop = Stop(steps=9, **fields)
+    assert (stop.direction, stop.target) == (goal, target)
+    assert stop.reached({"loss": 3.0}) == ("at_least" in fields)
+    assert from_json(Stop, to_json(stop)) == stop
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metric": "wer", "patience": 3}, "whether more of 'wer' is better; its name does not say"),
+        ({"metric": "loss", "patience": 0}, "patience must be a whole number of at least 1, got 0"),
+        ({"patience": 3}, "a target must be a metric with"),
+        ({"metric": "loss", "patience": 3, "goal": "up"}, "a goal must be max or min for 'loss', got 'up'"),
+        ({"metric": "a", "at_least": 1.0, "goal": "min"}, "a goal must be max for 'a', got 'min'"),
+        ({"goal": "min"}, "a goal must go with a metric"),
+    ],
+)
+def test_patience_that_cannot_be(fields, message):
+    with pytest.raises(InvalidWorkload, match=message):
+        Stop(steps=9, **fields)
+
+
 def test_a_task_given_more_steps_is_the_same_task():
     assert but(stop=Stop(epochs=3)).identity == TASK.identity
 

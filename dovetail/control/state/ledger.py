@@ -9,7 +9,15 @@ from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, TaskId
-from dovetail.vocabulary.events import BatchDivided, E, OptionRejected, PlanMade, StepsDone, TrialMeasured
+from dovetail.vocabulary.events import (
+    BatchDivided,
+    E,
+    OptionRejected,
+    PlanMade,
+    StepsDone,
+    TaskRestarted,
+    TrialMeasured,
+)
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
 
 # What people wrote, or what was taken from their programs' words.
@@ -120,7 +128,8 @@ class Ledger:
             for name, step, value in event.points
         ]
         profiles = [event.profile for event in kept if event.__class__ is TrialMeasured]
-        self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks)
+        anew = [event.task for event in kept if event.__class__ is TaskRestarted]
+        self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks, without_points_of=anew)
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
         self._profiles |= {trial_of(profile): profile for profile in profiles}

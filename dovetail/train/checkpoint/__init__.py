@@ -27,6 +27,7 @@ __all__ = [
     "NewerFormat",
     "Retention",
     "complete",
+    "discard",
     "prune",
     "read",
     "read_begin",
@@ -99,6 +100,19 @@ def recover(
     if unreadable is not None:  # to begin anew would be to forget it
         raise unreadable
     return None, damages
+
+
+def discard(root: Folder, *, up_to_attempt: int) -> None:
+    """Remove the checkpoints that attempts up to this one have saved: their task is trained anew. Raises
+    `CheckpointError` where one cannot be removed, for training would go on from it."""
+
+    def discarded() -> list[Folder]:
+        return [path for path in complete(root) if (numbers_of(path.name) or (0, 0))[1] <= up_to_attempt]
+
+    for path in discarded() if up_to_attempt else ():
+        _storage(root).remove(path)
+    if up_to_attempt and (left := discarded()):
+        raise CheckpointError(f"{left[0]} must be removed, because its task is trained anew; it cannot be.")
 
 
 def step_of(path: Folder) -> int:

@@ -20,7 +20,8 @@ _NAME = re.compile(r"step-(\d{9})-attempt-(\d{4,})$")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How many checkpoints of a task to keep, and how many bytes of them; the newest is always kept.
+    """How many checkpoints of a task to keep, and how many bytes of them; the newest is always kept, and beside these
+    that of the step `best_step`.
 
     >>> Retention().count
     2
@@ -28,6 +29,15 @@ class Retention:
 
     count: int = 2
     bytes: int | None = None
+    best_step: int | None = None
+
+    def ordinary(self, names: Sequence[str]) -> list[str]:
+        """Those that count and bytes are for, of checkpoints newest first.
+
+        >>> Retention(best_step=5).ordinary(["step-000000010-attempt-0001", "step-000000005-attempt-0001"])
+        ['step-000000010-attempt-0001']
+        """
+        return [name for name in names if self.best_step is None or (numbers_of(name) or (0,))[0] != self.best_step]
 
 
 class NewerFormat(CheckpointError):

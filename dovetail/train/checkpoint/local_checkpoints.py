@@ -96,9 +96,9 @@ def set_aside(path: Path) -> None:
 
 def prune(root: Path, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`, and what interrupted writers left."""
-    found = complete(root)
+    found = [root / name for name in retention.ordinary([path.name for path in complete(root)])]
     for number in too_many([_size(path) for path in found], retention):
-        _remove(found[number])
+        remove(found[number])
     sweep(root)
 
 
@@ -178,7 +178,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a checkpoint."""
     # Renamed first, so that a kill half-way leaves no checkpoint that looks whole.
     doomed = path.with_name(f".removing-{path.name}")
     with contextlib.suppress(OSError):

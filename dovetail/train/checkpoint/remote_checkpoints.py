@@ -110,10 +110,15 @@ def set_aside(path: RemoteFolder) -> None:
 
 def prune(root: RemoteFolder, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`."""
-    found = complete(root)
+    found = [root / name for name in retention.ordinary([path.name for path in complete(root)])]
     for number in too_many([sum(path.size(name) for name in path.names()) for path in found], retention):
-        found[number].remove(INDEX)
-        found[number].remove()
+        remove(found[number])
+
+
+def remove(path: RemoteFolder) -> None:
+    """Remove a checkpoint. Without its index it is none, whatever is left of it for a moment."""
+    path.remove(INDEX)
+    path.remove()
 
 
 def sweep(root: RemoteFolder) -> None:

@@ -10,6 +10,7 @@ from dovetail.feed import Cursor
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
+from dovetail.train.schedulers import schedulers_of
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import HalfWeights
 from dovetail.vocabulary import TechniqueRefused
@@ -23,8 +24,8 @@ class FusedMember(LoopSession):
         super().__init__(member, device=device, threads=threads)
         if isinstance(member.training.batches, list | tuple):
             self._cursor = Cursor(member.training.batches, before_draw=self._before_epoch)
-        if member.training.schedule is not None:
-            # Else the schedule's first step would warn that the optimizer's own was never called.
+        if schedulers_of(member.training):
+            # Else a scheduler's first step would warn that the optimizer's own was never called.
             self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     @property
@@ -57,9 +58,8 @@ class FusedMember(LoopSession):
 
     def stepped(self, loss: torch.Tensor, metrics: dict[str, Any]) -> StepReport:
         """The stack has taken its step."""
+        self._step_schedulers()
         self._step += 1
-        if self._training.schedule is not None:
-            self._training.schedule.step()
         return StepReport(step=self._step, loss=loss, metrics=metrics)
 
     def evaluate(self, member: int = 0) -> dict[str, float]:

@@ -13,6 +13,7 @@ from dovetail.train.base import SessionMember
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.train.pipeline.pipeline_session import PipelineSession
 from dovetail.train.ranks import RankedTechnique
+from dovetail.train.schedulers import only_after_steps
 from dovetail.train.spill.refusals import refusal
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
@@ -53,6 +54,8 @@ class Pipeline(RankedTechnique):
             raise TechniqueRefused(reason)
         ranks, (member,) = self.company(), members
         layout = PipelineLayout.read(knobs, size=ranks.size, accumulate=member.training.accumulate)
+        if layout.is_asynchronous and (reason := only_after_steps(member.training)):
+            raise TechniqueRefused(f"{reason}; use a synchronous timetable, or step it after each step")
         return PipelineSession(member, device=device, threads=threads, ranks=ranks, layout=layout)
 
 

@@ -269,8 +269,7 @@ class SteppingSession(RankedSession):
         training = self._training
         assert isinstance(training.optimizer, torch.optim.Optimizer)
         training.optimizer.step()
-        if training.schedule is not None:
-            training.schedule.step()
+        self._step_schedulers()
         for parameter in self._trained.values():
             parameter.grad = None
 

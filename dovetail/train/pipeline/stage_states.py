@@ -21,8 +21,9 @@ from dovetail.train.state import (
     _mismatch,
     _restore_optimizer,
     capture,
+    capture_stateful,
     pack,
-    unpack,
+    restore_stateful,
 )
 
 Tensors = dict[str, torch.Tensor]
@@ -86,7 +87,7 @@ class StageStates:
         values = {
             "model": self._index,
             "optimizers": {n: {"groups": p["groups"], "state": _in_order(p, slots[n])} for n, p in optimizers.items()},
-            "schedule": pack(self._training.schedule and self._training.schedule.state_dict(), "schedule", kept),
+            **capture_stateful(self._training, kept),
             "feed": pack(feed, "feed", kept),
             "random": pack(random, "random", kept),
         }
@@ -114,8 +115,7 @@ class StageStates:
             packed = state.values["optimizers"][name]
             mine = {member: slots for member, slots in packed["state"].items() if member in self._mine}
             _restore_optimizer(name, optimizer, self._training.model, {**packed, "state": mine}, state.tensors)
-        if self._training.schedule is not None:
-            self._training.schedule.load_state_dict(unpack(state.values["schedule"], state.tensors))
+        restore_stateful(self._training, state.values, state.tensors)
         extra: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in state.tensors.items():
             kind, _, of = name.partition("/")

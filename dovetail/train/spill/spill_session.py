@@ -320,13 +320,9 @@ class SpillSession(LoopSession):
             self._see_work()
         report = self._report(losses, metrics)
         self._segment_updates.update_held()
-        self._advance_schedule()
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # parts of it were stepped
+        self._step_schedulers()
         return report
-
-    def _advance_schedule(self) -> None:
-        if self._training.schedule is not None:
-            self._optimizer._opt_called = True  # type: ignore[attr-defined]  # parts of it were stepped
-            self._training.schedule.step()
 
     # Memory
 

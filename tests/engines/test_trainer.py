@@ -1,0 +1,111 @@
+"""What evaluations decide: when patience ends, which checkpoint is the best, when a plateau lowers rates; and that a
+stop at any step changes nothing of it."""
+
+from pathlib import Path
+
+import pytest
+
+from dovetail.store import folder_of
+from dovetail.train import checkpoint
+from dovetail.train.export import load_model
+from tests.engines.test_runner import Ground, same
+
+SCORES = [0.0, 0.1, 0.5, 0.4, 0.5, 0.6, 0.2, 0.3, 0.6, 0.1, 0.9, 1.0]  # by step
+PATIENT = {"metric": "score", "patience": 3}
+
+
+@pytest.fixture
+def ground(tmp_path):
+    return Ground(tmp_path)
+
+
+def finished(ground, member):
+    (end,) = ground.of(member, "finished")
+    return end
+
+
+def run_in_two(ground, member, *, stop):
+    ground.steps_left = stop
+    ground.run("train", [member], "resident")
+    ground.steps_left = -1
+    if ground.ends(member) == ["stopped"]:
+        ground.run("train", [member], "resident")
+
+
+def member_of(ground, name, **options):
+    return ground.member("scripted", **{"steps": 11, "name": name, "scores": SCORES, **options})
+
+
+def test_patience_counts_evaluations_without_a_better_value(ground):
+    member = member_of(ground, "patient", stop=PATIENT)
+    ground.run("train", [member], "resident")
+    end = finished(ground, member)
+    assert (end.step, end.reason) == (8, "score was not better than 0.6 at step 5 for 3 evaluations")
+
+
+@pytest.mark.parametrize("stop", range(12))
+def test_a_stop_at_any_step_changes_nothing(ground, stop):
+    given = {"stop": PATIENT, "keep_best": "score", "plateau": True}
+    whole, parts = member_of(ground, "whole", **given), member_of(ground, "parts", **given)
+    ground.run("train", [whole], "resident")
+    run_in_two(ground, parts, stop=stop)
+    assert finished(ground, parts).step == finished(ground, whole).step == 8
+    assert same(ground.saved(parts), ground.saved(whole))
+    states = [checkpoint.recover(Path(member.directory))[0] for member in (whole, parts)]
+    one, other = (state.values["progress"] | {"schedules": state.values["schedules"]} for state in states)
+    assert {**one, "points": []} == {**other, "points": []}
+    models = [load_model(member.task, folder_of(member.directory)) for member in (whole, parts)]
+    assert [int(-model.rows[0].item()) for model in models] == [5, 5]
+
+
+def test_a_plateau_lowers_the_rate_at_regular_evaluations_alone(ground):
+    """The last step of a shorter training is evaluated too, which must not count where it goes on."""
+    whole = member_of(ground, "whole", steps=9, every=2, plateau=True)
+    ground.run("train", [whole], "resident")
+    for steps in (7, 9):
+        ground.run("train", [parts := member_of(ground, "parts", steps=steps, every=2, plateau=True)], "resident")
+    assert same(ground.saved(parts), ground.saved(whole))
+    still = member_of(ground, "still", steps=9, every=2)
+    ground.run("train", [still], "resident")
+    assert not same(ground.saved(still), ground.saved(whole))
+
+
+def test_more_patience_goes_on_where_less_ended(ground):
+    ground.run("train", [member_of(ground, "one", stop=PATIENT)], "resident")
+    member = member_of(ground, "one", stop=PATIENT | {"patience": 5})
+    ground.run("train", [member], "resident")
+    assert ground.of(member, "finished")[-1].step == 11
+
+
+def test_the_best_is_kept_beside_the_last_and_is_what_is_exported(ground):
+    member = member_of(ground, "best", steps=9, keep_best="score")
+    ground.run("train", [member], "resident", save_every_steps=1, keep_count=2)
+    folder = folder_of(member.directory)
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(folder)] == [9, 8, 5]
+    assert int(-load_model(member.task, folder).rows[0].item()) == 5
+    assert int(-load_model(member.task, folder, last=True).rows[0].item()) == 9
+
+
+def test_a_best_checkpoint_that_cannot_be_read_gives_the_last_with_a_warning(ground):
+    member = member_of(ground, "best", steps=9, keep_best="score")
+    ground.run("train", [member], "resident")
+    folder = Path(member.directory)
+    (path,) = [each for each in checkpoint.complete(folder) if checkpoint.step_of(each) == 5]
+    (path / "piece-00000.safetensors").write_bytes(b"torn")
+    with pytest.warns(UserWarning, match=r"best checkpoint, of step 5 with score 0.6, cannot be read.*that of step 9"):
+        assert int(-load_model(member.task, folder).rows[0].item()) == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_best": "accuracy"}, "must report the metric 'accuracy' that Training.keep_best names"),
+        ({"stop": {"metric": "accuracy", "patience": 2}}, "must report the target metric 'accuracy'"),
+        ({"keep_best": "wer"}, "whether more of 'wer' is better; its name does not say. Give goal="),
+    ],
+)
+def test_what_evaluation_does_not_report_is_named(ground, options, message):
+    member = member_of(ground, "unsaid", **options)
+    ground.run("train", [member], "resident")
+    (end,) = ground.of(member, "failed")
+    assert message in end.reason
