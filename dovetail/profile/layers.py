@@ -24,7 +24,7 @@ from dovetail.profile.clocks import Clock, clock_for
 from dovetail.profile.flow import CallNames, Flow, LayerCall, edges, visible_modules
 from dovetail.profile.model_guard import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
-from dovetail.train.loop import to_device
+from dovetail.train.loop import AUTOCAST, to_device
 from dovetail.vocabulary import LayerProfile
 
 Layers = tuple[LayerProfile, ...]
@@ -88,8 +88,8 @@ def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[
 
 def _loss(training: Training, batch: Any, device: torch.device) -> torch.Tensor:
     assert training.loss is not None
-    mixed = training.precision == "bf16"
-    with torch.autocast(device.type, dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
+    dtype = AUTOCAST.get(training.precision)
+    with torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext():
         found = training.loss(training.model, batch)
     return found[0] if isinstance(found, tuple) else found
 

@@ -16,6 +16,8 @@ from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class LoopSession(Session):
     """A training loop of one member that can be stopped after any step and go on anywhere.
@@ -33,6 +35,7 @@ class LoopSession(Session):
         self._modes = {module: module.training for module in model.modules()}
         self._random = KeyedRandomness(model, seed=member.seed, device=device)
         self._cursor = Cursor(member.training.batches, before_draw=self._random.before_batch)
+        self._scaler = torch.amp.GradScaler(device.type) if member.training.precision == "fp16" else None
         self._step = 0
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
@@ -99,14 +102,32 @@ class LoopSession(Session):
             with self._computing():
                 found = loss_of(self._training.model, batch)
             loss, metrics = found if isinstance(found, tuple) else (found, {})
-            (loss / len(batches) if len(batches) > 1 else loss).backward()
+            self._scaled(loss / len(batches) if len(batches) > 1 else loss).backward()
             yield loss.detach(), metrics
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         """What forward runs under."""
-        if self._training.precision == "bf16":
-            return torch.autocast(self._device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        dtype = AUTOCAST.get(self._training.precision)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss as its gradients are to be computed: with fp16 so large that small ones are not lost."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def _clip_and_step(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Clip these gradients, and let the optimizer take its step; with fp16, unless gradients have overflowed."""
+        optimizer, clip_norm = self._training.optimizer, self._training.clip_norm
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        if self._scaler is None:
+            optimizer.step()
+            return
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers step after one that was left out, too
 
     def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()

@@ -32,6 +32,7 @@ from dovetail.train.rows import (
     is_due,
     take_rows,
 )
+from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import TechniqueRefused
 
@@ -45,6 +46,8 @@ def refuse_rows(members: Sequence[SessionMember], *, name: str) -> str | None:
     (member,) = members
     if member.training.step is not None:
         return f"{name} cannot run a step function of the program's own, for it does not know whose gradients are meant"
+    if reason := refuse_declared(member.training, name=name) or refuse_scaling(member.training, name=name):
+        return reason
     model = member.training.model
     for path, module in model.named_modules():
         trains = module.training or not model.training  # a model fresh from a hub is put into training mode as a whole
@@ -114,8 +117,6 @@ class RowwiseSession(RankedSession):
         return [to_device(take_rows(batch, rows), self._device) for batch, rows in mine]
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        training, optimizer = self._training, self._training.optimizer
-        assert isinstance(optimizer, torch.optim.Optimizer)
         self._taken += 1
         if is_due(self._taken):
             self._examine(self._first)
@@ -126,9 +127,7 @@ class RowwiseSession(RankedSession):
             loss, metrics = self._gradients(batches)
         report = self._mean(loss, metrics)
         parameters = self._parameters()
-        if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
-        optimizer.step()
+        self._clip_and_step(parameters)
         self._step_schedulers()
         for parameter in parameters:
             parameter.grad = None

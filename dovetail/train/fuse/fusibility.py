@@ -14,6 +14,7 @@ from dovetail.train.fuse.shared_tensors import layout_of
 from dovetail.train.fuse.stacked_batches import Form, first_of, flatten
 from dovetail.train.fuse.stacked_optimizers import refusal
 from dovetail.train.state import parameter_names
+from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.vocabulary import TechniqueRefused
 
 
@@ -67,6 +68,9 @@ def _faults(training: Training) -> Iterator[str]:
     """What makes one training unfit for any stack."""
     if training.step is not None:
         yield "fuse must take the step itself; the training has a step function of its own"
+        return
+    if reason := refuse_declared(training, name="fuse") or refuse_scaling(training, name="fuse"):
+        yield reason
         return
     model = training.model
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
