@@ -27,7 +27,7 @@ import numpy as np
 from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import Columns, columns
 from dovetail.planning.share.policies import POLICIES, Policy
-from dovetail.vocabulary import Allocation, Family, InvalidWorkload, Member, Option, Share
+from dovetail.vocabulary import Allocation, Family, InvalidWorkload, Member, Option, Share, TaskId
 
 ERROR = 0.05
 _STEPS = attrgetter("steps")
@@ -130,10 +130,10 @@ def _expanded(found: Allocation, arrays: Columns, ways: list[dict[_Way, int]], s
     """The shares of the true options: each task of a merged group has the same part of its time."""
     group_of = {member.task: group for group, members in enumerate(arrays.members) for member in members}
     kinds = {kind.name: number for number, kind in enumerate(arrays.problem.cluster.kinds)}
-    groups: list[tuple[str, ...]] = []
+    groups: list[tuple[TaskId, ...]] = []
     parts: list[list[tuple[int, int]]] = []
     for tasks in found.groups:
-        split: dict[int, list[str]] = defaultdict(list)
+        split: dict[int, list[TaskId]] = defaultdict(list)
         for task in tasks:
             split[group_of[task]].append(task)
         parts.append([(group, len(groups) + place) for place, group in enumerate(split)])

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.metrics.curves import Curve, best, goal_of
 from dovetail.metrics.progress import ENDED, STATUSES, Progress
 from dovetail.metrics.spans import trained_seconds
-from dovetail.vocabulary import FrozenDict, Task
+from dovetail.vocabulary import FrozenDict, Task, TaskId
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Row:
     0.25
     """
 
-    task: str
+    task: TaskId
     name: str
     status: str
     step: int = 0

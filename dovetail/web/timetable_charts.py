@@ -16,7 +16,7 @@ from dovetail.planning.pipeline.timetables.picture import svg, text
 from dovetail.planning.techniques.base import with_layers
 from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile
+from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile, TaskId
 from dovetail.vocabulary.events import AttemptStarted, PipelineTimed
 from dovetail.vocabulary.units import show_seconds
 
@@ -100,7 +100,7 @@ def _profiles(store: Store) -> dict[tuple[str, str], Profile]:
     return {(p.family, kind): p for kind in kinds for p in with_layers(p for p in useful if p.kind == kind)}
 
 
-def _last(events: Iterable[Event]) -> tuple[dict[str, AttemptStarted], dict[str, PipelineTimed]]:
+def _last(events: Iterable[Event]) -> tuple[dict[TaskId, AttemptStarted], dict[TaskId, PipelineTimed]]:
     """Of each task its last start as a pipeline, and what was last timed of it."""
     starts, timings = {}, {}
     for event in events:

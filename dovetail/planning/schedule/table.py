@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.room import shared_needs, shared_sizes
-from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement
+from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, TaskId
 from dovetail.vocabulary.units import show_bytes
 
 # An option of a gang is offered for every choice of its members up to so many; beyond, for neighbours by steps only.
@@ -26,7 +26,7 @@ class Group:
 
     family: str
     steps: int
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     weight: float = 1.0
     due_seconds: float = math.inf
 
@@ -106,7 +106,7 @@ def makespan(table: Table, starts: Iterable[Start]) -> float:
     return max((each.start_seconds + table.modes[each.mode].seconds for each in starts), default=0.0)
 
 
-def task_names(table: Table, starts: Iterable[Start]) -> list[tuple[str, ...]]:
+def task_names(table: Table, starts: Iterable[Start]) -> list[tuple[TaskId, ...]]:
     """The tasks of each start, in the order given: which of equal ones goes where makes no difference."""
     used: Counter[int] = Counter()
     named = []
@@ -184,7 +184,7 @@ def _only_devices_bind(cluster: Cluster, options: Iterable[Option]) -> bool:
 
 
 def _groups(problem: Problem) -> tuple[Group, ...]:
-    tasks: dict[tuple[str, int, float, float], list[str]] = defaultdict(list)
+    tasks: dict[tuple[str, int, float, float], list[TaskId]] = defaultdict(list)
     is_weighted = Objective.parse(problem.objective).name == "weighted"
     for family in problem.families:
         for member in family.members:
