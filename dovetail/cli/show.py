@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
+from dovetail.metrics.task_addresses import shorten_ids
 from dovetail.metrics.task_rows import choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
@@ -39,11 +40,13 @@ def result(
         sys.stdout.write(to_csv(tasks))
         return
     names = choose_metrics(tasks, metrics)
-    rows = _table("task", "status", "step", *names, "")
-    for task in tasks:
+    rows = _table("id", "task", "status", "step", *names, "")
+    for short, task in zip(shorten_ids([task["id"] for task in tasks]), tasks, strict=True):
         values = [f"{task['metrics'][name]:.4g}" if name in task["metrics"] else "" for name in names]
         status = Text(task["status"], style=_COLOURS.get(task["status"], ""))
-        rows.add_row(Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"]))
+        rows.add_row(
+            Text(short, style="dim"), Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"])
+        )
     console = Console()
     console.print(rows)
     for warning in found.warnings:
@@ -70,12 +73,20 @@ def standing(
     if as_csv:
         sys.stdout.write(to_csv(rows))
         return
-    found = _table("task", "status", "step", "priority", "start", "end", "why")
-    for row in rows:
+    found = _table("id", "task", "status", "step", "priority", "start", "end", "why")
+    for short, row in zip(shorten_ids([row["id"] for row in rows]), rows, strict=True):
         steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
         moments = ["" if row[each] is None else clock(row[each], now=now) for each in ("start_seconds", "end_seconds")]
         status = Text(row["status"], style=_COLOURS.get(row["status"], ""))
-        found.add_row(Text(row["task"]), status, steps, f"{row['priority']:g}", *moments, Text(row["why"]))
+        found.add_row(
+            Text(short, style="dim"),
+            Text(row["task"]),
+            status,
+            steps,
+            f"{row['priority']:g}",
+            *moments,
+            Text(row["why"]),
+        )
     Console().print(found)
 
 

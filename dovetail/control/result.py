@@ -75,7 +75,7 @@ class Result:
     >>> result.best("accuracy").name, result["a"].metrics["accuracy"]
     ('b', 0.8)
     >>> list(result.frame().columns)
-    ['task', 'status', 'step', 'reason', 'accuracy']
+    ['task', 'id', 'status', 'step', 'reason', 'accuracy']
     """
 
     workload: str
@@ -220,6 +220,7 @@ def table(result: Result) -> list[dict[str, Any]]:
     return [
         {
             "task": task.name,
+            "id": task.task.identity,
             "status": task.status,
             "step": task.step,
             "reason": task.reason,
