@@ -19,6 +19,8 @@ from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web.timetable_charts import KEY, PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
+# Of so many failures the traceback stands below the table.
+_TRACEBACKS = 3
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
 
 
@@ -49,12 +51,28 @@ def result(
         )
     console = Console()
     console.print(rows)
+    _print_tracebacks(console, tasks)
     for warning in found.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
         )
+
+
+def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """Where tasks have failed, for the first few; tasks that failed in the same way are told of once."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        if text := task.get("traceback"):
+            alike.setdefault(text.strip().replace(repr(task["task"]), ""), []).append(task)
+    for same in list(alike.values())[:_TRACEBACKS]:
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        phase = f", {same[0]['phase']}" if same[0]["phase"] else ""
+        console.print(Text(f"\n{same[0]['task']}{others} failed{phase}:", style="red"))
+        console.print(Text(same[0]["traceback"].strip(), style="dim"), soft_wrap=True)
+    if len(alike) > _TRACEBACKS:
+        console.print(f"{len(alike) - _TRACEBACKS} more failed otherwise: dovetail logs TASK", style="dim")
 
 
 def standing(

@@ -1,5 +1,6 @@
 """`dovetail daemon` and what is asked of it: submit, list, pause, resume, cancel, priority, clone, stop."""
 
+import contextlib
 import datetime
 import json
 import time
@@ -20,7 +21,7 @@ from dovetail.cli.answering import (
     asked,
     entities,
 )
-from dovetail.vocabulary import DovetailError, InvalidWorkload
+from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError
 from dovetail.vocabulary.units import parse_seconds
 
 app = typer.Typer()
@@ -163,6 +164,21 @@ def priority(
 
 
 @app.command()
+def logs(
+    tasks: TasksArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as more is printed, until all have ended.")
+    ] = False,
+    store: StoreOption = HOME,
+) -> None:
+    """Show what tasks have printed, attempt by attempt, and the traceback of those that failed."""
+    with answering():
+        from dovetail.cli.task_log import print_logs
+
+        print_logs(tasks, store=store, follow=follow)
+
+
+@app.command()
 def clone(
     task: TaskArgument,
     parameters: ParametersArgument = None,
@@ -191,7 +207,12 @@ def stop(store: StoreOption = HOME) -> None:
 def _names(store: Path, words: list[str], *, one: bool = False) -> list[str]:
     """The names of the controller's tasks that these words mean."""
     from dovetail.metrics.task_addresses import match_task, match_tasks
+    from dovetail.store import Store
 
+    # Plain names need no question to the controller, which may be a moment away from answering.
+    with contextlib.suppress(StoreError), Store(store) as opened:
+        if {task.name for _, task in opened.tasks()}.issuperset(words):
+            return list(dict.fromkeys(words))
     rows = asked(store, {"do": "list"})["tasks"]
     found = [match_task(words[0], rows)] if one else match_tasks(words, rows)
     return [row["task"] for row in found]

@@ -92,7 +92,7 @@ def _refusal(word: str, rows: list[Row]) -> str:
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return (
         f"a task must be named by its name, the beginning of its id, a pattern such as 'net*', or parameters such as "
-        f"'rate=0.1*'; {word!r} names none of {_list(names)}.{hint}"
+        f"'rate=0.1*'; there are {_list(names)}, got {word!r}.{hint}"
     )
 
 
