@@ -55,7 +55,9 @@ def _main(
     pass
 
 
-WorkloadFile = Annotated[str, typer.Argument(help="A Python file with a workload: sweep.py, or sweep.py:name.")]
+WorkloadFile = Annotated[
+    str, typer.Argument(help="A Python file or module with a workload: sweep.py, package.sweep, or sweep.py:name.")
+]
 EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for a Ray cluster.")]
 AddressOption = Annotated[
     str, typer.Option(help="Of the Ray cluster: host:port, auto for this machine's, local to start one here.")
