@@ -12,7 +12,7 @@ from dovetail.engines.base import order_log
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.metrics.task_addresses import match_tasks
 from dovetail.store import Store
-from dovetail.vocabulary import Event, Task
+from dovetail.vocabulary import Event, Task, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -50,7 +50,7 @@ class TaskLog:
 
     def __init__(self, task: Task, home: Path, *, named: bool = False) -> None:
         self._task, self._home, self._named = task, home, named
-        self._after, self._progress = 0, dict[str, Progress]()
+        self._after, self._progress = 0, dict[TaskId, Progress]()
         self._file: Path | None = None
         self._position = 0
         self._at_line_start = True

@@ -128,7 +128,7 @@ def _code(training: Training) -> list[list[Any]]:
     ]
     for optimizer in training.optimizers().values():
         sources.add(type(optimizer))
-    for function in (training.loss, training.evaluate, training.step):
+    for function in (training.loss, training.evaluate, training.step, *training.callbacks):
         if function is not None:
             sources.add(function)
     return [*found, *sources.texts()]

@@ -223,6 +223,57 @@ def bf16() -> Training:
     return Training(model=model, batches=pairs(3), loss=squared, optimizer=optimizer, precision="bf16")
 
 
+def fp16() -> Training:
+    """Computes under autocast with its loss scaled; the first steps overflow and are left out."""
+    model = perceptron(dropout=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return Training(
+        model=model,
+        batches=pairs(3),
+        loss=lambda model, batch: 9 * squared(model, batch),
+        optimizer=optimizer,
+        schedule=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        clip_norm=1.0,
+        precision="fp16",
+    )
+
+
+class Count:
+    """A counter that can be saved."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Its value."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from there."""
+        self.value = state["value"]
+
+
+def averaged() -> Training:
+    """Weights averaged by a callback, which evaluation looks at, and a loss that counts."""
+    model, count = perceptron(), Count()
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    held_out = pairs(1)[0]
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        count.value += 1
+        return squared(model, batch) * (1 + count.value / 10)
+
+    return Training(
+        model=model,
+        batches=pairs(3),
+        loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
+        evaluate=lambda model: {"loss": float(squared(average, held_out))},
+        state={"average": average, "count": count},
+        callbacks=[lambda training, step: average.update_parameters(training.model)],
+    )
+
+
 def adversarial() -> Training:
     """A step of its own with two optimizers, each for a part of the model, and noise drawn outside any module."""
     model = nn.ModuleDict({"maker": nn.Linear(2, 4), "judge": nn.Linear(4, 1, bias=False)})
@@ -252,8 +303,10 @@ def _adversarial_step(training: Training, batch: Any) -> dict[str, Any]:
 PROGRAMS: dict[str, Callable[[], Training]] = {
     "accumulate": accumulate,
     "adversarial": adversarial,
+    "averaged": averaged,
     "bf16": bf16,
     "dropout": dropout,
+    "fp16": fp16,
     "frozen": frozen,
     "generator": generator,
     "momentum": momentum,

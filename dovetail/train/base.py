@@ -19,7 +19,7 @@ from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
 from dovetail.vocabulary.work import suggest_goal
 
 Batch = Any
-PRECISIONS = ("fp32", "bf16", "bf16-pure")
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
 
 
@@ -41,16 +41,20 @@ class Training:
     - `keep_best` names the metric whose best checkpoint, at any evaluation, is kept beside the last, and is the one
       that `dovetail export` and `result[task].model()` give; `goal` says "max" or "min" where its name does not.
     - `clip_norm` clips the global norm of the gradients.
-    - `precision="bf16"` computes under autocast; `"bf16-pure"` computes in bf16 throughout, floating inputs included,
-      on bf16 copies of the weights that the optimizer keeps in fp32.
+    - `precision="bf16"` computes under autocast, and so does `"fp16"`, which scales the loss so that small gradients
+      count (torch's `GradScaler`: a step whose gradients overflow is left out). `"bf16-pure"` computes in bf16
+      throughout, floating inputs included, on bf16 copies of the weights that the optimizer keeps in fp32.
     - `timetable` names a pipeline's timetable whose weights change under way ("stashing", "vertical_sync" or "2bw"):
       planners may then train this program so, which is another mathematics. Without it they never do.
     - `step(training, batch)` replaces the whole step for what does not fit the mould (several optimizers,
       adversarial training); it gives a dict of metrics, `loss` among them. Only `resident` runs it, and
-      `optimizer` may then be a dict of optimizers. Whatever else it changes is declared, so that checkpoints have it:
-      those of `schedules` that are no `dt.Scheduler`, which it steps itself, when it wants to; and `state`, by name,
-      anything with `state_dict` and `load_state_dict` (averaged weights, a gradient scaler, counters). A step that
-      changes variables which are not declared is refused.
+      `optimizer` may then be a dict of optimizers, and it steps those of `schedules` itself that are no
+      `dt.Scheduler`.
+    - `callbacks` are called with the training and the number of the step after each step, in the process that trains,
+      without gradients. Only `resident` and `together` call them.
+    - What the step, the loss or callbacks change is declared, so that checkpoints have it: `state`, by name, anything
+      with `state_dict` and `load_state_dict` (averaged weights, a gradient scaler, counters). Where they change
+      variables that are not declared, the training is refused.
 
     The model may be on the CPU: Dovetail moves it, its optimizer's state and each batch to the device.
 
@@ -78,6 +82,7 @@ class Training:
     step: Callable[["Training", Batch], Mapping[str, Any]] | None = None
     schedules: Mapping[str, Stateful] = FrozenDict()
     state: Mapping[str, Stateful] = FrozenDict()
+    callbacks: Sequence[Callable[["Training", int], Any]] = ()
 
     def __post_init__(self) -> None:
         self.check()
@@ -99,6 +104,13 @@ class Training:
                 "precision 'bf16-pure' must go with a loss, not a step function, whose optimizer steps "
                 "would miss the fp32 weights. Use precision 'bf16'."
             )
+        if self.precision == "fp16" and self.step is not None:
+            raise ProgramError(
+                "precision 'fp16' must go with a loss, which is scaled, not with a step function. Use autocast and a "
+                "torch.amp.GradScaler there, and give it as Training(state={'scaler': ...})."
+            )
+        if not all(map(callable, self.callbacks)):
+            raise ProgramError("Training.callbacks must be functions of the training and the step's number.")
         for name in ("schedules", "state"):
             self._check_stateful(name, getattr(self, name))
         self._check_parts()
@@ -143,10 +155,6 @@ class Training:
     def _check_stateful(self, name: str, given: Any) -> None:
         if not isinstance(given, Mapping):
             raise ProgramError(f"Training.{name} must be a dict by name, got {type(given).__name__}.")
-        if given and self.step is None and name == "state":
-            raise ProgramError(
-                f"Training.{name} must go with a step function, which changes it; give Training(step=...)."
-            )
         for key, value in given.items():
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise ProgramError(
@@ -229,7 +237,7 @@ class GangSession(Session, Generic[Each]):
     _members: list[Each]
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics."""
+        """Evaluate one member; gives its metrics."""
         return self._members[member].evaluate()
 
     def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
@@ -237,7 +245,7 @@ class GangSession(Session, Generic[Each]):
         self._members[member].observe(metrics)
 
     def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
+        """Everything that decides how one member goes on."""
         return self._members[member].state()
 
     def load(self, state: TrainingState, member: int = 0) -> None:
@@ -245,7 +253,7 @@ class GangSession(Session, Generic[Each]):
         self._members[member].load(state)
 
     def close(self) -> None:
-        """End all of them."""
+        """Close the sessions of all members."""
         for session in self._members:
             session.close()
 

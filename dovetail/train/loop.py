@@ -16,6 +16,8 @@ from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class LoopSession(Session):
     """A training loop of one member that can be stopped after any step and go on anywhere.
@@ -33,13 +35,14 @@ class LoopSession(Session):
         self._modes = {module: module.training for module in model.modules()}
         self._random = KeyedRandomness(model, seed=member.seed, device=device)
         self._cursor = Cursor(member.training.batches, before_draw=self._random.before_batch)
+        self._scaler = torch.amp.GradScaler(device.type) if member.training.precision == "fp16" else None
         self._step = 0
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One optimizer step."""
+        """Take one optimizer step."""
         if not live:
             return []
-        batches = self._placed(self._cursor.take(self._training.accumulate))
+        batches = self._place_batches(self._cursor.take(self._training.accumulate))
         self._random.begin(self._step, 0)
         try:
             report = self._take_step(batches)
@@ -61,7 +64,7 @@ class LoopSession(Session):
         training.model.eval()
         try:
             with self._random.evaluation(self._step), torch.no_grad(), self._computing():
-                metrics = self._evaluated(training.evaluate)
+                metrics = self._run_evaluation(training.evaluate)
         finally:
             for module, mode in self._modes.items():
                 module.training = mode
@@ -77,12 +80,12 @@ class LoopSession(Session):
         """Called by each technique when the optimizer has taken its step, before it counts."""
         step_schedulers(self._training, step=self._step + 1)
 
-    def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
-        """What the user's evaluation gives."""
+    def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
+        """Call the user's evaluation; gives its metrics."""
         return evaluate(self._training.model)
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
-        """These microbatches as a step takes them."""
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
+        """Move the microbatches of a step to the device."""
         return [to_device(batch, self._device) for batch in batches]
 
     @abc.abstractmethod
@@ -99,14 +102,32 @@ class LoopSession(Session):
             with self._computing():
                 found = loss_of(self._training.model, batch)
             loss, metrics = found if isinstance(found, tuple) else (found, {})
-            (loss / len(batches) if len(batches) > 1 else loss).backward()
+            self._scaled(loss / len(batches) if len(batches) > 1 else loss).backward()
             yield loss.detach(), metrics
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward runs under."""
-        if self._training.precision == "bf16":
-            return torch.autocast(self._device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        """The context that forward runs in: autocast, or none."""
+        dtype = AUTOCAST.get(self._training.precision)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss as its gradients are to be computed: with fp16 so large that small ones are not lost."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def _clip_and_step(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Clip these gradients, and let the optimizer take its step; with fp16, unless gradients have overflowed."""
+        optimizer, clip_norm = self._training.optimizer, self._training.clip_norm
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        if self._scaler is None:
+            optimizer.step()
+            return
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers step after one that was left out, too
 
     def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
@@ -145,3 +166,19 @@ def describe(batch: Any) -> str:
     if isinstance(batch, list | tuple):
         return "(" + ", ".join(describe(value) for value in batch[:8]) + ")"
     return type(batch).__name__
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a nested value, in its order.
+
+    >>> [len(tensor) for tensor in tensors_in({"a": [torch.ones(1), 2], "b": (torch.ones(3),)})]
+    [1, 3]
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_in(each)

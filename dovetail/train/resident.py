@@ -1,5 +1,6 @@
 """The technique `resident`: one task whole on one device, or on n threads of a CPU. Plain PyTorch."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ RESIDENT = Resident()
 
 
 class ResidentSession(LoopSession):
-    """A plain training loop."""
+    """A plain training loop of one task on one device."""
 
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False) -> None:
         model = member.training.model.to(device)
@@ -79,14 +80,14 @@ class ResidentSession(LoopSession):
         """The live tensors under their canonical names."""
         feed, random = self._cursor.state(), self._random.state()
         if self._half is None:
-            return capture(self._training, step=self._step, feed=feed, random=random)
+            return capture(self._training, step=self._step, feed=feed, random=random, scaler=self._scaler)
         with self._half.stand_ins.masters():
             return capture(self._training, step=self._step, feed=feed, random=random)
 
     def load(self, state: TrainingState, member: int = 0) -> None:
-        """Go on from `state`."""
+        """Go on from `state`, whichever technique wrote it."""
         if self._half is None:
-            feed, random = restore(self._training, state)
+            feed, random = restore(self._training, state, scaler=self._scaler)
         else:
             with self._half.stand_ins.masters():
                 feed, random = restore(self._training, state)
@@ -104,8 +105,19 @@ class ResidentSession(LoopSession):
             self._half.close()
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        if self._recomputed is None:
-            return self._custom_step(batches) if self._training.step else self._plain_step(batches)
+        if self._undeclared is None:
+            self._undeclared = UndeclaredState(self._training)
+        report = self._recomputed_step(batches) if self._recomputed is not None else self._whole_step(batches)
+        self._watched_steps += 1
+        if is_due(self._watched_steps):
+            self._undeclared.check(self._watched_steps)
+        return report
+
+    def _whole_step(self, batches: list[Any]) -> StepReport:
+        return self._custom_step(batches) if self._training.step else self._plain_step(batches)
+
+    def _recomputed_step(self, batches: list[Any]) -> StepReport:
+        assert self._recomputed is not None
         try:
             report = self._plain_step(batches)
         except (RuntimeError, ChangedInPlace) as error:
@@ -118,20 +130,17 @@ class ResidentSession(LoopSession):
         return report
 
     def _plain_step(self, batches: list[Any]) -> StepReport:
-        training, optimizer = self._training, self._training.optimizer
-        assert isinstance(optimizer, torch.optim.Optimizer)
         losses: list[torch.Tensor] = []
         metrics: Mapping[str, Any] = {}
         for loss, metrics in self._backward(batches):  # noqa: B007
             losses.append(loss)
             if self._half is not None:
                 self._half.collect()
-        if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parameters, training.clip_norm)
-        optimizer.step()
+        self._clip_and_step(self._parameters)
         if self._half is not None:
             self._half.refresh()
         self._step_schedulers()
+        self._call_back()
         for parameter in self._parameters:  # those that no optimizer has count to the norm of one step, not of all
             parameter.grad = None
         return self._report(losses, metrics)
@@ -139,15 +148,19 @@ class ResidentSession(LoopSession):
     def _custom_step(self, batches: list[Any]) -> StepReport:
         training = self._training
         assert training.step is not None
-        if self._undeclared is None:
-            self._undeclared = UndeclaredState(training)
         with self._computing():
             metrics = dict(training.step(training, batches[0] if len(batches) == 1 else batches))
-        self._watched_steps += 1
-        if is_due(self._watched_steps):
-            self._undeclared.check(self._watched_steps)
         if "loss" not in metrics:
             raise ProgramError(f"a step function must give a metric named 'loss', got {sorted(metrics)}.")
         self._step_schedulers()
+        self._call_back()
         loss = torch.as_tensor(metrics.pop("loss")).detach()
         return StepReport(step=self._step + 1, loss=loss, metrics=metrics)
+
+    def _call_back(self) -> None:
+        """Call the program's callbacks, with the weights that the optimizer keeps in their places."""
+        if self._training.callbacks:
+            masters = self._half.stand_ins.masters() if self._half is not None else contextlib.nullcontext()
+            with masters, torch.no_grad():
+                for callback in self._training.callbacks:
+                    callback(self._training, self._step + 1)

@@ -32,6 +32,7 @@ from dovetail.train.rows import (
     is_due,
     take_rows,
 )
+from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import TechniqueRefused
 
@@ -45,6 +46,8 @@ def refuse_rows(members: Sequence[SessionMember], *, name: str) -> str | None:
     (member,) = members
     if member.training.step is not None:
         return f"{name} cannot run a step function of the program's own, for it does not know whose gradients are meant"
+    if reason := refuse_declared(member.training, name=name) or refuse_scaling(member.training, name=name):
+        return reason
     model = member.training.model
     for path, module in model.named_modules():
         trains = module.training or not model.training  # a model fresh from a hub is put into training mode as a whole
@@ -70,7 +73,7 @@ class WholeForward(nn.Module):
         self.model = model
 
     def forward(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """`action(model, *arguments)`."""
+        """Call `action(model, *arguments)`."""
         return action(self.model, *arguments)
 
 
@@ -96,17 +99,17 @@ class RowwiseSession(RankedSession):
 
     @abc.abstractmethod
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """`action(model, *arguments)`, on all ranks."""
+        """Call `action(model, *arguments)`, on all ranks."""
 
     @abc.abstractmethod
     def _gathering(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """What the forward and backward of a microbatch run in."""
+        """The context that forward and backward of a microbatch run in."""
 
     @abc.abstractmethod
     def _parameters(self) -> list[nn.Parameter]:
-        """What is trained, as the optimizer has it."""
+        """The trained parameters, as the optimizer has them."""
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
         self._first = batches[0]
         totals = [count_rows(batch) for batch in batches]
         self._parts = [Rows.of(self._ranks.rank, self._ranks.size, total=total) for total in totals]
@@ -114,8 +117,6 @@ class RowwiseSession(RankedSession):
         return [to_device(take_rows(batch, rows), self._device) for batch, rows in mine]
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        training, optimizer = self._training, self._training.optimizer
-        assert isinstance(optimizer, torch.optim.Optimizer)
         self._taken += 1
         if is_due(self._taken):
             self._examine(self._first)
@@ -126,9 +127,7 @@ class RowwiseSession(RankedSession):
             loss, metrics = self._gradients(batches)
         report = self._mean(loss, metrics)
         parameters = self._parameters()
-        if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
-        optimizer.step()
+        self._clip_and_step(parameters)
         self._step_schedulers()
         for parameter in parameters:
             parameter.grad = None

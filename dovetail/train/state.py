@@ -23,19 +23,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Everything that decides how a training goes on after `step` steps.
-
-    >>> TrainingState(step=0, tensors={}, values={}).step
-    0
-    """
+    """Everything that decides how a training goes on after `step` steps."""
 
     step: int
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
 
 
-def capture(training: "Training", *, step: int, feed: Any, random: Any) -> TrainingState:
-    """The state of a training whose model is whole in this process.
+def capture(
+    training: "Training", *, step: int, feed: Any, random: Any, scaler: "torch.amp.GradScaler | None" = None
+) -> TrainingState:
+    """The state of a training whose model is whole in this process, and of what scales its loss.
 
     Tensors are the live ones, not copies: write or clone them before the next step.
     """
@@ -49,11 +47,14 @@ def capture(training: "Training", *, step: int, feed: Any, random: Any) -> Train
         "feed": pack(feed, "feed", tensors),
         "random": pack(random, "random", tensors),
         **capture_stateful(training, tensors),
+        **({"scaler": pack(scaler.state_dict(), "scaler", tensors)} if scaler is not None else {}),
     }
     return TrainingState(step=step, tensors=tensors, values=values)
 
 
-def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
+def restore(
+    training: "Training", state: TrainingState, *, scaler: "torch.amp.GradScaler | None" = None
+) -> tuple[Any, Any]:
     """Put `state` into a freshly built training; gives back the feed's position and the random state."""
     values, tensors = state.values, state.tensors
     _restore_model(training.model, values["model"], tensors)
@@ -62,6 +63,8 @@ def restore(training: "Training", state: TrainingState) -> tuple[Any, Any]:
         raise _mismatch("optimizers", sorted(values["optimizers"]), sorted(optimizers))
     for name, optimizer in optimizers.items():
         _restore_optimizer(name, optimizer, training.model, values["optimizers"][name], tensors)
+    if scaler is not None and "scaler" in values:  # a warm clone's weights may come from another precision
+        scaler.load_state_dict(unpack(values["scaler"], tensors))
     restore_stateful(training, values, tensors)
     return unpack(values["feed"], tensors), unpack(values["random"], tensors)
 

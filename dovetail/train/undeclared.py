@@ -1,12 +1,14 @@
-"""What a step function of the user's keeps in variables of its own, and changes: no checkpoint has it, so it would be
-lost at the first stop, and training would go on as another. It is found out and refused, with what to do instead.
+"""What a step function, a loss or callbacks of the user's keep in variables of their own, and change: no checkpoint has
+it, so it would be lost at the first stop, and training would go on as another. It is found out and refused, with what
+to do instead.
 
 A scheduler, an optimizer or a gradient scaler that is not declared is refused at once: it is made to change. Other
-variables, of closures, of bound objects and of the step's module, are compared after steps 1, 2, 4, 8 and so on.
+variables, of closures, of bound objects and of the functions' modules, are compared after steps 1, 2, 4, 8 and so on.
 """
 
 import dataclasses
 import functools
+import itertools
 import random
 import sys
 import types
@@ -33,7 +35,7 @@ _CHECKED_ELEMENTS = 1 << 24  # of a larger tensor only the count of its changes 
 
 
 class UndeclaredState:
-    """The variables of a training's step function as they are when this is made, before its first step.
+    """The variables of a training's functions as they are when this is made, before its first step.
 
     >>> def build(count):
     ...     def step(training, batch):
@@ -54,30 +56,35 @@ class UndeclaredState:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._declared = {id(thing) for thing in _declared(training)}
-        for name, value in self._variables():
+        for whose, name, value in self._variables():
             if _is_stateful(value) and not isinstance(value, nn.Module):
-                raise _refusal(f"its variable {name!r}, a {type(value).__name__}, is not")
+                raise _refusal(whose, f"its variable {name!r}, a {type(value).__name__}, is not")
         self._before = self._marks()
 
     def check(self, steps: int) -> None:
         """Raise `ProgramError` where a variable is not what it was before the first of these steps."""
-        for name, mark in self._marks().items():
-            if mark != self._before.setdefault(name, mark):  # one that a step made itself is looked at from then on
-                raise _refusal(f"its variable {name!r} changed in the first {steps} steps and is not")
+        for (whose, name), mark in self._marks().items():
+            # One that a step made itself is looked at from then on.
+            if mark != self._before.setdefault((whose, name), mark):
+                raise _refusal(whose, f"its variable {name!r} changed in the first {steps} steps and is not")
 
-    def _marks(self) -> dict[str, Any]:
-        return {name: self._mark(value) for name, value in self._variables()}
+    def _marks(self) -> dict[tuple[str, str], Any]:
+        return {(whose, name): self._mark(value) for whose, name, value in self._variables()}
 
-    def _variables(self) -> Iterator[tuple[str, Any]]:
-        """The step's variables by name, without those that checkpoints have."""
-        found = [*_variables_of(self._training.step, set()), *_added(self._training).items()]
-        return ((name, value) for name, value in found if id(value) not in self._declared)
+    def _variables(self) -> Iterator[tuple[str, str, Any]]:
+        """The functions' variables, by whose they are and by name, without those that checkpoints have."""
+        training = self._training
+        functions = [("step" if training.step is not None else "loss", training.step or training.loss)]
+        functions += [(f"callbacks[{number}]", each) for number, each in enumerate(training.callbacks)]
+        found = [(whose, *each) for whose, function in functions for each in _variables_of(function, set())]
+        found += [(functions[0][0], *each) for each in _added(training).items()]
+        return ((whose, name, value) for whose, name, value in found if id(value) not in self._declared)
 
     def _mark(self, value: Any, depth: int = 0) -> Any:
         """Something that is equal for as long as a value is the same."""
         if id(value) in self._declared or depth > _DEPTH or isinstance(value, (*_DATA, type, types.ModuleType)):
             return None
-        if isinstance(value, _SCALARS):
+        if isinstance(value, _SCALARS | itertools.count):
             return repr(value)
         if isinstance(value, torch.Tensor | numpy.ndarray | torch.Generator | random.Random | numpy.random.Generator):
             return _bits(value)
@@ -187,10 +194,32 @@ def _bits(value: Any) -> Any:
     return value.shape, int(bits.sum(dtype=torch.int64))
 
 
-def _refusal(what: str) -> ProgramError:
+def _refusal(whose: str, what: str) -> ProgramError:
     return ProgramError(
-        f"what Training.step changes must be declared; {what}, so it would be lost when training stops and goes on. "
+        f"what Training.{whose} changes must be declared; {what}, so it would be lost when training stops and goes on. "
         f"Give schedulers as Training(schedules={{name: ...}}) and anything else as Training(state={{name: ...}}), "
         f"each with state_dict() and load_state_dict(). What does not decide how training goes on, such as a cache, "
         f"may stand at the top level of the file."
+    )
+
+
+def refuse_declared(training: Training, *, name: str) -> str | None:
+    """Why a technique that takes steps in parts, or in several processes, cannot train this, where it cannot."""
+    for what in ("callbacks", "state"):
+        if getattr(training, what):
+            return (
+                f"Training.{what} goes with whole steps in one process, which {name} does not take; use technique "
+                f"'resident' or 'together', or leave it out"
+            )
+    return None
+
+
+def refuse_scaling(training: Training, *, name: str) -> str | None:
+    """Why a technique that never has all gradients of a batch at once, or divides a batch's rows so that gradients are
+    of another size, cannot scale the loss of this, where it is to be scaled."""
+    if training.precision != "fp16":
+        return None
+    return (
+        f"precision 'fp16' leaves a step out where a gradient of the whole batch overflows, and {name} computes that "
+        f"in parts, which overflow at other steps; use precision 'bf16', or technique 'resident' or 'together'"
     )

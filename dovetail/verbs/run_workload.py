@@ -111,7 +111,6 @@ def run(
             )
         )
         before(controller.reconcile(fresh=fresh))
-        controller.measure()
         controller.run()
     result = open_result(store, workload=workload.name)
     if raise_on_failure:

@@ -11,6 +11,8 @@ from tests.train import ranked
 
 CPU = torch.device("cpu")
 
+SEEN = []  # a loss may write to what stands here
+
 
 def opened(program, *, microbatches=1):
     knobs = {"microbatches": microbatches}
@@ -56,22 +58,24 @@ def test_bf16_weights_collect_the_gradients_of_each_part_in_float32():
 
 def test_no_more_rows_are_seen_at_once_than_a_part_has():
     member = programs.fresh(programs.dropout)
-    seen, loss = [], member.training.loss
+    loss = member.training.loss
+    SEEN.clear()
 
     def watched(model, batch):
-        seen.append(len(batch[0]))
+        SEEN.append(len(batch[0]))
         return loss(model, batch)
 
     member.training.loss = watched
     total = len(next(iter(member.training.batches))[0])
     RESIDENT.open([member], device=CPU, threads=1, knobs={"microbatches": 4}).advance()
-    assert max(seen) == max(2, -(-total // 4))
+    assert max(SEEN) == max(2, -(-total // 4))
 
 
 def kept_bytes(microbatches):
     """The most that the forward of one part keeps for its backward, as storage, besides weights."""
     model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 1))
-    member, found = programs.fresh(lambda: ranked.training(model, programs.squared, rows=(16,))), []
+    member = programs.fresh(lambda: ranked.training(model, programs.squared, rows=(16,)))
+    SEEN.clear()
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     loss = member.training.loss
 
@@ -85,14 +89,14 @@ def kept_bytes(microbatches):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             value = loss(model, batch)
-        found.append(sum(size for address, size in kept.items() if address not in weights))
+        SEEN.append(sum(size for address, size in kept.items() if address not in weights))
         return value
 
     member.training.loss = watched
     session = RESIDENT.open([member], device=CPU, threads=1, knobs={"microbatches": microbatches})
     session.advance()
     session.close()
-    return max(found)
+    return max(SEEN)
 
 
 def test_a_part_keeps_its_own_rows_for_backward_and_nothing_of_the_others():

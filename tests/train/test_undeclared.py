@@ -2,13 +2,26 @@ import collections
 import copy
 import dataclasses
 import functools
+import itertools
 import random
 
 import pytest
 import torch
 from torch import nn
 
-from dovetail.train import RESIDENT, SessionMember, Training, checkpoint
+from dovetail.testing import programs
+from dovetail.train import (
+    FUSE,
+    INTERLEAVE,
+    PIPELINE,
+    REPLICATE,
+    RESIDENT,
+    SHARD,
+    SPILL,
+    SessionMember,
+    Training,
+    checkpoint,
+)
 from dovetail.vocabulary import CheckpointError, ProgramError
 
 CPU = torch.device("cpu")
@@ -220,7 +233,46 @@ def scheduling():
     return training_of(functools.partial(lambda schedule, *each: step(*each), schedule), model), "'0', a CosineAnn"
 
 
+def counting_in_a_loss():
+    counts = [0]
+
+    def loss(model, batch):
+        counts[0] += 1
+        return model(batch).mean() * counts[0]
+
+    return training_of(None, loss=loss), "'counts' changed in the first 1 steps"
+
+
+def counting_by_itertools():
+    numbers = itertools.count()
+
+    def loss(model, batch):
+        return model(batch).mean() * next(numbers)
+
+    return training_of(None, loss=loss), "'numbers' changed in the first 1 steps"
+
+
+def counting_in_a_callback():
+    counts = [0]
+
+    def callback(training, step):
+        counts[0] += 1
+
+    return training_of(descend, callbacks=[callback]), "'counts' changed in the first 1 steps"
+
+
+def scheduling_in_a_callback():
+    training = training_of(descend)
+    schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 1)
+    training.callbacks = [lambda training, step: schedule.step()]
+    return training, "'schedule', a StepLR"
+
+
 CHANGING = [
+    counting_in_a_loss,
+    counting_by_itertools,
+    counting_in_a_callback,
+    scheduling_in_a_callback,
     counting_nonlocal,
     counting_in_a_list,
     counting_globally,
@@ -239,6 +291,50 @@ def test_what_a_step_changes_and_nobody_saves_is_refused(changing):
     training, message = changing()
     with pytest.raises(ProgramError, match=rf"(?s)must be declared; its variable {message}.*schedules=.*state="):
         advance(opened(training), steps=4)
+
+
+def test_the_refusal_says_whose_variable_it_is():
+    for changing, whose in ((counting_in_a_loss, "loss"), (counting_in_a_callback, r"callbacks\[0\]")):
+        with pytest.raises(ProgramError, match=rf"what Training.{whose} changes must be declared"):
+            opened(changing()[0]).advance()
+
+
+def test_callbacks_see_each_step_once_its_weights_are_there():
+    seen = Count()
+
+    def look(training, step):
+        seen.value = step
+        seen.history.append(float(training.model.weight.sum()))
+
+    training = training_of(None, loss=lambda model, batch: model(batch).mean(), callbacks=[look], state={"seen": seen})
+    session = opened(training)
+    sums = []
+    for _ in range(3):
+        session.advance()
+        sums.append(training.model.weight.sum().item())
+    assert (seen.value, seen.history) == (3, sums)
+
+
+@pytest.mark.parametrize("program", ["averaged", "fp16"])
+@pytest.mark.parametrize("technique", [FUSE, SPILL, INTERLEAVE, REPLICATE, SHARD, PIPELINE], ids=lambda each: each.name)
+def test_techniques_that_cannot_name_what_and_the_alternative(technique, program):
+    size = 2 if technique in (FUSE, INTERLEAVE) else 1
+    reason = technique.refuse([programs.fresh(program, seed=seed) for seed in range(size)])
+    assert ("Training.callbacks" if program == "averaged" else "precision 'fp16'") in reason
+    assert technique.name in reason or technique is INTERLEAVE
+    assert "technique 'resident'" in reason
+
+
+def test_a_step_that_overflows_is_left_out_and_halves_the_scale():
+    training = programs.fresh("fp16").training
+    training.loss = lambda model, batch: 3000 * programs.squared(model, batch)
+    session = opened(training)
+    before = training.model[0].weight.clone()
+    session.advance()
+    assert torch.equal(training.model[0].weight, before)
+    assert dict(session.state().values["scaler"]["__dict__"])["scale"] == {"__float__": (2.0**15).hex()}
+    advance(session, steps=12)
+    assert not torch.equal(training.model[0].weight, before)
 
 
 def test_what_stays_as_it_is_may_be_held():
@@ -263,7 +359,8 @@ def test_what_stays_as_it_is_may_be_held():
     [
         ({"state": {"count": 3}}, r"state\['count'\] must have state_dict\(\) and load_state_dict\(\); a int has not"),
         ({"schedules": [1]}, "schedules must be a dict by name, got list"),
-        ({"state": {"c": Count()}, "step": None, "loss": print}, "state must go with a step function"),
+        ({"callbacks": [3]}, "callbacks must be functions"),
+        ({"precision": "fp16"}, r"Use autocast and a torch.amp.GradScaler there, and give it as Training\(state="),
     ],
 )
 def test_declarations_that_cannot_be(options, message):

@@ -39,7 +39,7 @@ class Pipeline(RankedTechnique):
             return "pipeline must take the step itself; the training has a step function of its own"
         if training.precision == "bf16-pure":
             return "pipeline computes under autocast or in fp32; use precision 'bf16', or shard"
-        return refusal(training)
+        return refusal(training, name=self.name)
 
     def open(
         self,

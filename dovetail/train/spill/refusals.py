@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from dovetail.train.base import Training
+from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.train.weights import hooked
 
 _PROBE = 64
 
 
-def refusal(training: Training) -> str | None:
-    """Why this training cannot be spilled, or None where it can.
+def refusal(training: Training, *, name: str = "spill") -> str | None:
+    """Why this training cannot be spilled, or None where it can; `name` is who asks.
 
     >>> model = nn.Linear(2, 1)
     >>> refusal(Training(model=model, batches=[], step=lambda model, batch: {},
@@ -22,17 +23,19 @@ def refusal(training: Training) -> str | None:
     """
     if training.step is not None:
         return "spill must take the step itself; the training has a step function of its own"
+    if reason := refuse_declared(training, name=name) or refuse_scaling(training, name=name):
+        return reason
     if any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
         return "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
-    for name, module in training.model.named_modules():
+    for path, module in training.model.named_modules():
         if module._forward_pre_hooks and any(True for _ in module.parameters()):
-            return f"weights must be read by forward; {name or 'the model'!r} has hooks that run before it is there"
+            return f"weights must be read by forward; {path or 'the model'!r} has hooks that run before it is there"
         if getattr(module, "max_norm", None) is not None:
-            return f"forward must leave weights as they are; {name!r} changes its own (max_norm)"
+            return f"forward must leave weights as they are; {path!r} changes its own (max_norm)"
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
-            return f"modules must run as Python; {name or 'the model'!r} is scripted or compiled"
-    if (name := hooked(training.model)) is not None:
-        return f"gradients must be seen by the optimizer alone; parameter {name!r} has hooks"
+            return f"modules must run as Python; {path or 'the model'!r} is scripted or compiled"
+    if (parameter := hooked(training.model)) is not None:
+        return f"gradients must be seen by the optimizer alone; parameter {parameter!r} has hooks"
     assert isinstance(training.optimizer, torch.optim.Optimizer)
     if training.optimizer._optimizer_step_pre_hooks or training.optimizer._optimizer_step_post_hooks:
         return "an optimizer that is stepped in parts must have no hooks around its steps; this one has"
