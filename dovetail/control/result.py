@@ -158,7 +158,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
             for _, task in opened.described(workload)
             if not progress.get(task.identity, Progress(task="")).vanished
         ]
-        results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
+        results = tuple(result_of(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
     planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
     return Result(
@@ -199,7 +199,8 @@ def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, .
     return tuple(found)
 
 
-def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+def result_of(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+    """What came of one task."""
     history: dict[str, list[tuple[int, float]]] = {}
     for point in store.points(task.identity):
         history.setdefault(point.name, []).append((point.step, point.value))
