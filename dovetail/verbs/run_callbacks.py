@@ -1,5 +1,5 @@
-"""Functions of the user's that are told, in the process that called `dt.run`, what tasks report. They read: what they do
-changes nothing of a training. Knows events; knows nothing of tables or pages."""
+"""Functions of the user's that are told, in the process that called `dt.run`, what tasks report. They read: what they
+do changes nothing of a training. Knows events; knows nothing of tables or pages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ OnEnd = Callable[[TaskResult], object]
 
 
 class RunCallbacks:
-    """Tells `on_metric` of each value of a metric, `on_evaluate` of each evaluation, `on_end` of each task that has ended
-    in this run. Steps that are repeated after a loss are told once.
+    """Tells `on_metric` of each value of a metric, `on_evaluate` of each evaluation, `on_end` of each task that has
+    ended in this run. Steps that are repeated after a loss are told once.
 
     The first error that one of them raises asks the controller to save and stop, and `check` raises it again: half a
     log is found out, and no training is lost by it.
