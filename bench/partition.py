@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 import numpy as np
 from reporting import Bar, finish, need
 
-from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, cuts, partition
+from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, partition
+from dovetail.planning.pipeline.partition.graph import find_cuts
 from dovetail.planning.pipeline.partition.search import Tables
 from dovetail.vocabulary import LayerProfile
 
@@ -238,7 +239,7 @@ def node(device: str) -> str:
 
 def theirs(graph: Graph, sizes: tuple[int, ...], rates: tuple[float, ...]) -> float | None:
     """What PipeDream's recurrence gives, faults and all, over the cuts that could be best."""
-    found = cuts.find(graph)
+    found = find_cuts(graph)
     if not found.complete or len(found.sets) > MOST_RECOMPUTED:
         return None
     tables = Tables({"": graph}, found.sets, recompute=False)

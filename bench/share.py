@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import gavel_program
+from baseline_policies import gandiva
+from coarsening import COARSE
 from predicted_pairs import predicted_pairs
 from reporting import Bar, finish, need
 from shapes import KINDS, apart, limited, merged, unlike
@@ -33,7 +35,7 @@ from dovetail.control.simulation.simulating import simulate
 from dovetail.describe.traces import Rates, generate, read_philly, read_rates, read_trace
 from dovetail.planning.problem import Problem
 from dovetail.planning.share import levels
-from dovetail.planning.share.policies import COARSE, POLICIES, Policy
+from dovetail.planning.share.policies import POLICIES, Policy
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 DEVICES = dict(zip(KINDS, (8, 16, 24), strict=True))
@@ -178,7 +180,7 @@ def traces(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
         "water filling": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["water_filling"]}),
         "completions": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["completions"]}),
         "first come": ("mean", {"arrivals": continuous, "options": alone, "policy": POLICIES["first_come"]}),
-        "Gandiva": ("mean", {"arrivals": continuous, "options": packed, "policy": POLICIES["gandiva"]}),
+        "Gandiva": ("mean", {"arrivals": continuous, "options": packed, "policy": gandiva}),
     }
     rows, hours = [], {}
     for name, (measure, how) in cases.items():

@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from dovetail.planning.share.policies import BLIND, COARSE, PARETO, POLICIES, SHARING
+from dovetail.planning.share.policies import PARETO, POLICIES, SHARING
 
 PAGE = Path(__file__).with_name("policies.md")
 
@@ -20,11 +20,8 @@ Symbols: m is a task, o an option, j a kind. share(o) is how many of o's gangs r
 deadline are the task's. Always: a task runs at most all of the time, no kind gives more devices than it has, and no
 more is spent an hour than the problem's limit.
 
-`BLIND` holds each policy as it is for somebody who takes all kinds for equal. `COARSE` holds those that can take nearly
-equal tasks for one, with a proven limit to the error.
-
-| policy | in a word | leaves nothing unused | no worse than an equal part | coarse |
-|---|---|---|---|---|
+| policy | in a word | leaves nothing unused | no worse than an equal part |
+|---|---|---|---|
 """
 
 
@@ -36,11 +33,9 @@ def main() -> None:
 def page() -> str:
     """The whole page."""
     rows = [
-        f"| [`{name}`](#{name}) | {_title(name)} | {_mark(name in PARETO)} | {_mark(name in SHARING)} "
-        f"| {_mark(name in COARSE)} |"
+        f"| [`{name}`](#{name}) | {_title(name)} | {_mark(name in PARETO)} | {_mark(name in SHARING)} |"
         for name in POLICIES
     ]
-    assert BLIND.keys() == POLICIES.keys()
     parts = [f"## `{name}`\n\n{_title(name)}\n\n{_formula(name)}\n" for name in POLICIES]
     return HEAD + "\n".join(rows) + "\n\n" + "\n".join(parts)
 

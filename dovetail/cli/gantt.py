@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from dovetail.vocabulary import Placement, Schedule
+from dovetail.vocabulary import Placement, Schedule, TaskId
 from dovetail.vocabulary.units import show_seconds
 
 # Nobody reads more rows; a larger cluster shows its first devices of each kind.
@@ -14,7 +14,7 @@ _MARKS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
 
-def gantt(schedule: Schedule, *, names: Mapping[str, str], width: int) -> list[Text]:
+def gantt(schedule: Schedule, *, names: Mapping[TaskId, str], width: int) -> list[Text]:
     """The bars, a line with the time, and which letter is whose.
 
     >>> from dovetail.vocabulary import Option

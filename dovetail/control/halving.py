@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from dovetail.metrics.progress import ENDED, Progress
-from dovetail.vocabulary import Halving
+from dovetail.vocabulary import Halving, TaskId
 
 
 def target(halving: Halving | None, *, promoted_step: int, saved_step: int, last_step: int) -> tuple[int, bool]:
@@ -23,7 +23,7 @@ def target(halving: Halving | None, *, promoted_step: int, saved_step: int, last
     return (later[0], False) if later else (last_step, True)
 
 
-def complete_rung(progress: Mapping[str, Progress]) -> int | None:
+def complete_rung(progress: Mapping[TaskId, Progress]) -> int | None:
     """The lowest rung at which some task rests and which every task that still runs has reached, if any."""
     resting = [one.step for one in progress.values() if one.status == "resting"]
     if not resting:
@@ -32,7 +32,7 @@ def complete_rung(progress: Mapping[str, Progress]) -> int | None:
     return None if any(_is_behind(one, rung) for one in progress.values()) else rung
 
 
-def survivors(halving: Halving, scores: Mapping[str, float]) -> set[str]:
+def survivors(halving: Halving, scores: Mapping[TaskId, float]) -> set[TaskId]:
     """The best 1/factor of the tasks at a rung, at least one; ties and NaN go by name, NaN last.
 
     >>> sorted(survivors(Halving(metric="m", first_steps=1, factor=2), {"a": 0.1, "b": 0.9, "c": 0.5, "d": 0.2}))
@@ -40,7 +40,7 @@ def survivors(halving: Halving, scores: Mapping[str, float]) -> set[str]:
     """
     sign = -1.0 if halving.goal == "max" else 1.0
 
-    def rank(task: str) -> tuple[bool, float, str]:
+    def rank(task: TaskId) -> tuple[bool, float, str]:
         score = scores[task]
         # NaN is neither less nor more than NaN: it must not decide between two that both have it.
         return (True, 0.0, task) if math.isnan(score) else (False, sign * score, task)

@@ -7,14 +7,14 @@ is replaced by the next one reading the same file. Knows engines and ways of dec
 
 import dataclasses
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dovetail.control.daemon.tending import Tending
+from dovetail.control.daemon.requests import Requests
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.scheduling import Scheduling
 from dovetail.control.judging import judge
-from dovetail.control.measuring.measurer import Measurer
+from dovetail.control.measuring.measuring import Measuring
 from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.settings import Settings
@@ -34,12 +34,12 @@ from dovetail.vocabulary import (
     Placement,
     Plan,
     Task,
+    TaskId,
     Workload,
 )
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
-    CancelAsked,
     CheckpointSaved,
     DevicesJoined,
     DevicesLeft,
@@ -51,6 +51,7 @@ from dovetail.vocabulary.events import (
     TaskFailed,
     TaskFingerprinted,
     TaskFinished,
+    TrialMeasured,
     Warned,
 )
 
@@ -97,23 +98,8 @@ class Controller:
         self._stale = RUN_BEGAN
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
-        self._measurer = Measurer(
-            self._state,
-            orders=self._orders,
-            engine=engine,
-            begin=self._begin,
-            step=self._step,
-            is_stopping=lambda: bool(self._stopping),
-        )
-        self._tending = Tending(
-            self._state,
-            store=store,
-            stop=self._stop_task,
-            cancel=self._cancel,
-            note=self._note,
-            came=self._look_at_new,
-            outlook=self._deciding.outlook,
-        )
+        self._measuring = Measuring(self._state, orders=self._orders)
+        self._requests = Requests(self._state, store=store, deciding=self._deciding)
 
     @property
     def workload(self) -> Workload:
@@ -131,7 +117,7 @@ class Controller:
         return self._state.settings
 
     @property
-    def tasks(self) -> dict[str, Task]:
+    def tasks(self) -> dict[TaskId, Task]:
         """The tasks by identity."""
         return self._state.tasks
 
@@ -141,7 +127,7 @@ class Controller:
         return self._state.plans
 
     @property
-    def progress(self) -> dict[str, Progress]:
+    def progress(self) -> dict[TaskId, Progress]:
         """Where each task of this workload stands."""
         return {identity: self._ledger[identity] for identity in self.tasks}
 
@@ -153,7 +139,7 @@ class Controller:
     @property
     def trials_left(self) -> int:
         """How many trials are still to be measured, of those that are wanted now."""
-        return self._measurer.trials_left
+        return self._measuring.trials_left
 
     @property
     def stopping(self) -> str:
@@ -165,8 +151,8 @@ class Controller:
         return self._engine.now()
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Ask for `stop` (reason), `cancel` (task, by name), or for what a `request` says (see `Tending`), whose answer
-        goes to `reply`; carried out soon."""
+        """Ask for `stop` (reason), `cancel` (task, by name), or for what a `request` says (see `Requests`), of which
+        `reply` is told the answer; carried out soon."""
         self._commands.put((command, arguments))
 
     def listen(self, hear: Callable[[list[Event]], None]) -> None:
@@ -180,37 +166,31 @@ class Controller:
 
     def measure(self, *, everything: bool = False) -> None:
         """Learn each task's family, then measure the options that could matter to the plan and were not measured
-        yet; with `everything`, all of them."""
+        yet; with `everything`, all of them. Nothing is trained."""
         self.phase = "measuring"
-        self._measurer.measure(everything=everything)
+        self._measuring.begin(everything=everything)
+        while not self._stopping and self._measure(is_idle=True):
+            self._step()
+        while self._running:  # what was under way when a stop was asked for
+            self._step()
 
     def problem(self) -> Problem:
         """What is left to place, as of now. Tasks that nothing fits have failed, with the reason."""
         return self._scheduling.problem()
 
     def run(self) -> None:
-        """Until every task has ended and none can come, or a stop was asked for and everything is saved."""
-        self.phase = "running"
+        """Measure what has to be, decide, start and wait, until every task has ended and none can come, or a stop was
+        asked for and everything is saved."""
+        self._measuring.begin()
         while not self._stopping and (self._pending() or self.workload.open):
             self._take_commands()
-            if self._measurer.is_due():  # something has come since the run began
-                self.measure()
-                self.phase = "running"
             if self._stopping:
                 break
-            if not self._pending():  # an open workload with nothing to do
-                self._step()
+            self._measure()
+            self.phase = "measuring" if self._measuring.holds() else "running"
+            # An open workload may have nothing to do.
+            if self._pending() and not self._measuring.holds() and not self._go_on():
                 continue
-            if judge(self._state):
-                self._note("tasks were halved")
-            self._finish_what_is_done()
-            self._start(self._decide())
-            for name, reason in self._deciding.unwanted():
-                self._engine.stop(name, reason=reason)
-            if not (self._running or self._stale or self._queues.empty()):
-                self._stale = "nothing was left to start"
-                continue
-            self._engine.wake(min(self._deciding.wake_seconds(), self._state.recovery.wake_seconds()))
             self._step()
             if self._state.recovery.ripen():
                 self._note("a task that was lost is tried again")
@@ -220,6 +200,31 @@ class Controller:
         self._take_commands()  # nobody is left without an answer
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
+
+    def _measure(self, *, is_idle: bool = False) -> bool:
+        """Begin what is to be measured now; whether something is left to learn."""
+        for order in self._measuring.ready(is_idle=is_idle):
+            self._begin(order)
+        for name, reason in self._measuring.unwanted():
+            self._engine.stop(name, reason=reason)
+        self._note(self._measuring.news())
+        return self._measuring.is_active
+
+    def _go_on(self) -> bool:
+        """Decide, and start and stop what was decided; whether something is worth waiting for."""
+        if judge(self._state):
+            self._note("tasks were halved")
+        self._finish_what_is_done()
+        self._start(self._decide())
+        for name, reason in self._deciding.unwanted():
+            self._engine.stop(name, reason=reason)
+        if not self._running:
+            self._measure(is_idle=True)
+        if not (self._running or self._stale or self._queues.empty()):
+            self._stale = "nothing was left to start"
+            return False
+        self._engine.wake(min(self._deciding.wake_seconds(), self._state.recovery.wake_seconds()))
+        return True
 
     # What is to be done
 
@@ -303,7 +308,9 @@ class Controller:
                 case DevicesReleased():
                     self._after_release(event)
                 case OptionRejected() if event.attempt:
-                    self._measurer.is_stale = True  # what takes its option's place may have to be measured
+                    self._measuring.is_stale = True  # what takes its option's place may have to be measured
+                case TrialMeasured() if not self._measuring.holds():
+                    self._note("a task can be placed")
                 case DevicesLeft():
                     self._state.leave(event.devices, for_good=event.back_seconds is None)
                     self._note("devices left the cluster")
@@ -334,6 +341,8 @@ class Controller:
     def _after_loss(self, event: AttemptLost) -> None:
         one = self._ledger[event.task]
         self._note("a worker was lost")
+        if not event.attempt:
+            self._measuring.lost()
         if one.cancelling:
             self._ledger.record([self._ledger.event(TaskCancelled, event.task, step=one.saved_step)])
             return
@@ -358,9 +367,19 @@ class Controller:
             if command == "stop":
                 self._stop_all(arguments.get("reason", "a stop was asked for"))
             elif command == "cancel":
-                self._tending.answer({"do": "cancel", **arguments})
+                self._answer({"do": "cancel", **arguments})
             elif command == "request":
-                arguments["reply"](self._tending.answer(arguments["request"]))
+                arguments["reply"](self._answer(arguments["request"]))
+
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out a request, with what follows from it; what its client is told."""
+        answer = self._requests.answer(request)
+        self._note(answer.because)
+        self._measuring.is_stale |= answer.has_come
+        for name, running in list(self._running.items()):
+            if running.placement and answer.stop in running.tasks:
+                self._engine.stop(name, reason=answer.reason)
+        return answer.told
 
     def _end_what_does_not_stop(self) -> None:
         """A worker that hangs still beats, but never looks at the word to stop."""
@@ -373,20 +392,3 @@ class Controller:
             self._stopping, self._stopped_at = reason, self.now()
         for name, running in list(self._running.items()):
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
-
-    def _cancel(self, task: str) -> None:
-        self._note("a task was cancelled")
-        if self._ledger[task].status == "running":  # on record before it is asked for
-            self._ledger.record([self._ledger.event(CancelAsked, task)])
-        if not self._stop_task(task, "cancelled"):
-            self._ledger.record([self._ledger.event(TaskCancelled, task, step=self._ledger[task].saved_step)])
-
-    def _stop_task(self, task: str, reason: str) -> bool:
-        """Ask the placement of a task to save and end; whether it has one."""
-        held = [name for name, running in self._running.items() if running.placement and task in running.tasks]
-        for name in held:
-            self._engine.stop(name, reason=reason)
-        return bool(held)
-
-    def _look_at_new(self) -> None:
-        self._measurer.is_stale = True

@@ -8,7 +8,7 @@ from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, Option, Placement
+from dovetail.vocabulary import Event, Option, Placement, TaskId
 from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
@@ -73,7 +73,7 @@ class Orders:
             known = self._measured[id(option)] = option, plain
         return known[1]
 
-    def _member(self, task: str) -> MemberOrder:
+    def _member(self, task: TaskId) -> MemberOrder:
         until, final = self._state.target(task)
         attempt = self._state.ledger[task].attempt + 1
         return MemberOrder(
@@ -85,7 +85,7 @@ class Orders:
             anew_since_attempt=self._state.ledger[task].anew_since_attempt,
         )
 
-    def _directory(self, task: str, attempt: int) -> str:
+    def _directory(self, task: TaskId, attempt: int) -> str:
         if self._home is None:
             return ""
         directory = checkpoints_of(self._home.resolve()) / task

@@ -7,7 +7,7 @@ from typing import Any
 from dovetail.control.state import State
 from dovetail.describe import deposit
 from dovetail.store import Store
-from dovetail.vocabulary import Event, StoreError, Task, Workload
+from dovetail.vocabulary import Event, StoreError, Task, TaskId, Workload
 from dovetail.vocabulary.events import (
     AttemptLost,
     E,
@@ -59,7 +59,7 @@ class Reconciliation:
         return lines + [f"is back in the file and goes on: {task.name}" for task in self.returned]
 
 
-def reconcile(workload: Workload, store: Store, *, gone: set[str]) -> Reconciliation:
+def reconcile(workload: Workload, store: Store, *, gone: set[TaskId]) -> Reconciliation:
     """Compare a workload with what `store` knows under its name; `gone` are identities no longer in the file."""
     known = {task.identity: task for _, task in store.tasks()}
     own = {task.identity: task for _, task in store.tasks(workload=workload.name)}

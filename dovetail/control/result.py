@@ -10,7 +10,7 @@ from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import Progress, fold
 from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
-from dovetail.vocabulary import DovetailError, Event, Task
+from dovetail.vocabulary import DovetailError, Event, Task, TaskId
 from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, Warned
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         tasks = [
             task
             for _, task in opened.described(workload)
-            if not progress.get(task.identity, Progress(task="")).vanished
+            if not progress.get(task.identity, Progress(task=TaskId(""))).vanished
         ]
         results = tuple(result_of(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})

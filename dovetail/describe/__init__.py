@@ -1,9 +1,8 @@
 """From what users write to programs, tasks and workloads. Imports user code; knows nothing of torch or stores."""
 
 from dovetail.describe.carried import deposit
-from dovetail.describe.environment import versions
-from dovetail.describe.files import load_workload
-from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, program
+from dovetail.describe.installed import versions
+from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, load_workload, program
 from dovetail.describe.spaces import choice, integers, log_uniform, uniform, when
 from dovetail.describe.sweeps import grid, join, sample, task, workload
 

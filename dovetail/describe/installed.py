@@ -1,5 +1,8 @@
-"""Which files come with Python or with an installed package, wherever that lies. All others are the user's own: their
-source counts, where of an installed package the version does. An editable install is the user's own.
+"""What is installed: which files come with Python or with a package, wherever that lies, and which versions, found
+without importing them, since what was measured under others is not used.
+
+All other files are the user's own: their source counts, where of an installed package the version does. An editable
+install is the user's own.
 """
 
 import functools
@@ -7,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import os
+import platform
 import sys
 import sysconfig
 import types
@@ -97,3 +101,19 @@ class StandardLibraryFirst(importlib.abc.MetaPathFinder):
         if not (is_installed(file) or _is_under(file, [_OWN])):
             return None
         return importlib.machinery.PathFinder.find_spec(name, standard_paths())
+
+
+@functools.cache
+def versions() -> str:
+    """The versions that decide how fast a program runs.
+
+    >>> "python" in versions()
+    True
+    """
+    found = [f"python {platform.python_version()}"]
+    for name in ("torch", "numpy", "transformers"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)

@@ -1,6 +1,9 @@
-"""Programs: from what the user writes to a reference, and from a reference back to a function."""
+"""Programs: from what the user writes to a reference, and from a reference back to a function; and workloads from
+files, `sweep.py` or `sweep.py:name`, a variable or a function that gives one.
+"""
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -16,7 +19,7 @@ from typing import Any
 
 from dovetail.describe import carried, source_digest, traits
 from dovetail.describe.installed import StandardLibraryFirst, is_installed
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Workload
 from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
@@ -164,13 +167,13 @@ def _load_file(path: Path, changed: int) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    return _executed(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
+    return _execute(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
 
 def _import(name: str) -> types.ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    return _executed(name, lambda: importlib.import_module(name))
+    return _execute(name, lambda: importlib.import_module(name))
 
 
 @contextlib.contextmanager
@@ -191,7 +194,7 @@ def as_a_script(place: str) -> Iterator[None]:
         sys.argv = arguments
 
 
-def _executed(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
+def _execute(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleType:
     try:
         with as_a_script(place):
             return run()
@@ -256,3 +259,34 @@ def _from_pickle(function: Callable[..., Any]) -> Program:
 
 def _file_name(reference: str) -> str:
     return reference.removeprefix(PICKLED).replace(":", "-")
+
+
+def load_workload(named: str) -> Workload:
+    """The workload in a file, by default its variable or function called `workload`.
+
+    A workload without a name of its own is named after the file, so that two sweeps over one program are two
+    workloads of a store.
+    """
+    place, _, name = named.partition(".py:")
+    path = Path(place + ".py" if name else named)
+    module = load_file(path)
+    found = getattr(module, name or "workload", None)
+    if callable(found):
+        found = _call(found, f"{path}:{name or 'workload'}")
+    if not isinstance(found, Workload):
+        others = sorted(key for key, value in vars(module).items() if isinstance(value, Workload))
+        hint = f" It has {others}: name one as {path}:{others[0]}." if others else " Make one with dt.grid(...)."
+        raise InvalidWorkload(
+            f"{path} must define a workload named {name or 'workload'!r}; found {type(found).__name__}.{hint}"
+        )
+    return found if found.name else dataclasses.replace(found, name=f"{path.stem}:{name}" if name else path.stem)
+
+
+def _call(function: Callable[[], Any], place: str) -> Any:
+    try:
+        with as_a_script(place):
+            return function()
+    except DovetailError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ProgramError(f"{place} must give a workload; it raised {type(error).__name__}: {error}.") from error

@@ -27,11 +27,7 @@ _OTHERS = ("count", "weight", "deadline_seconds", "model", "entity")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Tasks that arrive, and the options that their families have.
-
-    >>> Stream(arrivals=(), options=()).arrivals
-    ()
-    """
+    """Tasks that arrive, and the options that their families have."""
 
     arrivals: tuple[Arrival, ...]
     options: tuple[Option, ...]

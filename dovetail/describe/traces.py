@@ -22,11 +22,7 @@ Key = tuple[str, int]
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A task that comes at a time: its family, its steps, its weight, when it must have ended, and on whose behalf it
-    runs. `rounded` says that it asked for more devices than it was measured on, and takes the most that it was.
-
-    >>> Arrival(task="t0", family="LM x1", steps=100, at_seconds=0.0).weight
-    1.0
-    """
+    runs. `rounded` says that it asked for more devices than it was measured on, and takes the most that it was."""
 
     task: str
     family: str

@@ -95,10 +95,10 @@ def _data(value: Any, seen: Seen) -> Iterator[str]:
         yield content
     else:
         yield from _all((type(value),), seen)
-        yield from _object(value, seen)
+        yield from _instance(value, seen)
 
 
-def _object(value: Any, seen: Seen) -> Iterator[str]:
+def _instance(value: Any, seen: Seen) -> Iterator[str]:
     """How an object is put together again elsewhere, which is how it travels; one that cannot be has no more traits,
     and is refused where programs are carried."""
     try:

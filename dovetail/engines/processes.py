@@ -135,6 +135,14 @@ class WorkerProcess(WorkerHandle):
             return f"{name} was killed by {signal.Signals(-code).name}{hint}"
         return f"{name} exited with code {code}"
 
+    def ending(self) -> str:
+        """How the process ended by its own doing. What others send to end one (the kernel, where memory runs out; an
+        operator) is not."""
+        code = self.process.poll()
+        if self.killed_because or code is None or -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            return ""
+        return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
     def log_tail(self) -> str:
         """The end of what the worker wrote to its log since its order began."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:

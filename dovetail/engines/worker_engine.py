@@ -113,7 +113,7 @@ class WorkerEngine(Engine):
             workers += [self._worker_for(devices) for devices in shares]
             rendezvous = self._make_rendezvous(order.name, workers) if ranked else ""
         except OSError as error:  # no process can be started, or nothing written: this passes, or is met again
-            self._end_order(running, reason=f"its worker could not be started: {error}", log="")
+            self._end_order(running, reason=f"its worker could not be started: {error}")
             return
         kind = self._cluster.kind(self._cluster.device(order.devices[0]).kind)
         for rank, worker in enumerate(workers):
@@ -273,7 +273,7 @@ class WorkerEngine(Engine):
         running.released.append(worker)
         running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if len(running.released) == len(running.workers):
-            self._end_order(running, reason=running.hearsay, log="")
+            self._end_order(running, reason=running.hearsay)
 
     def _handle_lost(self, worker: WorkerHandle) -> None:
         """A worker is gone: remove it, and end its order with the reason."""
@@ -285,9 +285,9 @@ class WorkerEngine(Engine):
         reason = worker.reason()
         if len(running.workers) > 1:
             reason = f"{running.name(worker)} is lost: {reason}. When last heard of it was at: {worker.doing}"
-        self._end_order(running, reason=reason, log=worker.log_tail())
+        self._end_order(running, reason=reason, ending=worker.ending(), log=worker.log_tail())
 
-    def _end_order(self, running: RunningOrder, *, reason: str, log: str) -> None:
+    def _end_order(self, running: RunningOrder, *, reason: str, ending: str = "", log: str = "") -> None:
         """End an order: kill the ranks that have not released it, report every task that has not ended as lost for
         this reason, and free the devices."""
         for worker in running.workers:
@@ -300,7 +300,8 @@ class WorkerEngine(Engine):
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
         now = self.now()
         self._pending += [
-            AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, log=log) for m in left
+            AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, ending=ending, log=log)
+            for m in left
         ]
         self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name))
         self._remove_rendezvous(running.order.name)

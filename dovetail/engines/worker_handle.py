@@ -39,6 +39,11 @@ class WorkerHandle(abc.ABC):
         """How the worker ended, as a sentence for people."""
 
     @abc.abstractmethod
+    def ending(self) -> str:
+        """How the worker's process ended by its own doing, such as `exit 3` or `SIGSEGV`; empty where others, or nobody
+        knows who, ended it."""
+
+    @abc.abstractmethod
     def log_tail(self) -> str:
         """The end of what the worker wrote to its log since its order began."""
 

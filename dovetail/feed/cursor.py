@@ -41,7 +41,7 @@ class Cursor:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of the first batches of this epoch."""
+        """Digests of the first batches of this epoch."""
         return tuple(self._digests)
 
     def take(self, count: int) -> list[Any]:

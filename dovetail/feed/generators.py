@@ -11,7 +11,7 @@ Generator = torch.Generator | numpy.random.Generator | numpy.random.RandomState 
 
 
 def generators_in(value: Any, *, depth: int = 3) -> Iterator[Generator]:
-    """Those that an object holds, itself or through its parts.
+    """The generators that an object holds, itself or through its parts.
 
     >>> dataset = type("Dataset", (), {})()
     >>> dataset.own = random.Random(0)
@@ -26,7 +26,7 @@ def generators_in(value: Any, *, depth: int = 3) -> Iterator[Generator]:
 
 
 def put_back(generator: Generator) -> Callable[[], Any]:
-    """What makes a generator draw again what it would draw now.
+    """A function that makes a generator draw again what it would draw now.
 
     >>> generator = random.Random(0)
     >>> again = put_back(generator)

@@ -34,12 +34,12 @@ class Tap:
 
     @property
     def epoch(self) -> int:
-        """The epoch it stands in."""
+        """The epoch that this tap is in."""
         return int(self.place[0])
 
     @property
     def index(self) -> int:
-        """How many batches of it were taken."""
+        """How many batches of its epoch were taken."""
         return int(self.place[1])
 
     @property
@@ -61,7 +61,7 @@ class Tap:
         return handed
 
     def leave(self) -> None:
-        """Go on alone from here, should it go on."""
+        """Stop sharing: whatever is taken from here on is read by this tap itself."""
         if self._leader is not None:
             self._stood, self._leader = self._leader.state(), None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from dovetail.metrics.progress import Progress, Span
 from dovetail.metrics.spans import active_seconds, intervals
-from dovetail.vocabulary import Plan
+from dovetail.vocabulary import Plan, TaskId
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class ComparedSpan:
     1.5
     """
 
-    task: str
+    task: TaskId
     placement: str
     devices: tuple[str, ...]
     steps: int
@@ -103,7 +103,7 @@ def _verdict(one: Progress, span: Span) -> str:
     return "compared" if math.isfinite(span.predicted_seconds) and span.predicted_seconds > 0 else "unpredicted"
 
 
-def _compared(task: str, span: Span) -> ComparedSpan:
+def _compared(task: TaskId, span: Span) -> ComparedSpan:
     assert span.end_seconds is not None
     return ComparedSpan(
         task=task,

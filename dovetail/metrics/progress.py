@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dovetail.vocabulary import Event, Fingerprint
+from dovetail.vocabulary import Event, Fingerprint, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -70,7 +70,7 @@ class Progress:
     'pending'
     """
 
-    task: str
+    task: TaskId
     status: str = "pending"
     attempt: int = 0
     step: int = 0
@@ -96,6 +96,9 @@ class Progress:
     # its members are tried alone.
     losses: int = 0
     gang_losses: int = 0
+    # How its worker's process last ended by its own doing, and how many times in a row so.
+    ending: str = ""
+    endings: int = 0
     alone: bool = False
     # Not to be tried again before this, on the engine's clock.
     retry_at_seconds: float = 0.0
@@ -106,7 +109,7 @@ class Progress:
     spans: list[Span] = dataclasses.field(default_factory=list)
 
 
-def fold(events: Iterable[Event], progress: dict[str, Progress] | None = None) -> dict[str, Progress]:
+def fold(events: Iterable[Event], progress: dict[TaskId, Progress] | None = None) -> dict[TaskId, Progress]:
     """Bring `progress` (by task identity) up to date with these events, in order; gives it back. Nothing else changes
     it: whoever reads the same events knows the same.
 
@@ -222,16 +225,19 @@ def _lost(one: Progress, event: AttemptLost) -> None:
         one.alone = one.alone or one.gang_losses >= GANG_LOSSES
     elif not (event.of_option or event.of_run):
         one.losses += 1
+        one.endings = one.endings + 1 if event.ending and event.ending == one.ending else 1
+        one.ending = event.ending
 
 
 def _rejected(one: Progress, event: OptionRejected) -> None:
     if event.lost:
-        one.losses = 0
+        one.losses, one.ending = 0, ""
 
 
 def _retried(one: Progress, event: TaskRetried) -> None:
     one.cancelling = False
     one.status, one.losses, one.step, one.reason = _idle(one), 0, one.saved_step, ""
+    one.ending = ""
     one.retry_at_seconds = 0.0
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.metrics.progress import Progress, Span
-from dovetail.vocabulary import Plan
+from dovetail.vocabulary import Plan, TaskId
 
 
 def intervals(spans: Sequence[Span], *, as_of_seconds: float) -> list[tuple[float, float]]:
@@ -56,7 +56,7 @@ class Bar:
     2.0
     """
 
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     steps: tuple[int, ...]
     devices: tuple[str, ...]
     start_seconds: float
@@ -130,7 +130,7 @@ def busy_share(bars: Iterable[Bar], *, devices: int, seconds: float) -> float | 
     return min(sum(map(active_seconds, by_device.values())) / (devices * seconds), 1.0)
 
 
-def _measured_bar(task: str, span: Span, end: float, technique: str, *, is_last: bool) -> Bar:
+def _measured_bar(task: TaskId, span: Span, end: float, technique: str, *, is_last: bool) -> Bar:
     if span.end_seconds is None and is_last:
         outcome = "running"
     else:

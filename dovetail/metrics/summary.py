@@ -8,16 +8,12 @@ from typing import Any
 from dovetail.metrics.curves import Curve, best, goal_of
 from dovetail.metrics.progress import ENDED, STATUSES, Progress
 from dovetail.metrics.spans import trained_seconds
-from dovetail.vocabulary import FrozenDict, Task
+from dovetail.vocabulary import FrozenDict, Task, TaskId
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValues:
-    """A metric's last value, which may be NaN, and its best finite one with its step.
-
-    >>> MetricValues(last=0.5, best=0.4, best_step=80).best
-    0.4
-    """
+    """A metric's last value, which may be NaN, and its best finite one with its step."""
 
     last: float
     best: float | None
@@ -32,7 +28,7 @@ class Row:
     0.25
     """
 
-    task: str
+    task: TaskId
     name: str
     status: str
     step: int = 0

@@ -15,11 +15,7 @@ from dovetail.vocabulary import Stop
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReached:
-    """When a metric first met its target, and the value with which it did.
-
-    >>> TargetReached(metric="accuracy", value=0.95, step=80, trained_seconds=40.0, wall_seconds=55.0).step
-    80
-    """
+    """When a metric first met its target, and the value with which it did."""
 
     metric: str
     value: float

@@ -6,7 +6,7 @@ Floor 1. Reads records and returns records: no torch, no clock, no environment, 
 from collections.abc import Callable
 
 from dovetail.planning.checker import check, violations
-from dovetail.planning.explanation import Moved, differences, explain
+from dovetail.planning.explanation import explain
 from dovetail.planning.fitting import counts
 from dovetail.planning.options import derive_options, trials
 from dovetail.planning.problem import Problem
@@ -28,7 +28,6 @@ __all__ = [
     "PLANNERS",
     "TECHNIQUES",
     "Move",
-    "Moved",
     "Problem",
     "TechniqueSpec",
     "Trial",
@@ -36,7 +35,6 @@ __all__ = [
     "check",
     "counts",
     "derive_options",
-    "differences",
     "explain",
     "lower_bound",
     "plan",

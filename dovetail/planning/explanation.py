@@ -1,12 +1,11 @@
-"""Why a schedule is as it is, in sentences with numbers, and what changed between two.
+"""Why a schedule is as it is, in sentences with numbers.
 
 Reads the problem and the schedule only, so it explains the schedules of every planner alike, and repeats
 nothing that a planner believed. It says what each choice takes; it does not know how the choice was found.
 """
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from dovetail.planning.problem import Problem
@@ -18,22 +17,8 @@ from dovetail.vocabulary.units import show_seconds
 TASKS_EXPLAINED = 200
 TASKS_NAMED = 3
 
-_Record = TypeVar("_Record", Option, Rejection)
-_Holders = defaultdict[str, list[Placement]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """A task that one schedule has elsewhere than the other; `before` or `after` is empty where it has no place.
-
-    >>> Moved(task="bert", before="resident on n0:0", after="resident on n2:1", because="n0:0 holds 'gpt' then").task
-    'bert'
-    """
-
-    task: str
-    before: str
-    after: str
-    because: str
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
@@ -53,13 +38,15 @@ def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
     next best resident on 2 × cpu would take 30.0 s but 60.0 device-seconds instead of 42.0
     """
     ordered = sorted(schedule.placements, key=lambda placement: (placement.start_seconds, placement.tasks))
-    options, rejections = _by_families(problem.options), _by_families(problem.rejections)
+    options = _grouped(problem.options, lambda option: option.families)
+    rejections = _grouped(problem.rejections, lambda rejection: rejection.families)
     if sum(len(placement.tasks) for placement in ordered) <= TASKS_EXPLAINED:
         chosen = [[placement] for placement in ordered]
     else:
-        if len({placement.option.families for placement in ordered}) > TASKS_EXPLAINED:
+        by_family = _grouped(ordered, lambda placement: placement.option.families)
+        if len(by_family) > TASKS_EXPLAINED:
             return _by_way(ordered)
-        chosen = _by_family(ordered)
+        chosen = [by_family[families] for families in sorted(by_family)]
     prices = {kind.name: kind.price_per_hour for kind in problem.cluster.kinds}
     if not problem.objective.startswith("spend"):
         prices = {}
@@ -77,11 +64,8 @@ def _some(tasks: Sequence[str]) -> str:
 
 def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
     """How many tasks run in each way, and what that takes."""
-    ways: dict[str, list[Placement]] = defaultdict(list)
-    for placement in placements:
-        ways[_option(placement.option)].append(placement)
     lines = []
-    for way, group in sorted(ways.items()):
+    for way, group in sorted(_grouped(placements, lambda placement: _option(placement.option)).items()):
         tasks = sum(len(placement.tasks) for placement in group)
         area = sum(placement.duration_seconds * placement.option.count for placement in group)
         durations = [placement.duration_seconds for placement in group]
@@ -91,22 +75,6 @@ def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
             f"{area:.1f} device-seconds ({' and '.join(origins)})"
         )
     return tuple(lines)
-
-
-def differences(before: Schedule, after: Schedule) -> tuple[Moved, ...]:
-    """The tasks whose option or devices differ, those that are new and those that are gone, by name.
-
-    A start that differs is not a move by itself: the zero of each schedule is its own now.
-
-    >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
-    >>> placement = Placement(
-    ...     tasks=("a",), steps=(5,), option=option, devices=("n0:0",), start_seconds=0.0, duration_seconds=5.0)
-    >>> differences(Schedule(placements=()), Schedule(placements=(placement,)))[0].because
-    'it is new in the plan'
-    """
-    old, new, holders = _first_places(before), _first_places(after), _holders(after)
-    moved = (_moved(task, old.get(task), new.get(task), holders) for task in sorted(old.keys() | new.keys()))
-    return tuple(each for each in moved if each is not None)
 
 
 def _because(
@@ -188,67 +156,15 @@ def _no_other(rejected: Sequence[Rejection], *, many: bool) -> str:
     return f"{only}: {first.technique} on {first.count} × {first.kind} {first.reason}"
 
 
-def _moved(task: str, old: Placement | None, new: Placement | None, holders: _Holders) -> Moved | None:
-    if old is None or new is None:
-        because = "it is new in the plan" if old is None else "it is no longer in the plan"
-    elif old.option != new.option:
-        because = (
-            f"{_option(new.option)} takes {show_seconds(new.duration_seconds)}, "
-            f"{_option(old.option)} took {show_seconds(old.duration_seconds)}"
-        )
-    elif set(old.devices) != set(new.devices):
-        because = _why_other_devices(old, new, holders)
-    else:
-        return None
-    return Moved(task=task, before=_place(old), after=_place(new), because=because)
-
-
-def _why_other_devices(old: Placement, new: Placement, holders: _Holders) -> str:
-    """Who holds a device that the task had before, while the task runs now."""
-    for device in sorted(set(old.devices) - set(new.devices)):
-        for other in holders[device]:
-            if other.start_seconds < new.end_seconds and new.start_seconds < other.end_seconds:
-                return f"{device} holds {', '.join(map(repr, other.tasks))} until {show_seconds(other.end_seconds)}"
-    return f"it starts at {show_seconds(new.start_seconds)}, before at {show_seconds(old.start_seconds)}"
-
-
-def _holders(schedule: Schedule) -> _Holders:
-    holders: _Holders = defaultdict(list)
-    for placement in schedule.placements:
-        for device in placement.devices:
-            holders[device].append(placement)
-    return holders
-
-
-def _first_places(schedule: Schedule) -> dict[str, Placement]:
-    """Where each task begins; a task in several placements goes on from there."""
-    latest_first = sorted(schedule.placements, key=lambda placement: -placement.start_seconds)
-    return {task: placement for placement in latest_first for task in placement.tasks}
-
-
-def _place(placement: Placement | None) -> str:
-    return f"{placement.option.technique} on {', '.join(placement.devices)}" if placement is not None else ""
-
-
-def _by_families(records: Iterable[_Record]) -> dict[tuple[str, ...], list[_Record]]:
-    grouped: dict[tuple[str, ...], list[_Record]] = defaultdict(list)
-    for record in records:
-        grouped[record.families].append(record)
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    grouped: dict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        grouped[key(item)].append(item)
     return grouped
-
-
-def _by_family(placements: Iterable[Placement]) -> list[list[Placement]]:
-    grouped: dict[tuple[str, ...], list[Placement]] = defaultdict(list)
-    for placement in placements:
-        grouped[placement.option.families].append(placement)
-    return [grouped[families] for families in sorted(grouped)]
 
 
 def _by_option(placements: Iterable[Placement]) -> dict[Option, list[Placement]]:
-    grouped: dict[Option, list[Placement]] = defaultdict(list)
-    for placement in placements:
-        grouped[placement.option].append(placement)
-    return grouped
+    return _grouped(placements, lambda placement: placement.option)
 
 
 def _area(option: Option, steps: Iterable[tuple[int, ...]]) -> float:

@@ -8,7 +8,7 @@ import torch
 
 
 class Clock(abc.ABC):
-    """Made for one device; `mark` may be called from any thread, `seconds` after the work is done."""
+    """Marks moments in the work of one device. `mark` may be called from any thread, `seconds` when work is done."""
 
     @abc.abstractmethod
     def mark(self) -> Any:
@@ -28,11 +28,11 @@ class ProcessorClock(Clock):
     """
 
     def mark(self) -> float:
-        """Now."""
+        """Read the clock."""
         return time.perf_counter()
 
     def seconds(self, start: float, end: float) -> float:
-        """The difference."""
+        """The seconds between two readings."""
         return end - start
 
 
@@ -46,7 +46,7 @@ class EventClock(Clock):
         return event
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Waits for `end`."""
+        """The seconds between two events. Waits for the later one."""
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000
 

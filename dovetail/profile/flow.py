@@ -12,7 +12,7 @@ to pass the stream many times over. Knows modules; knows nothing of time.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,9 +21,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dovetail.profile.batch_structure import tensors_in
-
-# torch's modules that are made of others: their parts are layers. Its other modules are one layer each.
-_COMPOSED = ("torch.nn.modules.container", "torch.nn.modules.transformer")
+from dovetail.train.cutting.interceptor import is_opaque
+from dovetail.train.cutting.record import version_of
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,25 +44,6 @@ class LayerCall:
     def is_layer(self) -> bool:
         """Whether this call does work that no call inside it does."""
         return self.module is None or self.is_whole or bool(_own_parameters(self.module))
-
-
-def visible_modules(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that can be layers, outer ones first; what is inside torch's own modules is not seen.
-
-    >>> [name for name, _ in visible_modules(nn.Sequential(nn.MultiheadAttention(2, 1), nn.ReLU()))]
-    ['', '0', '1']
-    """
-    seen: set[nn.Module] = set()
-    stack = [(name, model)]
-    while stack:
-        name, module = stack.pop()
-        if module in seen:
-            continue
-        seen.add(module)
-        yield name, module
-        if not _is_opaque(module):
-            children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children()]
-            stack.extend(reversed(children))
 
 
 class CallNames:
@@ -156,12 +136,12 @@ class Flow(TorchDispatchMode):
         if self._open:
             self._open[-1][0].is_whole = False
         self._pass_on()
-        versions = {_storage(tensor): _version(tensor) for tensor in tensors_in(inputs)}
+        versions = {_storage(tensor): version_of(tensor) for tensor in tensors_in(inputs)}
         call.sources |= self._sources(versions)
         self._calls.append(call)
         self._open.append((call, versions))
         own = _own_parameters(module)
-        if own and not _is_opaque(module) and any(True for _ in module.children()):
+        if own and not is_opaque(module) and any(True for _ in module.children()):
             self._reached.update({_storage(tensor): frozenset({call.name}) for tensor in own})
             call.activation_bytes = sum(tensor.nbytes for tensor in own)
 
@@ -171,7 +151,7 @@ class Flow(TorchDispatchMode):
             call, versions = self._open.pop()
         if not call.is_whole:
             return output
-        if isinstance(output, torch.Tensor) and versions.get(_storage(output)) == _version(output):
+        if isinstance(output, torch.Tensor) and versions.get(_storage(output)) == version_of(output):
             # Handed on untouched (Identity, Flatten): a copy tells what comes after it from what goes around it.
             output = output.clone()
         for inputs, _, _ in self._pending:
@@ -197,17 +177,8 @@ def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
     return list(module.parameters(recurse=False))
 
 
-def _is_opaque(module: nn.Module) -> bool:
-    place = type(module).__module__
-    return place.startswith("torch.") and not place.startswith(_COMPOSED)
-
-
 def _storage(tensor: torch.Tensor) -> Any:
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except NotImplementedError:  # sparse tensors have several
         return id(tensor)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version

@@ -21,9 +21,10 @@ from torch import nn
 from torch._C._autograd import _get_sequence_nr
 
 from dovetail.profile.clocks import Clock, clock_for
-from dovetail.profile.flow import CallNames, Flow, LayerCall, edges, visible_modules
+from dovetail.profile.flow import CallNames, Flow, LayerCall, edges
 from dovetail.profile.model_guard import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
+from dovetail.train.cutting.interceptor import visible_modules
 from dovetail.train.loop import AUTOCAST, to_device
 from dovetail.vocabulary import LayerProfile
 
@@ -61,7 +62,7 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
 def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCall]:
     flow = Flow()
     with hooks() as handles:
-        for name, module in visible_modules(training.model):
+        for name, module in visible_modules(training.model).items():
             handles.extend(flow.watch(name, module))
         fresh = _fresh(batch, device)
         with flow:
@@ -74,7 +75,7 @@ def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[
     found = _Pass(clock_for(device), {call.name for call in calls})
     modules = {call.module for call in calls}
     with hooks() as handles:
-        for name, module in visible_modules(training.model):
+        for name, module in visible_modules(training.model).items():
             if module in modules:
                 handles.append(module.register_forward_pre_hook(found.on_entry(name)))
         fresh = _fresh(batch, device)
@@ -117,7 +118,7 @@ class _Pass:
         self._marks: list[Any] = []
 
     def begin(self) -> None:
-        """Forward starts now."""
+        """Mark the beginning of forward."""
         self._is_forward = True
         self._marks = [self._clock.mark()]
 
@@ -135,7 +136,7 @@ class _Pass:
         return enter
 
     def turn(self, loss: torch.Tensor) -> None:
-        """Forward is done; backward comes next."""
+        """Mark the end of forward; backward comes next."""
         self._is_forward = False
         self._marks.append(self._clock.mark())
         for number, node in _first_nodes(loss, self._starts).items():
@@ -143,7 +144,7 @@ class _Pass:
         self._marks.append(self._clock.mark())
 
     def end(self) -> None:
-        """Backward is done."""
+        """Mark the end of backward."""
         self._marks.append(self._clock.mark())
 
     def forward_seconds(self) -> dict[str, float]:

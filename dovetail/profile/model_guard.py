@@ -13,6 +13,8 @@ import numpy
 import torch
 from torch import nn
 
+from dovetail.train.weights import Buffers
+
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, *, device: torch.device) -> Iterator[None]:
@@ -27,7 +29,7 @@ def untouched(model: nn.Module, *, device: torch.device) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state(device))
         stack.enter_context(_on_device(model, device))
-        stack.enter_context(_buffers(model))
+        stack.callback(Buffers(model.modules()).put_back)
         stack.enter_context(_gradients(model))
         stack.enter_context(_modes(model))
         yield
@@ -81,26 +83,6 @@ def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         yield
     finally:
         model.to(home)
-
-
-@contextlib.contextmanager
-def _buffers(model: nn.Module) -> Iterator[None]:
-    kept = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for module, name, buffer, value in kept:
-                module._buffers[name] = buffer  # forward may have put another tensor in its place
-                # Expanded buffers cannot be written, and were not. Version counters would not tell: batch
-                # normalisation writes its statistics without counting.
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
 
 
 @contextlib.contextmanager

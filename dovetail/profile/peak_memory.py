@@ -13,7 +13,7 @@ _RESET_PEAK = "5"  # proc(5): writing 5 to clear_refs sets the peak resident siz
 
 
 class PeakMemory:
-    """Counts from when it is made. One at a time in a process: both peaks are the process's own.
+    """The most memory in use since this was made. One at a time in a process: both peaks are the process's own.
 
     >>> peak = PeakMemory(torch.device("cpu"))
     >>> kept = torch.ones(1 << 20)

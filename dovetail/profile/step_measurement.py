@@ -130,7 +130,8 @@ class _SpillFigures:
 
 
 def _spilled(session: SpillSession) -> _SpillFigures:
-    """Its segments as layers: the model as a whole may be on no device, so they are timed as they stream by."""
+    """The segments of a spilled session as layers: the model as a whole may be on no device, so they are timed as they
+    stream by."""
     timed, forecast = session.timed(), session.forecast()
     segments = timed[0] if timed else ()
     sizes = {segment.name: sum(entry.master.nbytes for entry in segment.entries) for segment in session.segments}

@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def checksum(*values: Any) -> int:
-    """Of a row's values as SQLite gives them back; one flipped bit never gives the same.
+    """A checksum of a row's values as SQLite gives them back; one flipped bit never gives the same.
 
     >>> checksum("a", 1, 0.5) != checksum("a", 1, 0.25)
     True

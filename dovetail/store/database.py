@@ -29,11 +29,7 @@ LAST_PLANS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One value of one metric of a task at a step. Steps that are repeated after a loss replace their points.
-
-    >>> Point(task="a", name="loss", step=10, value=0.5, at_seconds=0.0).value
-    0.5
-    """
+    """One value of one metric of a task at a step. Steps that are repeated after a loss replace their points."""
 
     task: str
     name: str
@@ -211,7 +207,7 @@ class Store:
             )
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
-        """A task's metrics, by name and step."""
+        """All metrics of a task, by name and step."""
         where = "WHERE task = ?" + (" AND name = ?" if name is not None else "")
         rows = self._checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
         # SQLite keeps NaN as NULL.
@@ -221,14 +217,15 @@ class Store:
         ]
 
     def tasks(self, *, workload: str | None = None) -> list[tuple[str, Task]]:
-        """(workload, task) in the order in which they came; of all, one that several have as it came last."""
+        """Pairs of a workload and a task in the order in which they came. Of all workloads: a task that several have is
+        listed once, as it came last."""
         where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
         rows = self._checked("tasks", f"{where} ORDER BY rowid", arguments)
         found = {identity: (name, record) for identity, name, _, record in rows}
         return [(name, loads(Task, record)) for name, record in found.values()]
 
     def described(self, workload: str | None) -> list[tuple[str, Task]]:
-        """As `tasks`, of a workload that must be there."""
+        """The tasks of a workload as `tasks` gives them; a workload that the store does not know is refused."""
         found = self.tasks(workload=workload)
         if workload is not None and not found:
             known = sorted({name for _, name, *_ in self._checked("tasks", "", ())})
@@ -236,11 +233,11 @@ class Store:
         return found
 
     def profiles(self) -> list[Profile]:
-        """Everything measured of models."""
+        """All profiles of models that were ever measured."""
         return [loads(Profile, row[-1]) for row in self._checked("profiles", "", ())]
 
     def plans(self, *, workload: str | None = None) -> list[tuple[int, float, Plan]]:
-        """(number, when, plan), oldest first."""
+        """All plans with their numbers and when they were made, oldest first."""
         where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
         rows = self._checked("plans", f"{where} ORDER BY number", arguments, number=True)
         return [(number, at, loads(Plan, record)) for _, at, record, number in rows]

@@ -45,7 +45,7 @@ class RemoteFolder:
         return self.url
 
     def read(self, name: str) -> bytes:
-        """All of a file."""
+        """The contents of a file."""
         return self._do(lambda files, path: bytes(files.cat_file(f"{path}/{name}")))
 
     def write(self, name: str, content: bytes) -> None:
@@ -58,7 +58,7 @@ class RemoteFolder:
         self._do(put)
 
     def names(self) -> list[str]:
-        """Of the files and folders in it; none where it is not there."""
+        """The names of the files and folders in it; none where it does not exist."""
 
         def listed(files: Any, path: str) -> list[str]:
             files.invalidate_cache()  # others write here too
@@ -71,7 +71,7 @@ class RemoteFolder:
         return self._do(listed)
 
     def size(self, name: str) -> int:
-        """A file's bytes."""
+        """How many bytes a file has."""
         return self._do(lambda files, path: int(files.size(f"{path}/{name}")))
 
     def remove(self, name: str = "") -> None:
@@ -80,7 +80,7 @@ class RemoteFolder:
 
     def _do(self, work: Callable[[Any, str], Found]) -> Found:
         try:
-            return work(*_opened(self.url))
+            return work(*_open_url(self.url))
         except (OSError, StoreError):
             raise
         except Exception as error:  # each file system has errors of its own; what to do about them is the same
@@ -91,7 +91,7 @@ Folder = Path | RemoteFolder
 
 
 def folder_of(place: str | Path) -> Folder:
-    """What a path or a URL names.
+    """The local path or the remote folder that a path or a URL names.
 
     >>> folder_of("s3://bucket/sweep") / "a"
     RemoteFolder(url='s3://bucket/sweep/a')
@@ -101,7 +101,7 @@ def folder_of(place: str | Path) -> Folder:
     return RemoteFolder(place) if isinstance(place, str) and _URL.match(place) else Path(place)
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _open_url(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path there. fsspec keeps one of each kind."""
     import fsspec
 

@@ -24,7 +24,7 @@ from dovetail.planning.share.columns import columns
 from dovetail.planning.share.levels import most_worth
 from dovetail.planning.share.policies.isolated import allocate as isolated
 from dovetail.planning.share.rounds import Gang, Received, Rota, after
-from dovetail.vocabulary import Allocation, Cluster, Device, Family, Kind, Member, Node, Option
+from dovetail.vocabulary import Allocation, Cluster, Device, Family, Kind, Member, Node, Option, TaskId
 
 SEEDS = range(12)
 # What a solver calls equal, with some room.
@@ -42,7 +42,7 @@ def draw(seed: int, *, widest: int = 2, packed: bool = True, alike: bool = False
     families, options = [], []
     for number in range(dice.randint(1, 4)):
         name, count = f"f{number}", dice.randint(1, widest)
-        members = [_member(dice, f"{name}-{index}", alike) for index in range(dice.randint(1, 3))]
+        members = [_member(dice, TaskId(f"{name}-{index}"), alike) for index in range(dice.randint(1, 3))]
         families.append(Family(name=name, members=tuple(members)))
         options += [_option((name,), kind, count, (dice.uniform(0.1, 2.0),)) for kind in devices]
     for one in options[:] if packed else []:
@@ -219,7 +219,7 @@ def _price(problem: Problem, kind: str) -> float:
     return problem.cluster.kind(kind).price_per_hour
 
 
-def _member(dice: random.Random, task: str, alike: bool) -> Member:
+def _member(dice: random.Random, task: TaskId, alike: bool) -> Member:
     if alike:
         return Member(task=task, steps=1000)
     return Member(
@@ -259,7 +259,7 @@ def _shuffled(dice: random.Random, things: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _renamed(member: Member) -> Member:
-    return dataclasses.replace(member, task=f"other {member.task[::-1]}")
+    return dataclasses.replace(member, task=TaskId(f"other {member.task[::-1]}"))
 
 
 def _half(member: Member) -> Member:

@@ -33,6 +33,7 @@ from dovetail.vocabulary import (
     Stop,
     StoreError,
     Task,
+    TaskId,
 )
 from dovetail.vocabulary.events import StepsDone, Warned
 
@@ -54,7 +55,7 @@ class StoreConformance:
         task, option = _task("a"), Option(families=("f",), technique="t", kind="cpu", count=1, step_seconds=(0.5,))
         profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.1, peak_bytes=3, edges=(("0", "1"),))
         place = Placement(
-            tasks=("a",), steps=(1,), option=option, devices=("n0:0",), start_seconds=0, duration_seconds=1
+            tasks=(TaskId("a"),), steps=(1,), option=option, devices=("n0:0",), start_seconds=0, duration_seconds=1
         )
         plan = Plan(schedule=Schedule(placements=(place,)), bound_seconds=0.5, explanation=("because",))
         cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -191,7 +192,7 @@ def _numbers(store: Any) -> list[int]:
 
 
 def _event(number: int, *, task: str = "") -> Event:
-    return Warned(at_seconds=float(number), task=task, attempt=1, message=str(number))
+    return Warned(at_seconds=float(number), task=TaskId(task), attempt=1, message=str(number))
 
 
 def _point(step: int, value: float, *, name: str = "loss") -> Point:

@@ -237,7 +237,7 @@ class GangSession(Session, Generic[Each]):
     _members: list[Each]
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
-        """One member's metrics."""
+        """Evaluate one member; gives its metrics."""
         return self._members[member].evaluate()
 
     def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
@@ -245,7 +245,7 @@ class GangSession(Session, Generic[Each]):
         self._members[member].observe(metrics)
 
     def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
+        """Everything that decides how one member goes on."""
         return self._members[member].state()
 
     def load(self, state: TrainingState, member: int = 0) -> None:
@@ -253,7 +253,7 @@ class GangSession(Session, Generic[Each]):
         self._members[member].load(state)
 
     def close(self) -> None:
-        """End all of them."""
+        """Close the sessions of all members."""
         for session in self._members:
             session.close()
 

@@ -100,7 +100,7 @@ class Turnstile:
         put_back()
 
     def end(self, member: int) -> None:
-        """Its step is over, or failed."""
+        """Note that a member's step is over, or failed."""
         with self._changed:
             self._waiting.pop(member, None)
             if member in self._begun:
@@ -167,7 +167,7 @@ class InterleaveSession(GangSession[SpillSession]):
         self._threads = concurrent.futures.ThreadPoolExecutor(len(members))
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One step of each live member, at the same time."""
+        """Take one step of each live member, at the same time."""
         assert self._threads is not None
         futures = [self._threads.submit(self._step, member) for member in live]
         concurrent.futures.wait(futures)
@@ -183,7 +183,7 @@ class InterleaveSession(GangSession[SpillSession]):
         return reports
 
     def close(self) -> None:
-        """End all of them."""
+        """Close the sessions of all members, and the resources that they share."""
         if self._threads is not None:
             self._threads.shutdown()
         super().close()
@@ -199,7 +199,7 @@ class InterleaveSession(GangSession[SpillSession]):
         self._resources.updates.forget_rates()
 
     def forecast(self) -> Forecast:
-        """What the gang takes."""
+        """The bytes and the pace of the whole gang."""
         each = [session.forecast() for session in self._members]
         peak = self._working_bytes + sum(session.kept_bytes for session in self._members)
         timed = [timed for session in self._members if (timed := session.timed()) is not None]

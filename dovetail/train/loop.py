@@ -39,10 +39,10 @@ class LoopSession(Session):
         self._step = 0
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One optimizer step."""
+        """Take one optimizer step."""
         if not live:
             return []
-        batches = self._placed(self._cursor.take(self._training.accumulate))
+        batches = self._place_batches(self._cursor.take(self._training.accumulate))
         self._random.begin(self._step, 0)
         try:
             report = self._take_step(batches)
@@ -64,7 +64,7 @@ class LoopSession(Session):
         training.model.eval()
         try:
             with self._random.evaluation(self._step), torch.no_grad(), self._computing():
-                metrics = self._evaluated(training.evaluate)
+                metrics = self._run_evaluation(training.evaluate)
         finally:
             for module, mode in self._modes.items():
                 module.training = mode
@@ -80,12 +80,12 @@ class LoopSession(Session):
         """Called by each technique when the optimizer has taken its step, before it counts."""
         step_schedulers(self._training, step=self._step + 1)
 
-    def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
-        """What the user's evaluation gives."""
+    def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
+        """Call the user's evaluation; gives its metrics."""
         return evaluate(self._training.model)
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
-        """These microbatches as a step takes them."""
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
+        """Move the microbatches of a step to the device."""
         return [to_device(batch, self._device) for batch in batches]
 
     @abc.abstractmethod
@@ -106,7 +106,7 @@ class LoopSession(Session):
             yield loss.detach(), metrics
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward runs under."""
+        """The context that forward runs in: autocast, or none."""
         dtype = AUTOCAST.get(self._training.precision)
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
@@ -166,3 +166,19 @@ def describe(batch: Any) -> str:
     if isinstance(batch, list | tuple):
         return "(" + ", ".join(describe(value) for value in batch[:8]) + ")"
     return type(batch).__name__
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a nested value, in its order.
+
+    >>> [len(tensor) for tensor in tensors_in({"a": [torch.ones(1), 2], "b": (torch.ones(3),)})]
+    [1, 3]
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_in(each)

@@ -52,7 +52,7 @@ class MicrobatchedSession(ResidentSession):
         super().close()
         self._dropout.close()
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
         return batches  # each part goes to the device when its turn comes
 
     def _backward(self, batches: list[Any]) -> Iterator[Found]:

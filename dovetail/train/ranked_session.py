@@ -52,7 +52,7 @@ class RankedSession(LoopSession):
             commands[command]()
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One optimizer step, on all ranks."""
+        """Take one optimizer step, on all ranks."""
         if not live:
             return []
         with self._together("advance"):
@@ -68,7 +68,7 @@ class RankedSession(LoopSession):
         return None
 
     def close(self) -> None:
-        """Let the others go."""
+        """End the session on all ranks."""
         if self._ranks.leads and not self._is_closed and not self.is_broken:
             self._ranks.tell("close")
         self._is_closed = True

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from dovetail.train.buffers import Buffers
-from dovetail.train.nested import tensors_in
-from dovetail.train.weights import WeightWrites
+from dovetail.train.loop import tensors_in
+from dovetail.train.weights import Buffers, WeightWrites
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 

@@ -62,7 +62,7 @@ RESIDENT = Resident()
 
 
 class ResidentSession(LoopSession):
-    """A plain training loop."""
+    """A plain training loop of one task on one device."""
 
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False) -> None:
         model = member.training.model.to(device)
@@ -85,7 +85,7 @@ class ResidentSession(LoopSession):
             return capture(self._training, step=self._step, feed=feed, random=random)
 
     def load(self, state: TrainingState, member: int = 0) -> None:
-        """Go on from `state`."""
+        """Go on from `state`, whichever technique wrote it."""
         if self._half is None:
             feed, random = restore(self._training, state, scaler=self._scaler)
         else:

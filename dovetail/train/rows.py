@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.train.loop import describe
-from dovetail.train.nested import tensors_in
+from dovetail.train.loop import describe, tensors_in
 from dovetail.vocabulary import TechniqueRefused
 
 # How far the loss of a batch may be from the mean of its parts' losses, by precision.
@@ -46,7 +45,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """How many rows these are."""
         return self.stop - self.start
 
 

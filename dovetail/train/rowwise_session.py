@@ -73,7 +73,7 @@ class WholeForward(nn.Module):
         self.model = model
 
     def forward(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """`action(model, *arguments)`."""
+        """Call `action(model, *arguments)`."""
         return action(self.model, *arguments)
 
 
@@ -99,17 +99,17 @@ class RowwiseSession(RankedSession):
 
     @abc.abstractmethod
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """`action(model, *arguments)`, on all ranks."""
+        """Call `action(model, *arguments)`, on all ranks."""
 
     @abc.abstractmethod
     def _gathering(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """What the forward and backward of a microbatch run in."""
+        """The context that forward and backward of a microbatch run in."""
 
     @abc.abstractmethod
     def _parameters(self) -> list[nn.Parameter]:
-        """What is trained, as the optimizer has it."""
+        """The trained parameters, as the optimizer has them."""
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
         self._first = batches[0]
         totals = [count_rows(batch) for batch in batches]
         self._parts = [Rows.of(self._ranks.rank, self._ranks.size, total=total) for total in totals]

@@ -77,8 +77,8 @@ class ShardSession(RowwiseSession):
                 "a program must build the same weights in every process; this one does not. Seed what it draws."
             )
         before = dict(training.model.named_parameters())
-        self._whole = _sharded(training.model, device=device, precision=training.precision)
-        _follow(training.optimizers().values(), before, dict(training.model.named_parameters()))
+        self._whole = _shard_model(training.model, device=device, precision=training.precision)
+        _repoint(training.optimizers().values(), before, dict(training.model.named_parameters()))
         super().__init__(member, device=device, threads=threads, ranks=ranks)
         self._trained = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
 
@@ -96,7 +96,7 @@ class ShardSession(RowwiseSession):
             sharded = capture(self._training, step=self._step, feed=feed, random=random)
             tensors = {}
             for name, tensor in sharded.tensors.items():
-                whole = _gathered(tensor)
+                whole = _gather(tensor)
                 if self._ranks.leads:
                     tensors[name] = whole.cpu()
             return TrainingState(step=self._step, tensors=tensors, values=sharded.values)
@@ -114,7 +114,7 @@ class ShardSession(RowwiseSession):
         with contextlib.nullcontext() if self._taken > 1 else _Reading(is_loss=True):
             return self._whole(action, *arguments)
 
-    def _evaluated(self, evaluate: Callable[[nn.Module], Any]) -> Any:
+    def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
         # One forward from beginning to end, and what it gathered is given up, for what comes next may be new weights.
         try:
             with _Reading(is_loss=False):
@@ -146,7 +146,7 @@ class _Reading(TorchFunctionMode):
                     f"a weight must be used by the forward of the module that holds it, to be sharded; the loss, or "
                     f"another module, uses one in {name!r}. Use replicate, or one device."
                 )
-            args, kwargs = tree_map(_gathered, (args, kwargs))
+            args, kwargs = tree_map(_gather, (args, kwargs))
         return function(*args, **kwargs)
 
 
@@ -179,7 +179,7 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     yield from within(model)
 
 
-def _sharded(model: nn.Module, *, device: torch.device, precision: str) -> Any:
+def _shard_model(model: nn.Module, *, device: torch.device, precision: str) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -204,7 +204,7 @@ def _without_views(module: nn.Module, positional: Any, output: Any) -> Any:
     return tree_map(own, output)
 
 
-def _follow(
+def _repoint(
     optimizers: Iterable[torch.optim.Optimizer],
     before: Mapping[str, nn.Parameter],
     after: Mapping[str, nn.Parameter],
@@ -251,7 +251,7 @@ def _is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def _gathered(tensor: Any) -> torch.Tensor:
+def _gather(tensor: Any) -> torch.Tensor:
     whole: torch.Tensor = tensor.full_tensor() if _is_sharded(tensor) else tensor
     return whole
 

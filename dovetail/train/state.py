@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Everything that decides how a training goes on after `step` steps.
-
-    >>> TrainingState(step=0, tensors={}, values={}).step
-    0
-    """
+    """Everything that decides how a training goes on after `step` steps."""
 
     step: int
     tensors: Mapping[str, torch.Tensor]

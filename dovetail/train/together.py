@@ -15,7 +15,7 @@ import torch
 
 from dovetail.feed import Tap, digest, draw
 from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
-from dovetail.train.fuse.stacked_batches import first, kept
+from dovetail.train.fuse.stacked_batches import keep_position, read_first
 from dovetail.train.resident import RESIDENT, ResidentSession
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 
@@ -64,12 +64,12 @@ class _TogetherMember(ResidentSession):
         self._cursor = self.tap  # type: ignore[assignment]  # it is one, but for whose batches it may take
 
     def first_digest(self) -> str:
-        """Of its first batch, as it would be drawn; it is not taken by this."""
-        with kept(self._training.batches):
+        """A digest of its first batch, as it would be drawn; nothing is taken by this."""
+        with keep_position(self._training.batches):
             self._random.before_batch(0, -1)
             self._random.before_batch(0, 0)
             before = _others_generators()
-            found = digest(first(self._training.batches))
+            found = digest(read_first(self._training.batches))
             if _others_generators() != before:
                 raise TechniqueRefused(
                     "batches that are shared must not draw from Python's or NumPy's generators, which every task has "

@@ -6,7 +6,7 @@ masters' places in their modules. Knows modules; knows nothing of optimizers or 
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -126,14 +126,14 @@ class HalfWeights:
         self._release = model.register_forward_pre_hook(to_half, with_kwargs=True).remove
 
     def collect(self) -> None:
-        """After each backward."""
+        """Add the copies' gradients to the masters'. Called after each backward."""
         for master, copy in self._pairs:
             if copy.grad is not None:
                 gradient, copy.grad = copy.grad.to(master.dtype), None
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
 
     def refresh(self) -> None:
-        """After each step of the optimizer, and after loading."""
+        """Round the masters into the copies. Called after each step of the optimizer, and after loading."""
         with torch.no_grad():
             for master, copy in self._pairs:
                 copy.copy_(master)
@@ -155,3 +155,36 @@ def to_half(module: nn.Module, positional: Any, named: Any) -> Any:
         return value.bfloat16() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     return tuple(map(half, positional)), {name: half(value) for name, value in named.items()}
+
+
+class Buffers:
+    """A copy of the buffers of some modules, to be put back later.
+
+    >>> norm = nn.BatchNorm1d(1)
+    >>> before = Buffers([norm])
+    >>> _ = norm(torch.ones(2, 1))
+    >>> before.put_back()
+    >>> norm.running_mean
+    tensor([0.])
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._kept = [
+            (module._buffers, name, buffer, buffer.clone())
+            for module in modules
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    def changed(self) -> list[str]:
+        """The names, within their modules, of the buffers that have changed since."""
+        return [n for place, n, old, value in self._kept if place[n] is not old or not torch.equal(old, value)]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Give the buffers the values that they had; one that was replaced is the old one again."""
+        for place, name, buffer, value in self._kept:
+            place[name] = buffer
+            # Expanded buffers cannot be written, and were not.
+            if torch._debug_has_internal_overlap(buffer) != 1:
+                buffer.copy_(value)

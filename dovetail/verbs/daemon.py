@@ -77,7 +77,6 @@ def run_daemon(
             )
         )
         controller.reconcile()
-        controller.measure()
         controller.run()
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
 from dovetail.verbs.console import Console
+from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
 
 REDRAW_SECONDS = 0.25
@@ -77,7 +78,7 @@ def _picture(controller: Controller) -> Group:
     return Group(table, Text(_footer(controller), style="dim"))
 
 
-def _row(controller: Controller, identity: str, one: Progress) -> tuple[RenderableType, ...]:
+def _row(controller: Controller, identity: TaskId, one: Progress) -> tuple[RenderableType, ...]:
     until = one.spans[-1].until_step if one.spans else 0
     running = one.status == "running"
     left = (until - one.step) / one.steps_per_second if running and one.steps_per_second > 0 else None

@@ -29,6 +29,7 @@ from dovetail.vocabulary import (
     Objective,
     Plan,
     Profile,
+    TaskId,
     Workload,
 )
 
@@ -181,7 +182,7 @@ def _unhurried(workload: Workload) -> Workload:
     return dataclasses.replace(workload, deadlines={}, objective="makespan", weights={})
 
 
-def _as_wanted(problem: Problem, workload: Workload, names: Mapping[str, str]) -> Problem:
+def _as_wanted(problem: Problem, workload: Workload, names: Mapping[TaskId, str]) -> Problem:
     """The problem with the objective of the workload, and its weights and deadlines, which are by task name."""
 
     def member(one: Member) -> Member:
@@ -195,7 +196,7 @@ def _as_wanted(problem: Problem, workload: Workload, names: Mapping[str, str]) -
     return dataclasses.replace(problem, families=families, objective=str(Objective.parse(workload.objective)))
 
 
-def _with_names(line: str, names: Mapping[str, str]) -> str:
+def _with_names(line: str, names: Mapping[TaskId, str]) -> str:
     for identity, name in names.items():
         line = line.replace(identity, name)
     return line

@@ -76,9 +76,7 @@ def _with_rates(found: Cluster, known: Cluster) -> Cluster:
 def _measure_rates(found: Cluster) -> Cluster:
     import torch
 
-    from dovetail.profile.devices import measure_kind
-    from dovetail.profile.links import measure_links
-    from dovetail.profile.update_rate import measure_updates
+    from dovetail.profile.devices import measure_kind, measure_links, measure_updates
 
     kinds: list[Kind] = []
     links: list[Link] = []

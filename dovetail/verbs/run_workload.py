@@ -120,7 +120,6 @@ def run(
         )
         before(controller.reconcile(fresh=fresh))
         heard = RunCallbacks(controller, home=home, on_metric=on_metric, on_evaluate=on_evaluate, on_end=on_end)
-        controller.measure()
         controller.run()
     heard.check()
     result = open_result(store, workload=workload.name)

@@ -31,7 +31,16 @@ from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
 from dovetail.vocabulary.records import FrozenDict, dumps, from_json, loads, to_json
-from dovetail.vocabulary.work import Halving, Program, Stop, Task, Workload, parse_device_memory, parse_techniques
+from dovetail.vocabulary.work import (
+    Halving,
+    Program,
+    Stop,
+    Task,
+    TaskId,
+    Workload,
+    parse_device_memory,
+    parse_techniques,
+)
 
 __all__ = [
     "EVENTS",
@@ -71,6 +80,7 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "Task",
+    "TaskId",
     "TechniqueRefused",
     "TrainingError",
     "Workload",

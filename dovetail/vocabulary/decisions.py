@@ -9,7 +9,7 @@ from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.hardware import Cluster
 from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.units import show_seconds
-from dovetail.vocabulary.work import Workload
+from dovetail.vocabulary.work import TaskId, Workload
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Member:
     1.0
     """
 
-    task: str
+    task: TaskId
     steps: int
     weight: float = 1.0
     age_seconds: float = 0.0
@@ -128,7 +128,7 @@ class Placement:
     3
     """
 
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     steps: tuple[int, ...]
     option: Option
     devices: tuple[str, ...]
@@ -209,7 +209,7 @@ class Allocation:
     """
 
     shares: tuple[Share, ...]
-    groups: tuple[tuple[str, ...], ...] = ()
+    groups: tuple[tuple[TaskId, ...], ...] = ()
     value: float = 0.0
     bound: float = 0.0
     fills: bool = True

@@ -13,6 +13,7 @@ from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.profiles import Fingerprint, Profile
 from dovetail.vocabulary.records import FrozenDict, from_field, schema
+from dovetail.vocabulary.work import TaskId
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Event:
     """The one field whose own fields are stored in place of it, where there is one."""
 
     at_seconds: float
-    task: str = ""
+    task: TaskId = TaskId("")
     attempt: int = 0
 
     def data(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class TaskChanged(Event):
     """A task's program or parameters were edited, and a new identity took over."""
 
     kind: ClassVar[str] = "changed"
-    by: str
+    by: TaskId
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +242,13 @@ class AttemptLost(Event):
 
     That counts against the task's retries, unless the fault was not its own: `of_option`, the option was rejected and
     the task is planned anew; `in_gang`, nobody knows which member it was; `of_run`, its controller ended. `of_others`
-    says that another rank of the same order is gone, which is the reason.
+    says that another rank of the same order is gone, which is the reason. `ending` is how the process ended where that
+    was its own doing, such as `exit 3` or `SIGSEGV`.
     """
 
     kind: ClassVar[str] = "lost"
     reason: str = ""
+    ending: str = ""
     log: str = ""
     step: int | None = None
     again_in_seconds: float = 0.0
@@ -477,6 +480,6 @@ def read_event(
         if (value := data.get(key, data)) is not data or name == cls.body
     }
     try:
-        return cls(task=task, attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
+        return cls(task=TaskId(task), attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
     except TypeError as error:  # a field without a default is missing
         raise InvalidRecord(f"an event of kind {kind!r} is incomplete: {error}") from None

@@ -209,6 +209,7 @@ def schema(cls: type) -> dict[str, Any]:
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
+    hint = getattr(hint, "__supertype__", hint)  # text with a name of its own, such as a task's identity
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return freeze(plain(data))

@@ -4,12 +4,15 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NewType
 
 from dovetail.vocabulary.errors import InvalidRecord, InvalidWorkload
 from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict, dumps
 from dovetail.vocabulary.units import parse_bytes
+
+TaskId = NewType("TaskId", str)
+"""Who a task is across runs: a digest of its name, program, code and parameters."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,7 @@ class Task:
     parameters: Mapping[str, Any] = FrozenDict()
     stop: Stop
     begins_with: str = ""
-    identity: str = dataclasses.field(init=False, repr=False, compare=False, default="")
+    identity: TaskId = dataclasses.field(init=False, repr=False, compare=False, default=TaskId(""))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", FrozenDict(self.parameters))

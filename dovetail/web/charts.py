@@ -11,6 +11,7 @@ from typing import Any
 
 from dovetail.metrics.curves import Curve
 from dovetail.metrics.spans import Bar, trained_seconds
+from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
 from dovetail.web.report_data import ReportData
 
@@ -203,7 +204,7 @@ def _bar_text(reading: ReportData, bar: Bar) -> str:
     return "<br>".join(lines)
 
 
-def _curve_data(reading: ReportData, task: str, curve: Curve) -> dict[str, Any]:
+def _curve_data(reading: ReportData, task: TaskId, curve: Curve) -> dict[str, Any]:
     place = reading.places.get(task, 0)
     spans = reading.progress[task].spans if task in reading.progress else []
     return {

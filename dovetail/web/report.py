@@ -21,7 +21,7 @@ from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web import charts, tables
 from dovetail.web.report_data import MOST_CURVES, MOST_TIMETABLES, ReportData, read
-from dovetail.web.times import show_moment
+from dovetail.web.tables import show_moment
 from dovetail.web.timetable_charts import KEY
 
 _MOST_LINES = 400
@@ -47,7 +47,7 @@ def write_report(store: Store, path: Path, *, workload: str | None = None) -> Pa
 
 
 def render(reading: ReportData, *, written_seconds: float) -> str:
-    """The page."""
+    """The report as the text of one HTML page."""
     script, plotly = _asset("report.js"), _plotly()
     figure, gantt_notes = charts.gantt(reading)
     data = {"gantt": figure, "metrics": charts.curve_data(reading), "predictions": charts.predictions(reading)}

@@ -12,7 +12,7 @@ from dovetail.metrics.spans import Bar, measured_bars, planned_bars
 from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, show_target, time_to_target
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, Event, Plan, Task
+from dovetail.vocabulary import Cluster, Event, Plan, Task, TaskId
 from dovetail.vocabulary.events import AttemptLost, AttemptStarted, CheckpointDamaged, TaskFailed, Warned
 from dovetail.vocabulary.redact import masked, redactor
 from dovetail.web.timetable_charts import PipelineDrawing, read_timetables
@@ -43,14 +43,14 @@ class MetricChart:
     name: str
     goal: str
     total: int
-    curves: Mapping[str, Curve]
+    curves: Mapping[TaskId, Curve]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A task's target and when it was reached, if it was."""
 
-    task: str
+    task: TaskId
     target: str
     reached: TargetReached | None
 
@@ -60,9 +60,9 @@ class ReportData:
     """What there is to show. Tasks are by identity everywhere; `names` says how to call them."""
 
     workload: str
-    names: Mapping[str, str]
-    places: Mapping[str, int]
-    progress: Mapping[str, Progress]
+    names: Mapping[TaskId, str]
+    places: Mapping[TaskId, int]
+    progress: Mapping[TaskId, Progress]
     summary: Summary
     comparison: Comparison
     plans: tuple[tuple[int, float, Plan], ...]
@@ -78,13 +78,13 @@ class ReportData:
     origin_seconds: float
     as_of_seconds: float
 
-    def name(self, task: str) -> str:
+    def name(self, task: TaskId) -> str:
         """How to call a task; one that is not in the store's table by its identity."""
         return self.names.get(task, task)
 
     @property
     def last_plan(self) -> tuple[int, float, Plan] | None:
-        """The newest plan."""
+        """The plan that was made last, or None."""
         return self.plans[-1] if self.plans else None
 
     @property
@@ -140,7 +140,7 @@ class _Watched:
     """One pass over the events: where tasks stand, and what went wrong."""
 
     def __init__(self, wanted: set[str] | None) -> None:
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[TaskId, Progress] = {}
         self.techniques: dict[tuple[str, str], str] = {}
         self.as_of_seconds = 0.0
         self.incidents_total = 0
@@ -177,12 +177,12 @@ class _Metrics:
 
     def __init__(self, store: Store, watched: _Watched, redact: Callable[[str], str]) -> None:
         self._store, self._watched, self._redact = store, watched, redact
-        self._kept: dict[str, list[tuple[float, str, Curve]]] = {}
+        self._kept: dict[str, list[tuple[float, TaskId, Curve]]] = {}
         self._totals: dict[str, int] = {}
         self._goals: dict[str, str] = {}
         self.targets: list[Target] = []
 
-    def add(self, identity: str, task: Task) -> Row:
+    def add(self, identity: TaskId, task: Task) -> Row:
         found = curves(self._store.points(identity))
         for curve in found.values():
             self._keep(identity, curve, goal_of(curve.name, task.stop))
@@ -193,7 +193,7 @@ class _Metrics:
         made = row(task, progress=one, curves=found, as_of_seconds=self._watched.as_of_seconds)
         return dataclasses.replace(made, name=self._redact(made.name), parameters=masked(made.parameters))
 
-    def _keep(self, identity: str, curve: Curve, goal: str) -> None:
+    def _keep(self, identity: TaskId, curve: Curve, goal: str) -> None:
         self._goals.setdefault(curve.name, goal)
         found = best(curve, goal=goal)
         rank = float("inf") if found is None else (-found[1] if goal == "max" else found[1])
@@ -203,11 +203,11 @@ class _Metrics:
         if len(kept) > 2 * MOST_CURVES:
             kept[:] = sorted(kept, key=lambda each: each[0])[:MOST_CURVES]
 
-    def charts(self, places: Mapping[str, int]) -> tuple[MetricChart, ...]:
+    def charts(self, places: Mapping[TaskId, int]) -> tuple[MetricChart, ...]:
         names = sorted(self._kept, key=lambda name: ("loss" not in name.lower(), -self._totals[name], name))
         return tuple(self._chart(name, places) for name in names)
 
-    def _chart(self, name: str, places: Mapping[str, int]) -> MetricChart:
+    def _chart(self, name: str, places: Mapping[TaskId, int]) -> MetricChart:
         chosen = sorted(self._kept[name], key=lambda each: each[0])[:MOST_CURVES]
         return MetricChart(
             name=self._redact(name),
@@ -234,7 +234,7 @@ def _planned(plans: tuple[tuple[int, float, Plan], ...]) -> dict[str, list[Bar]]
     return {label: planned_bars(plan, at_seconds=at) for label, (at, plan) in chosen.items()}
 
 
-def _incident(event: Event, names: Mapping[str, str], redact: Callable[[str], str]) -> Incident:
+def _incident(event: Event, names: Mapping[TaskId, str], redact: Callable[[str], str]) -> Incident:
     match event:
         case Warned(message=said):
             reason, log = said, ""
@@ -261,5 +261,5 @@ def _origin(progress: Iterable[Progress], plans: tuple[tuple[int, float, Plan], 
 
 
 def _natural(device: str) -> list[tuple[int, str]]:
-    """n0:10 comes after n0:9."""
+    """A key that sorts device names by their numbers: n0:10 comes after n0:9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", device)]

@@ -1,5 +1,6 @@
 """The report's tables and lists as HTML. Whatever comes from a user goes through `escape`, here and nowhere else."""
 
+import datetime
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,6 @@ from dovetail.metrics.targets import TargetReached
 from dovetail.vocabulary import Rejection
 from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web.report_data import Incident, ReportData
-from dovetail.web.times import show_moment
 
 MOST_ROWS = 1000
 MOST_METRICS = 4
@@ -31,6 +31,9 @@ SIGNS = {
     "cancelled": "–",
 }
 _FIRST_WHEN_CUT = ("failed", "running", "finished")
+
+# The simulated engine's clock starts at zero; no store is older than this.
+_SIMULATED_BELOW = 1e8
 
 
 def cell(text: object, *, sort: object = None, tag: str = "td", kind: str = "") -> str:
@@ -284,3 +287,15 @@ def _bytes(count: int) -> str:
 
 def _number(value: float) -> str:
     return cell(f"{value:.4g}", sort=value if math.isfinite(value) else "", kind="number")
+
+
+def show_moment(at_seconds: float, *, zone: datetime.tzinfo | None = None) -> str:
+    """A moment in this machine's time zone, or in `zone`; seconds of a simulated clock as what they are.
+
+    >>> show_moment(1767225600.0, zone=datetime.UTC), show_moment(90.0)
+    ('2026-01-01 00:00 UTC', 't = 90 s')
+    """
+    if at_seconds < _SIMULATED_BELOW:
+        return f"t = {at_seconds:g} s"
+    moment = datetime.datetime.fromtimestamp(at_seconds, tz=datetime.UTC).astimezone(zone)
+    return moment.strftime("%Y-%m-%d %H:%M %Z")

@@ -16,7 +16,7 @@ from dovetail.planning.pipeline.timetables.picture import svg, text
 from dovetail.planning.techniques.base import with_layers
 from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile
+from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile, TaskId
 from dovetail.vocabulary.events import AttemptStarted, PipelineTimed
 from dovetail.vocabulary.units import show_seconds
 
@@ -43,18 +43,18 @@ class PipelineDrawing:
 
     @property
     def seconds(self) -> float:
-        """The longer of the two, so that both can be drawn to one scale."""
+        """The length of the longer of both steps, so that they can be drawn to one scale."""
         return max((each.seconds for each in (self.planned, self.measured) if each), default=0.0)
 
     def lines(self, *, columns: int) -> Iterator[str]:
-        """Both, one above the other, for a terminal."""
+        """The planned and the measured step, one above the other, for a terminal."""
         yield f"{self.task}: {self.timetable} on {', '.join(self.devices)}"
         for title, found in self._found():
             yield title
             yield text(found, columns=columns, seconds=self.seconds)
 
     def markup(self) -> str:
-        """Both, one above the other, for a page."""
+        """The planned and the measured step, one above the other, for a page."""
         parts = [f"<h3>{escape(self.task)}: {escape(self.timetable)} on {escape(', '.join(self.devices))}</h3>"]
         for title, found in self._found():
             parts.append(f'<p class="note">{escape(title)}</p>')
@@ -100,7 +100,7 @@ def _profiles(store: Store) -> dict[tuple[str, str], Profile]:
     return {(p.family, kind): p for kind in kinds for p in with_layers(p for p in useful if p.kind == kind)}
 
 
-def _last(events: Iterable[Event]) -> tuple[dict[str, AttemptStarted], dict[str, PipelineTimed]]:
+def _last(events: Iterable[Event]) -> tuple[dict[TaskId, AttemptStarted], dict[TaskId, PipelineTimed]]:
     """Of each task its last start as a pipeline, and what was last timed of it."""
     starts, timings = {}, {}
     for event in events:

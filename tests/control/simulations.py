@@ -73,12 +73,14 @@ def ends(name: str, attempt: int, until: int) -> int | str | None:
 class Faults:
     """What goes wrong. `outcome(task, attempt, until_step)` gives None for an attempt that reaches its end, a step
     for one that is lost after saving there, or the reason for which it fails. `score(task, step)` is its metric;
-    `strangers` are events that come along with each end; `killed` names orders whose workers die while measuring."""
+    `strangers` are events that come along with each end; `killed` names orders whose workers die while measuring, which
+    they do by themselves where `ending` says how."""
 
     outcome: Outcome = ends
     score: Callable[[str, int], float] = lambda name, step: 0.0
     strangers: Callable[[Event], list[Event]] = lambda event: []
     killed: Callable[[Order], bool] = lambda order: False
+    ending: str = ""
 
 
 class RiggedEngine(SimulatedEngine):
@@ -116,7 +118,7 @@ class RiggedEngine(SimulatedEngine):
     def _rigged(self, event: Event) -> Iterator[Event]:
         if event.kind in ("fingerprinted", "measured") and event.task in self._doomed:
             self._doomed.discard(event.task)
-            yield same_moment(AttemptLost, event, reason="its worker died")
+            yield same_moment(AttemptLost, event, reason="its worker died", ending=self._faults.ending)
         elif event.kind in ("finished", "waiting") and event.attempt:
             yield from self._faults.strangers(event)
             yield from self._ended(event)
@@ -176,7 +178,6 @@ def controller(
 def carry_out(found: Controller) -> Controller:
     """The whole way, as `dt.run` goes it."""
     found.reconcile()
-    found.measure()
     found.run()
     return found
 

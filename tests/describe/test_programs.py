@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dovetail.describe import check_parameters, deposit, load, program
-from dovetail.describe.files import load_workload
+from dovetail.describe.programs import load_workload
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError
 
 

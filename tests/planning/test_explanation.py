@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from dovetail.planning import Moved, Problem, differences, explain
-from dovetail.vocabulary import Cluster, Option, Placement, Rejection, Schedule
+from dovetail.planning import Problem, explain
+from dovetail.vocabulary import Cluster, Option, Rejection, Schedule
 
 from .problems import CPU, option, placement
 
@@ -80,43 +80,3 @@ def test_a_gang_is_compared_with_its_tasks_each_by_itself() -> None:
     (only,) = explain(problem, Schedule(placements=(placed,)))
     assert only.startswith("a, b: fuse on 1 × cpu")
     assert only.endswith("; each by itself would take 40.0 device-seconds instead of 10.0"), "another option fits"
-
-
-def moved(before: Placement | None, *after: Placement) -> tuple[Moved, ...]:
-    return differences(Schedule(placements=(before,) if before else ()), Schedule(placements=after))
-
-
-def test_what_stays_or_only_starts_later_has_not_moved() -> None:
-    assert moved(placement("a"), placement("a", start=3.0)) == ()
-
-
-def test_new_and_gone() -> None:
-    assert moved(None, placement("a")) == (
-        Moved(task="a", before="", after="resident on n0:0", because="it is new in the plan"),
-    )
-    assert moved(placement("a")) == (
-        Moved(task="a", before="resident on n0:0", after="", because="it is no longer in the plan"),
-    )
-
-
-def test_another_option() -> None:
-    wide = placement("a", of=option(2), on=("n0:0", "n0:1"), seconds=3.0)
-    assert moved(placement("a"), wide) == (
-        Moved(
-            task="a",
-            before="resident on n0:0",
-            after="resident on n0:0, n0:1",
-            because="resident on 2 × cpu takes 3.0 s, resident on 1 × cpu took 5.0 s",
-        ),
-    )
-
-
-def test_another_device_because_the_old_one_is_held() -> None:
-    (first, second) = moved(placement("a"), placement("a", on=("n0:1",)), placement("b", seconds=7.0))
-    assert (first.task, first.because) == ("a", "n0:0 holds 'b' until 7.0 s")
-    assert second.task == "b"
-
-
-def test_another_device_for_another_start() -> None:
-    (only,) = moved(placement("a", start=8.0), placement("a", on=("n0:1",), start=2.0))
-    assert only.because == "it starts at 2.0 s, before at 8.0 s"

@@ -1,14 +1,15 @@
 import torch
 from torch import nn
 
-from dovetail.profile.flow import Flow, edges, visible_modules
+from dovetail.profile.flow import Flow, edges
 from dovetail.profile.model_guard import hooks
+from dovetail.train.cutting.interceptor import visible_modules
 
 
 def flow_of(model, *inputs):
     flow = Flow()
     with hooks() as handles:
-        for name, module in visible_modules(model):
+        for name, module in visible_modules(model).items():
             handles.extend(flow.watch(name, module))
         with flow:
             model(*inputs)

@@ -54,7 +54,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(hint):
         return records(hint)
     # Counts are small and positive in most records; those that must be refuse the others.
-    return {int: st.integers(0, 1 << 40), float: floats, str: words, bool: st.booleans()}[hint]
+    basic = getattr(hint, "__supertype__", hint)
+    return {int: st.integers(0, 1 << 40), float: floats, str: words, bool: st.booleans()}[basic]
 
 
 def records(cls: type) -> st.SearchStrategy[Any]:

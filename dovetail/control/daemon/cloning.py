@@ -11,13 +11,13 @@ import shutil
 from pathlib import Path
 
 from dovetail.store import Folder, RemoteFolder, Store, checkpoints_of
-from dovetail.vocabulary import CheckpointError
+from dovetail.vocabulary import CheckpointError, TaskId
 from dovetail.vocabulary.events import CheckpointSaved
 
 INDEX = "index.json"
 
 
-def last_saved(store: Store, task: str) -> tuple[Folder, int] | None:
+def last_saved(store: Store, task: TaskId) -> tuple[Folder, int] | None:
     """The newest checkpoint of a task that is on record and still there, and its step."""
     if store.home is None:
         return None

@@ -7,15 +7,16 @@ from typing import Any
 from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import State
 from dovetail.metrics.progress import ENDED, Progress
+from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
 
 
-def rows(state: State, outlook: Mapping[str, Outlook]) -> list[dict[str, Any]]:
+def rows(state: State, outlook: Mapping[TaskId, Outlook]) -> list[dict[str, Any]]:
     """Every task as plain data; times are on the engine's clock."""
     return [_row(state, task, outlook.get(task, Outlook())) for task in state.tasks]
 
 
-def _row(state: State, task: str, found: Outlook) -> dict[str, Any]:
+def _row(state: State, task: TaskId, found: Outlook) -> dict[str, Any]:
     one = state.ledger[task]
     start = end = None
     if one.status == "running":
@@ -69,7 +70,7 @@ def _late(one: Progress, end: float | None) -> str:
     return f"; it will miss its deadline by about {show_seconds(end - one.deadline_seconds)}"
 
 
-def _last_step(state: State, task: str, one: Progress) -> int | None:
+def _last_step(state: State, task: TaskId, one: Progress) -> int | None:
     if one.fingerprint is None:
         return state.tasks[task].stop.steps
     return state.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import Running, State
-from dovetail.vocabulary import Placement
+from dovetail.vocabulary import Placement, TaskId
 
 
 class Deciding(abc.ABC):
@@ -33,11 +33,11 @@ class Deciding(abc.ABC):
     def freed(self, running: Running, *, taken_seconds: float) -> str:
         """An order has ended after so long and its devices are free: why that calls for `renew`, or nothing."""
 
-    def outlook(self) -> Mapping[str, Outlook]:
+    def outlook(self) -> Mapping[TaskId, Outlook]:
         """When each task should start and end as things stand, and why it waits; nothing of those it cannot tell."""
         return {}
 
-    def ended(self, task: str) -> str:
+    def ended(self, task: TaskId) -> str:
         """A task has ended, maybe before others of its gang: why that calls for `renew`, or nothing."""
         return ""
 

@@ -8,7 +8,7 @@ from dovetail.control.state import Running, State
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem
 from dovetail.planning.share.columns import columns
-from dovetail.vocabulary import Entity, FamilyKey, Member
+from dovetail.vocabulary import Entity, FamilyKey, Member, TaskId
 
 
 class Claims:
@@ -69,11 +69,11 @@ class Claims:
             self._note_equal_rates(found)
         return found
 
-    def steps(self, task: str, running: Running | None) -> int:
+    def steps(self, task: TaskId, running: Running | None) -> int:
         """How many steps a task has before it."""
         return max(1, math.ceil(self._left(task, self._state.ledger[task], running, self._state.now())))
 
-    def _member(self, task: str, one: Progress, running: Running | None, now: float, place: int) -> Member:
+    def _member(self, task: TaskId, one: Progress, running: Running | None, now: float, place: int) -> Member:
         left = self._left(task, one, running, now)
         return Member(
             task=task,
@@ -86,7 +86,7 @@ class Claims:
             place=place,
         )
 
-    def _left(self, task: str, one: Progress, running: Running | None, now: float) -> float:
+    def _left(self, task: TaskId, one: Progress, running: Running | None, now: float) -> float:
         until, _ = self._state.target(task)
         if running is None or one.status != "running":
             return until - one.saved_step
@@ -97,7 +97,7 @@ class Claims:
         seconds = option.step_seconds[running.placement.tasks.index(task)]
         return until - one.step - max(0.0, now - running.started_at - option.start_seconds) / seconds
 
-    def _count(self, task: str, left: float) -> float:
+    def _count(self, task: TaskId, left: float) -> float:
         total, rate, counted = self._isolated.get(task, (0.0, 0.0, left))
         total += (counted - left) / rate if rate > 0 else 0.0
         self._isolated[task] = (total, rate, left)

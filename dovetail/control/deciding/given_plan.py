@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dovetail.control.state import State
 from dovetail.planning import Problem, violations
-from dovetail.vocabulary import Objective, Option, Plan
+from dovetail.vocabulary import Objective, Option, Plan, TaskId
 
 
 def reason_to_replan(plan: Plan, problem: Problem, state: State) -> str:
@@ -49,7 +49,7 @@ def _other_wishes(plan: Plan, state: State) -> Iterator[str]:
 def _other_tasks(plan: Plan, problem: Problem, state: State) -> Iterator[str]:
     """What has become of tasks since: they ended, went on, were edited or added."""
     assert plan.schedule is not None
-    planned = Counter[str]()
+    planned = Counter[TaskId]()
     for placement in plan.schedule.placements:
         for task, steps in zip(placement.tasks, placement.steps, strict=True):
             planned[task] += steps
@@ -69,6 +69,6 @@ def _key(option: Option) -> tuple[object, ...]:
     return option.families, option.technique, option.kind, option.count, option.knobs
 
 
-def _name(task: str, plan: Plan, state: State) -> str:
+def _name(task: TaskId, plan: Plan, state: State) -> str:
     tasks = [*state.tasks.values(), *(plan.workload.tasks if plan.workload else ())]
     return next((repr(each.name) for each in tasks if each.identity == task), repr(task))

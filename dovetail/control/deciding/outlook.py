@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from dovetail.control.state import State
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, explain
-from dovetail.vocabulary import Allocation, Placement
+from dovetail.vocabulary import Allocation, Placement, TaskId
 
 NAMED = 3
 # A turn that is further away than so many rounds is not looked for.
@@ -27,7 +27,7 @@ class Outlook:
     why: str = ""
 
 
-def of_plan(state: State) -> dict[str, Outlook]:
+def of_plan(state: State) -> dict[TaskId, Outlook]:
     """By the last plan, as it goes: what has not started does so when its devices are free, in planned order."""
     now = state.now()
     placed = state.problem().running
@@ -56,8 +56,8 @@ def of_rounds(
     made: Round,
     before: Iterable[Gang],
     next_seconds: float,
-    steps: Mapping[str, int],
-) -> dict[str, Outlook]:
+    steps: Mapping[TaskId, int],
+) -> dict[TaskId, Outlook]:
     """By the shares of an allocation and the rounds to come, were nothing to change: a task ends when its share of the
     time has brought it there."""
     now = state.now()

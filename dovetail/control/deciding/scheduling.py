@@ -7,10 +7,9 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.given_plan import reason_to_replan
 from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
-from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.planning import PLANNERS, Problem, best_move, check
 from dovetail.planning.schedule.plan import plan_late
-from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan
+from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan, TaskId
 from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.units import show_seconds
 
@@ -27,17 +26,13 @@ class Scheduling(Deciding):
 
     def __init__(self, state: State, *, planner: Callable[[Problem], Plan], given: Plan | None = None) -> None:
         self._state, self._planner, self._given = state, planner, given
-        self._moving: frozenset[str] = frozenset()
+        self._moving: frozenset[TaskId] = frozenset()
         self._idles, self._asked_until = False, 0.0
-        self._warned = ""
+        self._warned = self._because = ""
 
     def problem(self) -> Problem:
         """What is left to place, as of now. Tasks that nothing fits have failed, with the reason."""
-        problem = self._state.problem()
-        if nowhere := unplaceable(problem, techniques=self._state.workload.techniques):
-            self._state.fail(nowhere)
-            problem = without(problem, nowhere)
-        return problem
+        return self._state.placeable(self._state.problem())
 
     def _plan(self, problem: Problem) -> Plan:
         try:
@@ -61,8 +56,12 @@ class Scheduling(Deciding):
         return plan_late(problem)
 
     def renew(self, because: str) -> None:
-        """Plan anew."""
+        """Plan anew, once something is known that can be planned."""
         state, problem = self._state, self.problem()
+        because, self._because = self._because or because, ""
+        if state.is_measuring and not (problem.families or problem.running):
+            self._because = because
+            return
         plan, because = self._first(problem, because) if self._given else (self._plan(problem), because)
         assert plan.schedule is not None
         state.plans.append((state.now(), plan))
@@ -124,7 +123,7 @@ class Scheduling(Deciding):
             return f"a placement took {taken_seconds:.1f} s for {predicted:.1f} s"
         return ""
 
-    def outlook(self) -> dict[str, Outlook]:
+    def outlook(self) -> dict[TaskId, Outlook]:
         """As the plan has it."""
         return of_plan(self._state)
 

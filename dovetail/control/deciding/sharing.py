@@ -13,12 +13,11 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.claims import Claims
 from dovetail.control.deciding.outlook import Outlook, of_rounds
 from dovetail.control.state import Running, State
-from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
 from dovetail.planning.share.rounds import without as without_tasks
-from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Option, Placement
+from dovetail.vocabulary import Allocation, Entity, InvalidWorkload, Option, Placement, TaskId
 from dovetail.vocabulary.events import ClusterShared
 
 # What a task is behind with under one allocation counts under the next, up to so many rounds.
@@ -28,7 +27,7 @@ _INSTANT = 1e-6
 # A share that is nearer than this to all of a task's time is all of it.
 _ALL = 3e-5
 
-Placed = dict[tuple[str, ...], str]
+Placed = dict[tuple[TaskId, ...], str]
 """Orders by their tasks."""
 
 
@@ -99,7 +98,7 @@ class Rounds(Deciding):
         self._freed, running = False, self._state.running
         # Who goes on is not among those who come; who was told to leave may not be gone yet.
         leaving = [running[name].tasks for name in (*self._told, *self._leaving) if name in running]
-        busy = set[str]().union(*leaving)
+        busy = set[TaskId]().union(*leaving)
         queues, started, rest = self._state.queues, [], []
         for gang in self._coming:
             if busy.isdisjoint(gang.tasks) and queues.fits(gang.devices, gang.option):
@@ -124,7 +123,7 @@ class Rounds(Deciding):
             return ""  # as decided; where a member of its gang has ended, that was said when it did
         return "a placement ended"
 
-    def ended(self, task: str) -> str:
+    def ended(self, task: TaskId) -> str:
         """What it was due is due to others from the next round on."""
         return "a task ended"
 
@@ -132,7 +131,7 @@ class Rounds(Deciding):
         """When the next round begins."""
         return self._next
 
-    def outlook(self) -> dict[str, Outlook]:
+    def outlook(self) -> dict[TaskId, Outlook]:
         """As the shares and the rounds to come have it."""
         if self._rota is None or self._made is None:
             return {}
@@ -177,7 +176,7 @@ class Rounds(Deciding):
         """Ask the policy, with what tasks are behind carried over; or, too soon after it was last asked, go on with
         what is left of its answer."""
         sharing = self._sharing
-        self._problem, self._is_changed = self._placeable(anew=is_due), False
+        self._problem, self._is_changed = self._state.placeable(self._claims.problem(anew=is_due)), False
         if not self._problem.families:
             self._rota, self._steady, self._because = None, True, ""
             self._allocation, self._received = Allocation(shares=()), Received()
@@ -193,13 +192,6 @@ class Rounds(Deciding):
             self._record(now)
             self._because, self._decided_at = "", now
         self._rota = Rota(self._problem, self._allocation, before=self._rota)
-
-    def _placeable(self, *, anew: bool) -> Problem:
-        problem = self._claims.problem(anew=anew)
-        if nowhere := unplaceable(problem, techniques=self._state.workload.techniques):
-            self._state.fail(nowhere)
-            problem = without(problem, nowhere)
-        return problem
 
     def _record(self, now: float) -> None:
         found, state = self._allocation, self._state

@@ -11,14 +11,14 @@ from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.engines import MemberOrder
 from dovetail.planning import Trial, trials
-from dovetail.vocabulary import Cluster, Fingerprint, InvalidWorkload, Task, Workload
+from dovetail.vocabulary import Cluster, Fingerprint, InvalidWorkload, Task, TaskId, Workload
 
 Fields = dict[str, Any]
 """The fields of an order, all but its name."""
 
 
 def fingerprints(
-    tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster, *, seen: Container[str] = ()
+    tasks: Mapping[TaskId, Task], ledger: Ledger, cluster: Cluster, *, seen: Container[str] = ()
 ) -> list[Fields]:
     """Orders that build every task whose family is not known under the versions installed now, one a device. Those
     `seen` by this controller are not asked again, whatever versions their workers have.
@@ -50,7 +50,7 @@ def fingerprints(
 
 
 def missing_trials(
-    tasks: Mapping[str, Task],
+    tasks: Mapping[TaskId, Task],
     ledger: Ledger,
     cluster: Cluster,
     *,
@@ -59,19 +59,24 @@ def missing_trials(
 ) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
     its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
-    anew."""
+    anew. A program whose first trial ends every worker is tried in no other way."""
     able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
     profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
-    return trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
+    missing = trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
+    deadly = ledger.deadly()
+    return tuple(trial for trial in missing if (trial.family, trial.kind) not in deadly)
 
 
-def trial_orders(wanted: Iterable[Trial], tasks: Mapping[str, Task], ledger: Ledger, cluster: Cluster) -> list[Fields]:
+def trial_orders(
+    wanted: Iterable[Trial], tasks: Mapping[TaskId, Task], ledger: Ledger, cluster: Cluster
+) -> list[Fields]:
     """An order for each trial, with the first task of its family that has not ended."""
     able = _able(tasks, ledger)
     return [_trial(trial, able[trial.family], cluster) for trial in wanted]
 
 
-def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
+def _able(tasks: Mapping[TaskId, Task], ledger: Ledger) -> dict[str, Task]:
+    """The first task of each family that has something to train."""
     found: dict[str, Task] = {}
     for task, record in tasks.items():
         if known := _known(task, ledger):
@@ -79,12 +84,12 @@ def _able(tasks: Mapping[str, Task], ledger: Ledger) -> dict[str, Task]:
     return found
 
 
-def _known(task: str, ledger: Ledger) -> Fingerprint | None:
+def _known(task: TaskId, ledger: Ledger) -> Fingerprint | None:
     """What is known of a task that has something to train."""
     return None if ledger.rests(task) else ledger[task].fingerprint
 
 
-def impossible(workload: Workload, ledger: Ledger) -> dict[str, str]:
+def impossible(workload: Workload, ledger: Ledger) -> dict[TaskId, str]:
     """The tasks that cannot end as they were told to, with the reason: epochs without a length, a target that
     evaluation never reports."""
     reported: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ from dovetail.describe.traces import Arrival, Key, Rates, generate, read_philly,
 from dovetail.planning import Problem
 from dovetail.planning.options.kinds import SHEETS
 from dovetail.planning.share.pairs import Completion, complete
-from dovetail.vocabulary import Cluster, DovetailError, Family, InvalidWorkload, Member
+from dovetail.vocabulary import Cluster, DovetailError, Family, InvalidWorkload, Member, TaskId
 
 # Models that stand for what people train, by what a step of theirs does on one device: floating-point operations, and
 # bytes moved through its memory. Small ones are bound by memory and gain little from a fast kind, large ones gain all.
@@ -146,7 +146,7 @@ def with_predicted_pairs(stream: Stream, cluster: Cluster) -> tuple[Stream, Comp
         )
     members: dict[str, list[Member]] = {}
     for arrival in stream.arrivals:
-        members.setdefault(arrival.family, []).append(Member(task=arrival.task, steps=arrival.steps))
+        members.setdefault(arrival.family, []).append(Member(task=TaskId(arrival.task), steps=arrival.steps))
     families = tuple(Family(name=name, members=tuple(mine)) for name, mine in members.items())
     found = complete(Problem(cluster=cluster, families=families, options=stream.options))
     return dataclasses.replace(stream, options=(*stream.options, *found.options)), found

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task
+from dovetail.vocabulary import Event, Plan, Profile, Rejection, Task, TaskId
 from dovetail.vocabulary.events import (
     BatchDivided,
     E,
@@ -44,16 +44,17 @@ class Ledger:
         self._profiles = {trial_of(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
         self._unfit: set[Trial] = set()
+        self._deadly: set[tuple[str, str]] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self.listeners: list[Callable[[list[Event]], None]] = []
         """Called with events once they count."""
-        self._touched: dict[str, None] = {}
+        self._touched: dict[TaskId, None] = {}
         self._secrets = secrets_of_environment(os.environ)
         self._redact = hiding(self._secrets)
         self.measured = len(self._profiles)
 
-    def __getitem__(self, task: str) -> Progress:
+    def __getitem__(self, task: TaskId) -> Progress:
         """Where a task stands; one never heard of is pending."""
         found = self._progress.get(task)
         if found is None:
@@ -67,25 +68,25 @@ class Ledger:
             self._secrets |= found
             self._redact = hiding(self._secrets)
 
-    def has_ended(self, task: str) -> bool:
+    def has_ended(self, task: TaskId) -> bool:
         """Whether nothing more is to be done for a task."""
         return self[task].status in ENDED
 
-    def touched(self) -> dict[str, None]:
+    def touched(self) -> dict[TaskId, None]:
         """The tasks of which something was recorded since this was last asked."""
         found, self._touched = self._touched, {}
         return found
 
-    def rests(self, task: str) -> bool:
+    def rests(self, task: TaskId) -> bool:
         """Whether nothing is to be done for a task now: it has ended, or is to be ended or paused."""
         one = self[task]
         return one.status in ENDED or one.paused or one.cancelling
 
-    def retries(self) -> list[tuple[str, float]]:
+    def retries(self) -> list[tuple[TaskId, float]]:
         """The tasks that were lost and when each may be tried again."""
         return [(task, one.retry_at_seconds) for task, one in self._progress.items() if one.retry_at_seconds]
 
-    def gone(self) -> set[str]:
+    def gone(self) -> set[TaskId]:
         """The tasks that are no longer in their workload files."""
         return {task for task, one in self._progress.items() if one.vanished}
 
@@ -102,7 +103,12 @@ class Ledger:
         """The trials that found an option not to fit."""
         return dict(self._rejections)
 
-    def event(self, kind: type[E], task: str, *, attempt: int | None = None, **fields: Any) -> E:
+    def deadly(self) -> set[tuple[str, str]]:
+        """The families, and on which kind of device, of which a trial ended its worker each time and nothing else was
+        ever measured."""
+        return self._deadly - {(trial.family, trial.kind) for trial in self._profiles}
+
+    def event(self, kind: type[E], task: TaskId, *, attempt: int | None = None, **fields: Any) -> E:
         """An event of this moment, by default of the task's newest attempt."""
         number = self[task].attempt if attempt is None else attempt
         return kind(task=task, attempt=number, at_seconds=self._now(), **fields)
@@ -150,6 +156,8 @@ class Ledger:
                 trial, count = trial_of(event.rejection), count + 1
                 self._rejections[trial] = event.rejection
                 self._unfit.add(trial)
+                if event.lost:
+                    self._deadly.add((trial.family, trial.kind))
                 self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
             elif isinstance(event, BatchDivided):
                 knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}

@@ -5,9 +5,9 @@ more often in a row than the budget allows, with nothing newly saved in between,
 others go on. A placement that ran out of memory rejects its option, as a trial would have: the task is planned anew
 with what is left, at the same batch (in more parts one after another, with activations computed again, sharded,
 spilled, on another kind), and fails with every reason where nothing is. That is no loss of the task's own, and uses up
-none of its budget. A trial that is lost again and again rejects its option, too. A loss of a gang says not whose fault
-it was: after two in a row its members are tried alone, and only what is lost alone uses up a budget. Knows events and
-the ledger; starts and stops nothing.
+none of its budget. A trial that is lost again and again rejects its option, too; one that ends its worker's process
+twice in the same way does so at once. A loss of a gang says not whose fault it was: after two in a row its members are
+tried alone, and only what is lost alone uses up a budget. Knows events and the ledger; starts and stops nothing.
 """
 
 import dataclasses
@@ -19,12 +19,14 @@ from dovetail.engines import Order
 from dovetail.metrics.progress import GANG_LOSSES
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
-from dovetail.vocabulary import Event, Rejection
+from dovetail.vocabulary import Event, Rejection, TaskId
 from dovetail.vocabulary.events import AttemptLost, BatchDivided, OptionRejected, TaskFailed, Warned
 
 # The pause before the second retry; each further one is twice as long, up to the most.
 PAUSE_SECONDS = 1.0
 MOST_PAUSE_SECONDS = 60.0
+# Bad luck hardly ends a process twice in the same way.
+SAME_ENDINGS = 2
 
 
 def pause_seconds(losses: int) -> float:
@@ -61,11 +63,11 @@ class Recovery:
         # Those of which the ledger says so, at hand: who is asked of all tasks at every decision must not look at all.
         self._until = {task: at for task, at in ledger.retries() if at > now()}
 
-    def waits(self, task: str) -> bool:
+    def waits(self, task: TaskId) -> bool:
         """Whether a task is not to be tried again just now."""
         return task in self._until
 
-    def alone(self, task: str) -> bool:
+    def alone(self, task: TaskId) -> bool:
         """Whether a task is to run with no other in a gang, since gangs with it were lost."""
         return self._ledger[task].alone
 
@@ -100,12 +102,15 @@ class Recovery:
         one = self._ledger[event.task]
         if event.of_option:
             return []
-        if event.in_gang or one.losses <= self._retries:
+        is_same = not event.attempt and bool(event.ending) and one.endings >= SAME_ENDINGS
+        if event.in_gang or (one.losses <= self._retries and not is_same):
             if event.again_in_seconds:
                 self._until[event.task] = one.retry_at_seconds
             return self._after_gang(event.task) if event.in_gang else []
         reason = (
-            f"a task may be lost {self._retries} times in a row without anything newly saved; "
+            f"its program ended its worker {one.endings} times in the same way: {event.reason}"
+            if is_same
+            else f"a task may be lost {self._retries} times in a row without anything newly saved; "
             f"this was loss {one.losses}: {event.reason}"
         )
         if order is not None and order.purpose == "measure":
@@ -113,7 +118,7 @@ class Recovery:
             return self._rejected(event, order, f"its trial was lost each time. {reason}", lost=True)
         return [self._ledger.event(TaskFailed, event.task, reason=reason, log=event.log)]
 
-    def _after_gang(self, task: str) -> list[Event]:
+    def _after_gang(self, task: TaskId) -> list[Event]:
         """A gang was lost with this member: it is tried alone once that has happened again."""
         losses = self._ledger[task].gang_losses
         if losses != GANG_LOSSES:
@@ -162,7 +167,7 @@ class Recovery:
         pause = pause_seconds(one.losses + 1)
         return dataclasses.replace(lost, in_gang=in_gang, again_in_seconds=pause)
 
-    def _family(self, task: str, order: Order) -> str:
+    def _family(self, task: TaskId, order: Order) -> str:
         known = self._ledger[task].fingerprint
         return order.family or (known.family if known else "")
 

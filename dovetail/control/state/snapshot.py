@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.planning import Problem, derive_options, spec_of
-from dovetail.vocabulary import Cluster, Entity, Family, FamilyKey, Member, Option, Placement, Profile, Rejection
+from dovetail.vocabulary import (
+    Cluster,
+    Entity,
+    Family,
+    FamilyKey,
+    Member,
+    Option,
+    Placement,
+    Profile,
+    Rejection,
+    TaskId,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +27,7 @@ class Waiting:
     """A task to be placed: its family, the steps it still needs, the threads it must keep (0: any), how much
     it counts, whether it is to run with no other in a gang, and in how many seconds it must have ended."""
 
-    task: str
+    task: TaskId
     family: str
     steps: int
     count: int = 0
@@ -138,7 +149,7 @@ def _gangs(options: Iterable[Option], families: Iterable[FamilyKey]) -> Iterator
             yield dataclasses.replace(option, families=tuple(map(str, keys)))
 
 
-def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[str, str]:
+def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[TaskId, str]:
     """For each task that no option fits, why; where only some `techniques` are allowed, that is among the reasons."""
     able = {family for option in problem.options for family in option.families}
     limits = f"; the workload allows only techniques {','.join(techniques)} (--techniques, techniques=)"
@@ -150,7 +161,7 @@ def unplaceable(problem: Problem, *, techniques: Iterable[str] = ()) -> dict[str
     }
 
 
-def without(problem: Problem, tasks: Mapping[str, str]) -> Problem:
+def without(problem: Problem, tasks: Mapping[TaskId, str]) -> Problem:
     """The problem less some tasks."""
     families = tuple(
         dataclasses.replace(family, members=tuple(m for m in family.members if m.task not in tasks))

@@ -15,7 +15,7 @@ from dovetail.control.settings import Settings
 from dovetail.control.state.ledger import Ledger
 from dovetail.control.state.queues import Queues
 from dovetail.control.state.recovery import Recovery
-from dovetail.control.state.snapshot import Offers, Waiting, snapshot
+from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceable, without
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem, derive_options, spec_of
@@ -30,6 +30,7 @@ from dovetail.vocabulary import (
     Plan,
     Profile,
     Task,
+    TaskId,
     Workload,
 )
 from dovetail.vocabulary.events import TaskFailed
@@ -45,7 +46,7 @@ class Running:
     started_at: float
 
     @functools.cached_property
-    def tasks(self) -> frozenset[str]:
+    def tasks(self) -> frozenset[TaskId]:
         """The tasks that it trains or measures."""
         return frozenset([member.task.identity for member in self.order.members])
 
@@ -72,7 +73,7 @@ class State:
         offers: Offers | None = None,
     ) -> None:
         self.workload, self.cluster, self.settings, self.now = workload, cluster, settings, now
-        self.tasks: dict[str, Task] = {task.identity: task for task in workload.tasks}
+        self.tasks: dict[TaskId, Task] = {task.identity: task for task in workload.tasks}
         self.ledger = Ledger(store, now=now)
         self.ledger.hide(task.parameters for task in workload.tasks)
         self.running: dict[str, Running] = {}
@@ -87,13 +88,14 @@ class State:
         self.plans: list[tuple[float, Plan]] = []
         self.began = now()
         self.trouble = ""  # why no decision could be made of late
+        self.is_measuring = False  # whether something is still to be learned of tasks
         self._whole, self._gone = cluster, set[str]()
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
         self.has_cpus = "cpu" in self._processors.values()
-        self._offers, self._given = offers, offers is not None
+        self._offers, self.measures = offers, offers is None  # what is given need not be measured
         self._measured: tuple[object, ...] = ()
-        self._unended: set[str] = set()
-        self._known: dict[str, Progress] = {}
+        self._unended: set[TaskId] = set()
+        self._known: dict[TaskId, Progress] = {}
         self._seen = 0
 
     def pending(self) -> bool:
@@ -107,7 +109,7 @@ class State:
         self._look()
         return len(self._unended)
 
-    def known(self) -> list[tuple[str, Progress]]:
+    def known(self) -> list[tuple[TaskId, Progress]]:
         """The tasks that have not ended and of which the family is known, and where they stand."""
         self._look()
         return list(self._known.items())
@@ -130,7 +132,7 @@ class State:
             if (one := self.ledger[task]).fingerprint:
                 self._known[task] = one
 
-    def replace(self, tasks: Iterable[Task], *, gone: Iterable[str] = ()) -> None:
+    def replace(self, tasks: Iterable[Task], *, gone: Iterable[TaskId] = ()) -> None:
         """Take these tasks on, and know of the others no more."""
         for task in gone:
             del self.tasks[task]
@@ -174,7 +176,7 @@ class State:
 
     def offers(self) -> Offers:
         """The options of everything measured so far, or those that were given."""
-        if not self._given and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
+        if self.measures and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
             self._measured = basis
             offered, rejections = derive_options(
                 self._profiles(),
@@ -188,7 +190,15 @@ class State:
         assert self._offers is not None
         return self._offers
 
-    def fail(self, reasons: Mapping[str, str]) -> None:
+    def placeable(self, problem: Problem) -> Problem:
+        """A problem less the tasks that nothing fits: they fail, with the reason, or wait while something is still to
+        be learned."""
+        nowhere = unplaceable(problem, techniques=self.workload.techniques)
+        if not self.is_measuring:
+            self.fail(nowhere)
+        return without(problem, nowhere) if nowhere else problem
+
+    def fail(self, reasons: Mapping[TaskId, str]) -> None:
         """These tasks cannot go on, for these reasons."""
         self.ledger.record(self.ledger.event(TaskFailed, task, reason=reason) for task, reason in reasons.items())
 
@@ -197,7 +207,7 @@ class State:
         now = self.now()
         placed = [each for each in self.running.values() if each.placement]
         # Of a gang that was stopped some may be back before the others; their devices are not free until all are.
-        busy = set[str]().union(*(each.tasks for each in placed))
+        busy = set[TaskId]().union(*(each.tasks for each in placed))
         waiting = [
             self._waiting(task, self.steps(task))
             for task in self.tasks
@@ -240,7 +250,7 @@ class State:
         """Whether the settings ask for no more exactness than a technique has with these knobs."""
         return not (self.settings.exact and spec_of(technique).rounds(knobs))
 
-    def target(self, task: str) -> tuple[int, bool]:
+    def target(self, task: TaskId) -> tuple[int, bool]:
         """To which step a task goes next, and whether that is its end."""
         one = self.ledger[task]
         assert one.fingerprint is not None
@@ -251,7 +261,7 @@ class State:
             self.workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
         )
 
-    def steps(self, task: str) -> int:
+    def steps(self, task: TaskId) -> int:
         """How many steps a task that does not run has before it."""
         until, _ = self.target(task)
         # A task already there has its end to report; that is a step's worth of work at most.
@@ -277,7 +287,7 @@ class State:
             return str(dataclasses.replace(wanted, deadline_seconds=left_seconds)) if left_seconds > 0 else "makespan"
         return str(wanted)
 
-    def _waiting(self, task: str, steps: int) -> Waiting:
+    def _waiting(self, task: TaskId, steps: int) -> Waiting:
         one = self.ledger[task]
         assert one.fingerprint is not None
         return Waiting(
@@ -290,7 +300,7 @@ class State:
             deadline_seconds=self._due(task) - self.now(),
         )
 
-    def _due(self, task: str) -> float:
+    def _due(self, task: TaskId) -> float:
         """When a task must have ended, by whichever comes first of what was submitted and what the workload says."""
         own = self.workload.deadlines.get(self.tasks[task].name, math.inf)
         return min(self.ledger[task].deadline_seconds, self.began + own)
@@ -319,7 +329,7 @@ class State:
         end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
         return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
 
-    def _left(self, running: Running, now: float) -> dict[str, int]:
+    def _left(self, running: Running, now: float) -> dict[TaskId, int]:
         """How many steps each task of a running placement has yet to take."""
         placement = self._remaining(running, now)
         share = placement.end_seconds / placement.duration_seconds

@@ -125,7 +125,7 @@ class Host:
         try:
             worker = self._workers[number] = WorkerProcess(devices, cluster=self._cluster, log=log)
         except OSError as error:
-            self._say({"worker": number, "gone": {"reason": f"its worker could not be started: {error}", "log": ""}})
+            self._say({"worker": number, "gone": {"reason": f"its worker could not be started: {error}"}})
             return
         self._selector.register(worker.channel, selectors.EVENT_READ, number)
         self._say({"worker": number, "process": worker.process.pid})
@@ -143,7 +143,8 @@ class Host:
             worker.kill("it closed its socket")
             worker.exited(10)
         del self._workers[number]
-        self._say({"worker": number, "gone": {"reason": worker.reason(), "log": worker.log_tail()}})
+        gone = {"reason": worker.reason(), "ending": worker.ending(), "log": worker.log_tail()}
+        self._say({"worker": number, "gone": gone})
 
     def _say(self, message: dict[str, Any]) -> None:
         with self._spoken:

@@ -85,7 +85,7 @@ class HostLink:
         self.lost = reason
         self._calls.clear()
         for worker in self._workers.values():
-            worker.mark_exited(f"node {self.node} is lost: {reason}", log="")
+            worker.mark_exited(f"node {self.node} is lost: {reason}")
         self._workers.clear()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class RemoteWorker(WorkerHandle):
         self.lines: list[dict[str, Any]] = []
         self.is_gone = False
         self._number, self._heard_clock = number, math.inf  # by its host's clock; it was not heard of yet
-        self._reason, self._log, self._doomed = "", "", ""
+        self._reason = self._ending = self._log = self._doomed = ""
 
     @property
     def heard_at(self) -> float:  # type: ignore[override]
@@ -174,6 +174,10 @@ class RemoteWorker(WorkerHandle):
         """How the worker ended, as a sentence for people."""
         return self._reason or f"worker on {', '.join(self.devices)} was killed: {self._doomed or 'it does not answer'}"
 
+    def ending(self) -> str:
+        """How the worker's process ended by its own doing, once it has exited."""
+        return self._ending
+
     def log_tail(self) -> str:
         """The end of the worker's log, once it has exited."""
         return self._log
@@ -189,9 +193,9 @@ class RemoteWorker(WorkerHandle):
             self.lines += message["lines"]
             self.doing = next((each["doing"] for each in reversed(self.lines) if "doing" in each), self.doing)
 
-    def mark_exited(self, reason: str, *, log: str) -> None:
+    def mark_exited(self, reason: str, *, ending: str = "", log: str = "") -> None:
         """Record that the worker is gone, with the reason and the end of its log."""
-        self.is_gone, self._reason, self._log = True, reason, log
+        self.is_gone, self._reason, self._ending, self._log = True, reason, ending, log
 
 
 def answered(ray: Any, calls: list[Any], seconds: float) -> list[Any]:

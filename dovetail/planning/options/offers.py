@@ -1,4 +1,5 @@
-"""The one route from profiles to options: what each technique offers, less what does not fit and what is dominated.
+"""The one route from profiles to options: what each technique offers, less what does not fit and what no planner would
+choose, since another is at least as good in everything; and which options are worth a trial.
 
 Names no technique: each is asked through its descriptor.
 """
@@ -9,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dovetail.planning.fitting import misfit
-from dovetail.planning.options.dominance import undominated
-from dovetail.planning.techniques import Evidence, May, allow_all, spec_of, techniques, trial_of
+from dovetail.planning.techniques import Evidence, May, Trial, allow_all, spec_of, techniques, trial_of
 from dovetail.vocabulary import Cluster, FrozenDict, Option, Profile, Rejection
 
 
@@ -109,3 +109,63 @@ def _rungs(
         if ladder is not None and profile.kind in present:
             option = ladder.option(profile, kind=cluster.kind(profile.kind), knobs=knobs)
             yield misfit(option, cluster) or option
+
+
+def undominated(options: list[Option]) -> list[Option]:
+    """Options that no other one of the same families on the same kind beats or equals in everything; what is only
+    predicted beats nothing that was measured.
+
+    Which of two good options is better depends on the other tasks, so only a planner may choose there.
+    """
+    kept: list[Option] = []
+    # In this order an option comes after every one that could dominate it, and of equals the first stays: `sorted` is
+    # stable, and what was measured comes before what was predicted.
+    for option in sorted(options, key=_taken):
+        if not any(_dominates(other, option) for other in kept):
+            kept.append(option)
+    return [option for option in options if any(option is other for other in kept)]
+
+
+def _taken(option: Option) -> tuple[float, ...]:
+    memory = (option.device_bytes, option.host_bytes, option.disk_bytes)
+    return (option.count, option.start_seconds, *option.step_seconds, *memory, option.cores)
+
+
+def _dominates(better: Option, worse: Option) -> bool:
+    if (better.families, better.kind) != (worse.families, worse.kind) or worse.measured > better.measured:
+        return False
+    return all(low <= high for low, high in zip(_taken(better), _taken(worse), strict=True))
+
+
+def trials(
+    families: Iterable[str],
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    *,
+    failed: Iterable[Trial] = (),
+    members: Mapping[str, int] = FrozenDict(),
+    may: May = allow_all,
+) -> tuple[Trial, ...]:
+    """What techniques want measured of these families and was not yet, in the order of families and techniques.
+
+    `failed` trials are not asked for again. `members` says how many tasks of each family there are, for gangs. What
+    users `may` not have is not tried, unless others are predicted from it.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    >>> known = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
+    >>> [(trial.technique, trial.count) for trial in trials(["f"], [known], cluster)]
+    [('resident', 2)]
+    """
+    known, failed = tuple(profiles), frozenset(failed)
+    evidence = Evidence(cluster=cluster, profiles=known, members=members, failed=failed, may=may)
+    done = {*map(trial_of, known), *failed}
+    wanted = (
+        trial
+        for family in dict.fromkeys(families)
+        for spec in techniques().values()
+        for kind in cluster.kinds
+        for trial in spec.trials(evidence, family, kind)
+    )
+    allowed = (each for each in wanted if techniques()[each.technique].foretells or may(each.technique, each.knobs))
+    return tuple(trial for trial in allowed if trial not in done)

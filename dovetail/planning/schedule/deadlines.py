@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dovetail.planning.schedule.exact import ACTIVITIES, READING_WORK, close_gap, serial_seconds
 from dovetail.planning.schedule.improve import IMPROVE_SECONDS, IMPROVE_SHARE, improve, improve_order
 from dovetail.planning.schedule.judges import Incumbent, Judge
-from dovetail.planning.schedule.list_schedule import list_schedules
+from dovetail.planning.schedule.list_schedule import frugal_modes, list_schedules
 from dovetail.planning.schedule.packing_model import PackingModel
-from dovetail.planning.schedule.rounding import frugal_modes
 from dovetail.planning.schedule.table import Start, Table, makespan, task_names
 from dovetail.vocabulary import NoFeasiblePlan
 from dovetail.vocabulary.units import show_seconds
@@ -26,15 +25,7 @@ _SHOWN = 3
 
 def keep_deadlines(judge: Judge, found: Incumbent, *, work: float) -> Incumbent:
     """What was found without deadlines where that is in time, else the best that `work` finds that is; raises
-    `NoFeasiblePlan` where none is found, and says whether there is none.
-
-    >>> from dovetail.planning.schedule.table import Table
-    >>> from dovetail.vocabulary import Cluster, Objective
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> judge = Judge(nothing, Objective(name="makespan"))
-    >>> keep_deadlines(judge, Incumbent(starts=(), value=0.0, bound=0.0), work=1.0).value
-    0.0
-    """
+    `NoFeasiblePlan` where none is found, and says whether there is none."""
     if not judge.is_due or not judge.late_seconds(found.starts):
         return found
     starts = _least_late(judge, found.starts)

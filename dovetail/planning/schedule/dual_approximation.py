@@ -38,13 +38,7 @@ class _Lane:
 
 class DualApproximation:
     """List schedules of a table for targets, with the modes' `prices` to say which is tried first. The task that takes
-    longest even at its fastest comes first or, `dearest_first`, the one that costs most even at its cheapest.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> DualApproximation(nothing, prices=()).fit(1.0)
-    []
-    """
+    longest even at its fastest comes first or, `dearest_first`, the one that costs most even at its cheapest."""
 
     def __init__(self, table: Table, *, prices: Sequence[float], dearest_first: bool = False) -> None:
         self.table = table

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dovetail.planning.schedule.judges import Judge
-from dovetail.planning.schedule.list_schedule import SerialList, greedy_list, shortest_list
-from dovetail.planning.schedule.rounding import frugal_modes
+from dovetail.planning.schedule.list_schedule import SerialList, frugal_modes, greedy_list, shortest_list
 from dovetail.planning.schedule.table import Start, Table, makespan
 
 _PRICE_CHANGES = 8

@@ -34,13 +34,7 @@ class Judge:
     """Judges schedules of one table by one objective.
 
     Tasks that run already count among the first results and among those that may meet a target; what is spent on them
-    and how long they take is not for a plan to change.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> Judge(nothing, Objective(name="mean")).value([])
-    0.0
-    """
+    and how long they take is not for a plan to change."""
 
     def __init__(self, table: Table, objective: Objective) -> None:
         self.table, self.objective = table, objective

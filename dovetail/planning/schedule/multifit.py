@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dovetail.planning.schedule.dual_approximation import DualApproximation
 from dovetail.planning.schedule.improve import Generator
 from dovetail.planning.schedule.judges import Judge
-from dovetail.planning.schedule.list_schedule import device_ends
+from dovetail.planning.schedule.list_schedule import by_seconds, device_ends
 from dovetail.planning.schedule.relaxation import mode_prices
-from dovetail.planning.schedule.rounding import by_seconds
 from dovetail.planning.schedule.table import Start, Table, makespan
 
 # On more nodes of a kind the first that fits is taken: by then there are so many items that any place is as good.
@@ -33,13 +32,7 @@ _Places = list[list[tuple[float, int]]]
 
 
 class Multifit:
-    """Fits items, each given by one of the modes that would cover its tasks.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> Multifit(nothing).fit([], target_seconds=1.0)
-    ([], [])
-    """
+    """Fits items, each given by one of the modes that would cover its tasks."""
 
     def __init__(self, table: Table, *, prices: Sequence[float] = ()) -> None:
         """With `prices` of the modes, an item prefers the cheapest that ends in time instead of the most frugal."""

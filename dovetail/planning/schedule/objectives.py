@@ -17,10 +17,16 @@ from dovetail.planning.schedule.exact import close_gap
 from dovetail.planning.schedule.first_results import complete, rank_bound, restrict_to_first, target_bound
 from dovetail.planning.schedule.improve import IMPROVE_SECONDS, IMPROVE_SHARE, improve
 from dovetail.planning.schedule.judges import Judge
-from dovetail.planning.schedule.list_schedule import SerialList, greedy_list, list_schedules, shortest_list
+from dovetail.planning.schedule.list_schedule import (
+    SerialList,
+    frugal_modes,
+    greedy_list,
+    list_schedules,
+    round_amounts,
+    shortest_list,
+)
 from dovetail.planning.schedule.multifit import Multifit, shorten
 from dovetail.planning.schedule.relaxation import Relaxed, relax, relax_money
-from dovetail.planning.schedule.rounding import frugal_modes, round_amounts
 from dovetail.planning.schedule.table import Start, makespan
 from dovetail.vocabulary import NoFeasiblePlan, Objective
 from dovetail.vocabulary.units import show_seconds

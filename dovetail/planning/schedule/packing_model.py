@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.schedule.rounding import copies
+from dovetail.planning.schedule.list_schedule import copies
 from dovetail.planning.schedule.table import Start, Table
 from dovetail.planning.solver import Activity, Goal, Packed, pack
 from dovetail.vocabulary import Option

@@ -29,7 +29,17 @@ from dovetail.planning.schedule.improve import EXACT_SHARE, IMPROVE_SECONDS, IMP
 from dovetail.planning.schedule.judges import Incumbent, Judge
 from dovetail.planning.schedule.objectives import bound, list_candidates, shortest
 from dovetail.planning.schedule.table import Start, Table, tabulate, task_names, without_deadlines
-from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, Plan, Rejection, Schedule
+from dovetail.vocabulary import (
+    InvalidRecord,
+    NoFeasiblePlan,
+    Objective,
+    Option,
+    Placement,
+    Plan,
+    Rejection,
+    Schedule,
+    TaskId,
+)
 from dovetail.vocabulary.units import show_seconds
 
 # Most problems of a dozen tasks are closed within this; the caller who has more time says so.
@@ -69,13 +79,7 @@ def plan(problem: Problem, *, work: float = _WORK) -> Plan:
 
 
 def plan_list(problem: Problem) -> Plan:
-    """The best plan that takes no search: lists, and a few small changes to them.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Problem(cluster=Cluster(kinds=(), nodes=(), devices=()), families=(), options=())
-    >>> plan_list(nothing).schedule.placements
-    ()
-    """
+    """The best plan that takes no search: lists, and a few small changes to them."""
     return plan(problem, work=0.0)
 
 
@@ -164,7 +168,7 @@ def _as_plan(problem: Problem, table: Table, found: Incumbent) -> Plan:
     )
 
 
-def _placement(table: Table, start: Start, tasks: tuple[str, ...]) -> Placement:
+def _placement(table: Table, start: Start, tasks: tuple[TaskId, ...]) -> Placement:
     mode = table.modes[start.mode]
     return Placement(
         tasks=tasks,

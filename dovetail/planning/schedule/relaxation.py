@@ -1,8 +1,7 @@
 """What no schedule can beat, by a linear relaxation over the modes, and which modes that would take.
 
-`planning/schedule/bounds.py` gives every task its smallest area wherever that is; with unlike kinds all of
-them want the fastest.
-Here each kind's devices give what they have and no more:
+`schedule/bounds.py` gives every task its smallest area wherever that is; with unlike kinds all of them want the
+fastest. Here each kind's devices give what they have and no more:
 
   minimise s  with  Σ_m covers[g, m] x_m ≥ tasks of g   for each group g
                     Σ_m draws[r, m] seconds_m x_m ≤ s · room_r(T)   for each pool r
@@ -35,11 +34,7 @@ _MANY_MODES, _FEW_ROUNDS = 5_000, 4
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
     """The proven bound, in seconds or money, and what the relaxation would take: how much of each mode or, where the
-    ends of all tasks count, a mode and a start for each group.
-
-    >>> Relaxed(bound=5.0, amounts=(1.0,)).bound
-    5.0
-    """
+    ends of all tasks count, a mode and a start for each group."""
 
     bound: float
     amounts: tuple[float, ...] = ()
@@ -70,12 +65,12 @@ def relax(table: Table, *, low_seconds: float, work: float = math.inf) -> Relaxe
 
 def _relax_linearly(table: Table, low_seconds: float) -> Relaxed:
     low, high = max(low_seconds, _longest(table)), math.inf
-    best = found = _at(table, low)
+    best = found = _cover(table, low)
     for _ in range(_FEW_ROUNDS if len(table.modes) > _MANY_MODES else _ROUNDS):
         if high - low <= _PRECISION * low or (high == math.inf and found.ratio <= 1.0):
             break
         target = (low + high) / 2 if high < math.inf else low * min(found.ratio, 2.0)
-        found = _at(table, target)
+        found = _cover(table, target)
         if found.ratio >= 1.0 - _ROUNDING:
             # Room shrinks at least as fast as the target, so just below it the ratio is above one.
             low = target * (1 - 2 * _ROUNDING)
@@ -218,14 +213,18 @@ def _longest(table: Table) -> float:
     return max(fastest)
 
 
-def _at(table: Table, target: float) -> Cover:
-    """The least share of all pools by a target; infinite where a group has no mode that ends by then."""
+def _cover(table: Table, target: float, *, spends: Sequence[float] | None = None) -> Cover:
+    """The least share of all pools by a target or, with what the modes cost, the least money; infinite where a group
+    has no mode that ends by then."""
     timely = [number for number, mode in enumerate(table.modes) if mode.seconds <= target * (1 + 1e-12)]
     reached = {group for number in timely for group in table.modes[number].groups}
     if len(reached) < len(table.groups):
         return Cover(ratio=math.inf, amounts=())
     columns, sizes = _columns(table, timely, target)
-    found = cover(columns, needs=table.needs, pools=sizes)
+    if spends is None:
+        found = cover(columns, needs=table.needs, pools=sizes)
+    else:
+        found = cheapest(columns, prices=[spends[number] for number in timely], needs=table.needs, pools=sizes)
     if not found.amounts:
         return found
     amounts = [0.0] * len(table.modes)
@@ -281,22 +280,6 @@ def _device_ends(table: Table) -> dict[str, list[float]]:
 
 def relax_money(table: Table, spends: Sequence[float], *, deadline_seconds: float) -> Relaxed:
     """The least that covering every task can cost with the modes and the room that there are until the deadline; the
-    bound is money. Infinite where even the relaxation has no room; then there are no amounts.
-
-    >>> from dovetail.vocabulary import Cluster
-    >>> nothing = Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=())
-    >>> relax_money(nothing, [], deadline_seconds=1.0).bound
-    0.0
-    """
-    timely = [number for number, mode in enumerate(table.modes) if mode.seconds <= deadline_seconds * (1 + 1e-12)]
-    reached = {group for number in timely for group in table.modes[number].groups}
-    if len(reached) < len(table.groups):
-        return Relaxed(bound=math.inf, amounts=())
-    columns, sizes = _columns(table, timely, deadline_seconds)
-    found = cheapest(columns, prices=[spends[number] for number in timely], needs=table.needs, pools=sizes)
-    if not found.amounts:
-        return Relaxed(bound=found.ratio, amounts=())
-    amounts = [0.0] * len(table.modes)
-    for number, amount in zip(timely, found.amounts, strict=True):
-        amounts[number] = amount
-    return Relaxed(bound=found.ratio * (1 - _ROUNDING), amounts=tuple(amounts))
+    bound is money. Infinite where even the relaxation has no room; then there are no amounts."""
+    found = _cover(table, deadline_seconds, spends=spends)
+    return Relaxed(bound=found.ratio * (1 - _ROUNDING) if found.amounts else found.ratio, amounts=found.amounts)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.room import shared_needs, shared_sizes
-from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement
+from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, TaskId
 from dovetail.vocabulary.units import show_bytes
 
 # An option of a gang is offered for every choice of its members up to so many; beyond, for neighbours by steps only.
@@ -22,15 +22,11 @@ _CHOICES = 500
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Equal tasks of a family, with one deadline; the weight tells tasks apart only where the objective reads it.
-
-    >>> Group(family="f", steps=10, tasks=("a", "b")).tasks[0]
-    'a'
-    """
+    """Equal tasks of a family, with one deadline; the weight tells tasks apart only where the objective reads it."""
 
     family: str
     steps: int
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     weight: float = 1.0
     due_seconds: float = math.inf
 
@@ -71,11 +67,7 @@ class Mode:
 class Table:
     """The problem in numbers. `is_complete` says that every choice of members of every gang is among the modes, so
     that what cannot be done with them cannot be done; `only_devices_bind`, that no node's memory, disk or cores can run
-    short before its devices do, so that planners need not count them.
-
-    >>> Table(cluster=Cluster(kinds=(), nodes=(), devices=()), running=(), groups=(), modes=(), shapes=()).is_complete
-    True
-    """
+    short before its devices do, so that planners need not count them."""
 
     cluster: Cluster
     running: tuple[Placement, ...]
@@ -98,11 +90,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A mode that starts on devices: what becomes a placement if its schedule is the best.
-
-    >>> Start(mode=0, start_seconds=1.0, devices=(3,)).devices
-    (3,)
-    """
+    """A mode that starts on devices: what becomes a placement if its schedule is the best."""
 
     mode: int
     start_seconds: float
@@ -118,7 +106,7 @@ def makespan(table: Table, starts: Iterable[Start]) -> float:
     return max((each.start_seconds + table.modes[each.mode].seconds for each in starts), default=0.0)
 
 
-def task_names(table: Table, starts: Iterable[Start]) -> list[tuple[str, ...]]:
+def task_names(table: Table, starts: Iterable[Start]) -> list[tuple[TaskId, ...]]:
     """The tasks of each start, in the order given: which of equal ones goes where makes no difference."""
     used: Counter[int] = Counter()
     named = []
@@ -196,7 +184,7 @@ def _only_devices_bind(cluster: Cluster, options: Iterable[Option]) -> bool:
 
 
 def _groups(problem: Problem) -> tuple[Group, ...]:
-    tasks: dict[tuple[str, int, float, float], list[str]] = defaultdict(list)
+    tasks: dict[tuple[str, int, float, float], list[TaskId]] = defaultdict(list)
     is_weighted = Objective.parse(problem.objective).name == "weighted"
     for family in problem.families:
         for member in family.members:

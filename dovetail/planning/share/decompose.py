@@ -22,11 +22,7 @@ _ROUNDS = 400
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decomposed:
-    """The mix found, the level that every group reaches in it, and what no allocation can exceed.
-
-    >>> Decomposed(x=np.zeros(0), level=1.0, bound=1.0).level
-    1.0
-    """
+    """The mix found, the level that every group reaches in it, and what no allocation can exceed."""
 
     x: Numbers
     level: float

@@ -20,11 +20,7 @@ MANY_GROUPS = 1000
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Raised:
     """What raising comes to: the level that all lifted groups reach, the most it could be, and how much of what holds
-    it down is due to each group (the duals of their rows, which sum to 1; zeros where they are not known).
-
-    >>> Raised(x=np.zeros(1), level=1.0, bound=1.0, holding=np.zeros(1)).level
-    1.0
-    """
+    it down is due to each group (the duals of their rows, which sum to 1; zeros where they are not known)."""
 
     x: Numbers
     level: float

@@ -14,11 +14,7 @@ from dovetail.planning.solver.door import load
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A variable of a covering program: what one unit of it covers, and what it draws from each pool.
-
-    >>> Column(covers={0: 1}, draws={0: 3.0}).covers
-    {0: 1}
-    """
+    """A variable of a covering program: what one unit of it covers, and what it draws from each pool."""
 
     covers: Mapping[int, int]
     draws: Mapping[int, float]
@@ -27,11 +23,7 @@ class Column:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
     """The least share of every pool with which all needs can be covered: `ratio` is proven, whatever the solver's
-    tolerance; `amounts` are the columns' values in the solution found, and empty where none was.
-
-    >>> Cover(ratio=0.5, amounts=(1.0,)).ratio
-    0.5
-    """
+    tolerance; `amounts` are the columns' values in the solution found, and empty where none was."""
 
     ratio: float
     amounts: tuple[float, ...]

@@ -37,13 +37,7 @@ _PLAIN = "use_preprocessing: false"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearProgram:
-    """Maximise objective·x over x ≥ 0 with lower ≤ A·x ≤ upper, A given by the row, column and value of its entries.
-
-    >>> one = LinearProgram(objective=np.ones(1), rows=np.zeros(1, int), columns=np.zeros(1, int), values=np.ones(1),
-    ...               lower=np.full(1, -np.inf), upper=np.full(1, 3.0))
-    >>> one.objective.size
-    1
-    """
+    """Maximise objective·x over x ≥ 0 with lower ≤ A·x ≤ upper, A given by the row, column and value of its entries."""
 
     objective: Numbers
     rows: Indices
@@ -55,11 +49,7 @@ class LinearProgram:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """An optimum: `x`, the objective's value there, and what one unit more of each row would be worth.
-
-    >>> Solution(x=np.zeros(1), value=0.0, duals=np.zeros(0)).value
-    0.0
-    """
+    """An optimum: `x`, the objective's value there, and what one unit more of each row would be worth."""
 
     x: Numbers
     value: float

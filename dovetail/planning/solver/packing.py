@@ -21,11 +21,7 @@ class Activity:
     and the tick of its start in a packing known already.
 
     `after` is an equal activity that must be used first and start no later: of equals, any order is as good. It starts
-    by `latest` at the latest.
-
-    >>> Activity(ticks=5, covers={0: 1}, draws={0: 2}).after is None
-    True
-    """
+    by `latest` at the latest."""
 
     ticks: int
     covers: Mapping[int, int]
@@ -41,11 +37,7 @@ class Goal:
     cost × the tick by which so many things have ended over `ranks` of (how many, cost).
 
     `ends` says, for each activity, how long after its start each thing that it covers ends, and `ended` when others
-    end that are no activity's. With `results` only so many things must be covered, whichever they are.
-
-    >>> Goal(start_costs=(1, 2), used_costs=(5, 5)).ranks
-    ()
-    """
+    end that are no activity's. With `results` only so many things must be covered, whichever they are."""
 
     start_costs: Sequence[int] = ()
     used_costs: Sequence[int] = ()
@@ -58,11 +50,7 @@ class Goal:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """What became of a search: `starts` by activity where a packing was found; else whether there `is_none`, or
-    whether it is still open because the work was used up. `bound` is what no packing's goal is below.
-
-    >>> Packed(starts=None, is_none=True, work=0.1).is_none
-    True
-    """
+    whether it is still open because the work was used up. `bound` is what no packing's goal is below."""
 
     starts: Mapping[int, int] | None
     is_none: bool

@@ -36,11 +36,7 @@ def allow_all(technique: str, knobs: Knobs) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A short measured run that planning asks for; `knobs` where there are several of one technique.
-
-    >>> Trial(family="f", technique="resident", kind="cpu", count=2).count
-    2
-    """
+    """A short measured run that planning asks for; `knobs` where there are several of one technique."""
 
     family: str
     technique: str

@@ -49,12 +49,7 @@ _CHUNK = "\n"
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """An option with what it came from: the stages, and when each rank does what in a step (in several, where there is
-    no flush).
-
-    >>> from dovetail.planning.techniques.pipeline import Prediction
-    >>> sorted(field.name for field in dataclasses.fields(Prediction))
-    ['option', 'partition', 'simulated']
-    """
+    no flush)."""
 
     option: Option
     partition: Partition

@@ -80,7 +80,7 @@ def numbers_of(name: str) -> tuple[int, int] | None:
 
 
 def newest_first(names: Sequence[str]) -> list[str]:
-    """Those that are checkpoints, by step, then by attempt.
+    """The names that are of checkpoints, by step, then by attempt, the newest first.
 
     >>> newest_first(["step-000000005-attempt-0001", "begin", "step-000000010-attempt-0001"])[0]
     'step-000000010-attempt-0001'
@@ -176,7 +176,7 @@ def read_index(content: bytes, path: Folder) -> dict[str, Any]:
 
 
 def check_piece(file: Folder | str, piece: Mapping[str, Any], *, size: int, digest: str) -> None:
-    """That a piece is what the index says. Raises `CheckpointError`."""
+    """Raise `CheckpointError` where a piece is not what the index says."""
     if size != piece["bytes"]:
         raise CheckpointError(f"{file} must have {piece['bytes']} bytes; it has {size}. It is truncated.")
     if digest != piece["sha256"]:

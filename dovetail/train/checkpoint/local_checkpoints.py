@@ -89,7 +89,7 @@ def complete(root: Path) -> list[Path]:
 
 
 def set_aside(path: Path) -> None:
-    """Under another name, so that it is neither met nor counted again."""
+    """Rename a damaged checkpoint, so that it is neither met nor counted again."""
     with contextlib.suppress(OSError):
         path.rename(path.with_name(f"damaged-{path.name}"))
 

@@ -102,7 +102,7 @@ def _read(path: RemoteFolder, name: str) -> bytes:
 
 
 def set_aside(path: RemoteFolder) -> None:
-    """It is no checkpoint any more, but all of it is still there."""
+    """Mark a checkpoint as damaged: it counts no more, but all of it is still there."""
     with contextlib.suppress(OSError):
         path.write(_DAMAGED, path.read(INDEX))
         path.remove(INDEX)

@@ -1,6 +1,6 @@
 """Cutting a model into pieces that run one after another, with the bits of the whole.
 
-    call = captured_call(training.loss, model, batch)           # what the program's loss calls the model with
+    call = capture_call(training.loss, model, batch)           # what the program's loss calls the model with
     made = cut(model, call, stages=(("0", "1"), ("2",)))        # layer names as in Profile.layers / knobs["stages"]
     made = cut(model, call, stages=equal(model, call, 3))       # or so many stages of about as many layers
     values = made.inputs(call)                                  # {name: tensor}: made.pieces[0].takes
@@ -40,7 +40,7 @@ and modes work as they do in the whole, and a stage leaves the code after its la
 """
 
 from dovetail.train.cutting.cutter import cut, equal, layers
-from dovetail.train.cutting.model_calls import ModelCall, captured_call, loss_given
+from dovetail.train.cutting.model_calls import ModelCall, capture_call, loss_given
 from dovetail.train.cutting.pieces import Cut, Like, Piece
 
-__all__ = ["Cut", "Like", "ModelCall", "Piece", "captured_call", "cut", "equal", "layers", "loss_given"]
+__all__ = ["Cut", "Like", "ModelCall", "Piece", "capture_call", "cut", "equal", "layers", "loss_given"]

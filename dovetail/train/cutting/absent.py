@@ -27,7 +27,7 @@ class Absent(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Called by torch for what nobody stood between."""
+        """Refuse to compute: called by torch for an operation that no interceptor took."""
         raise TechniqueRefused(
             f"an operation must be seen for it to be cut; {operation_name(func)!r} was called with a value of "
             f"another stage, out of sight. Put it into a module of its own."
@@ -35,7 +35,7 @@ class Absent(torch.Tensor):
 
 
 def absent(like: Like, *, device: torch.device | str = "cpu", stride: tuple[int, ...] | None = None) -> torch.Tensor:
-    """A value that is elsewhere.
+    """A tensor that stands for a value of another stage.
 
     >>> value = absent(Like(shape=(2, 3), dtype=torch.float32, requires_grad=True))
     >>> value.shape, value.requires_grad

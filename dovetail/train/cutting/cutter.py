@@ -71,7 +71,7 @@ def cut(model: nn.Module, call: ModelCall, *, stages: Sequence[Sequence[str]]) -
         record, output, tensors = watch(model, call)
         division = divide(record, stages, _given_out(record))
         gradients = _gradients(output, division, tensors)
-    placed = _placed(model, division)
+    placed = _place_tensors(model, division)
     plans = [plan(division, number, gradients=gradients) for number in range(len(stages))]
     pieces = tuple(_piece(model, call, division, each, placed[each.stage]) for each in plans)
     users = {name: tuple(n for n, names in enumerate(placed) if name in names) for name in held(model)}
@@ -92,7 +92,7 @@ def _given_out(record: Record) -> list[Value]:
     return [leaf for leaf in top.outputs if isinstance(leaf, Value)] + [inputs[place] for place in same]
 
 
-def _placed(model: nn.Module, division: StageAssignment) -> list[set[str]]:
+def _place_tensors(model: nn.Module, division: StageAssignment) -> list[set[str]]:
     """Names of the parameters and buffers of each stage; what no stage uses goes with the module that holds it."""
     found: list[set[str]] = [set() for _ in range(division.count)]
     for event, stage in division.stage.items():

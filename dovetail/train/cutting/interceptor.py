@@ -29,14 +29,14 @@ class Interceptor(TorchFunctionMode, abc.ABC):
 
     @abc.abstractmethod
     def on_call(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A module is called."""
+        """Called instead of a module that is called."""
 
     @abc.abstractmethod
     def on_operation(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A function of torch's is called; this interceptor does not see what it does inside."""
+        """Called instead of a function of torch's; what the function does inside is not seen."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by torch for every function of its own."""
+        """Pass a function of torch's on to `on_operation`. Called by torch."""
         if self._is_native:  # a mode of the model's own lies above this one
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.__iter__:  # gives an iterator, in which no tensor is seen
@@ -44,11 +44,11 @@ class Interceptor(TorchFunctionMode, abc.ABC):
         return self.on_operation(func, args, kwargs or {})
 
     def natively(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module as if nobody stood between."""
+        """Call a module as if nothing were intercepted."""
         return self.execute(self._own[module], args, kwargs)
 
     def execute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a function of torch's as if nobody stood between."""
+        """Call a function of torch's as if nothing were intercepted."""
         before, self._is_native = self._is_native, True
         try:
             return function(*args, **kwargs)

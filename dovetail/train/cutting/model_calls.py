@@ -23,22 +23,18 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A call of a model.
-
-    >>> ModelCall(args=(1,)).kwargs
-    {}
-    """
+    """A call of a model."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def captured_call(loss: Loss, model: nn.Module, batch: Any) -> ModelCall:
+def capture_call(loss: Loss, model: nn.Module, batch: Any) -> ModelCall:
     """The call that `loss(model, batch)` makes of its model; nothing of the model is computed.
 
     Refuses a loss that makes no call, or calls a part of the model, or reads parameters before the call.
 
-    >>> captured_call(lambda model, batch: model(batch, scale=2).mean(), nn.Identity(), 1)
+    >>> capture_call(lambda model, batch: model(batch, scale=2).mean(), nn.Identity(), 1)
     ModelCall(args=(1,), kwargs={'scale': 2})
     """
     found: list[ModelCall] = []

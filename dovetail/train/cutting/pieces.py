@@ -108,11 +108,7 @@ class Cut:
     """A model in pieces. `shared` are parameters and buffers that several pieces use, with the numbers of these.
 
     `is_ordered` says that stages follow one another in the order in which the model's code runs; only then have sums of
-    three and more gradients the order of the whole, and is every bit the same. `example` is the call it was cut by.
-
-    >>> [field.name for field in dataclasses.fields(Cut)]
-    ['pieces', 'shared', 'example', 'is_ordered']
-    """
+    three and more gradients the order of the whole, and is every bit the same. `example` is the call it was cut by."""
 
     pieces: tuple[Piece, ...]
     shared: Mapping[str, tuple[int, ...]]

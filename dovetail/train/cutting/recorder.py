@@ -29,6 +29,7 @@ from dovetail.train.cutting.record import (
     version_of,
 )
 from dovetail.train.cutting.tensor_layouts import TensorLayout
+from dovetail.train.weights import Buffers
 
 # Operations that read a tensor's numbers into Python. Others that give no tensor (`shape`, `dim`) do not read them.
 _READERS = {"item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "__bool__", "__int__", "__float__"}
@@ -53,7 +54,7 @@ def watch(model: nn.Module, call: ModelCall) -> tuple[Record, Any, Tensors]:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Afterwards buffers and random numbers are as they were.
+    """Put buffers and random numbers back afterwards as they were.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> with untouched(norm):
@@ -61,18 +62,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
     >>> int(norm.num_batches_tracked)
     0
     """
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    places = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
+    buffers = Buffers(model.modules())
     python, numbers = random.getstate(), numpy.random.get_state()
     states = generator_states()
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, old in buffers:
-                buffer.copy_(old)
-        for place, old_names in places:
-            place.update(old_names)
+        buffers.put_back()
         random.setstate(python)
         numpy.random.set_state(numbers)
         set_generator_states(states)
@@ -99,7 +95,7 @@ class _Watcher(Interceptor):
         ]
 
     def record(self) -> Record:
-        """What was seen."""
+        """The record of the run."""
         return Record(events=self._events, inputs=self._inputs, drew=self._drew)
 
     def tensors(self) -> Tensors:

@@ -26,7 +26,7 @@ class ReplayStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayPlan:
-    """What one stage does."""
+    """What one stage does at each event of the recorded run, and what it takes and gives."""
 
     stage: int
     is_last: bool

@@ -48,7 +48,7 @@ class SequentialPiece(Piece):
         )
 
     def forward(self, values: Mapping[str, Any], *, call: ModelCall | None = None) -> dict[str, Any]:
-        """What the stage gives."""
+        """Call the modules of the stage one after another; gives its outputs by name."""
         x = values[self.takes[0]]
         if self._is_copied:
             x = x.clone()

@@ -62,7 +62,7 @@ class Arriving(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, layout: TensorLayout) -> torch.Tensor:
-        """The value."""
+        """The value, laid out as it was where it was made."""
         return layout.lay(tensor)
 
     @staticmethod
@@ -80,7 +80,7 @@ class Leaving(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, layout: TensorLayout | None) -> torch.Tensor:
-        """The value."""
+        """The value as it is."""
         ctx.gradient = layout
         return tensor.view_as(tensor)
 

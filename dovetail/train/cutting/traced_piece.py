@@ -52,7 +52,7 @@ class TracedPiece(Piece):
         self.likes = likes
 
     def forward(self, values: Mapping[str, Any], *, call: ModelCall | None = None) -> dict[str, Any]:
-        """What the stage gives."""
+        """Run the model's code for this stage; gives its outputs by name."""
         if missing := [name for name in self.takes if name not in values]:
             raise ValueError(f"stage {self._plan.stage} must be given what it takes; {missing} is missing.")
         arrived = {value: self._arriving(value, values[name]) for name, value in self._plan.takes.items()}
@@ -181,7 +181,7 @@ class _Follower(Interceptor):
         return output
 
     def given(self) -> dict[str, Any]:
-        """What this stage gives."""
+        """The outputs of this stage by name."""
         found = {name: self._values[value] for name, value in self._plan.gives.items()}
         for name, value in self._plan.gives.items():
             if value in self._plan.gradients and found[name].requires_grad:
@@ -191,7 +191,7 @@ class _Follower(Interceptor):
         return found
 
     def ended(self) -> None:
-        """The model's code came to its end."""
+        """Note that the model's code came to its end."""
         if self._position != len(self._plan.events):
             raise self._strayed("ends", self._next())
 

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Technique
-from dovetail.train.fuse.fuse_knobs import FuseKnobs
-from dovetail.train.fuse.fuse_session import FuseSession
+from dovetail.train.fuse.fuse_session import FuseKnobs, FuseSession
 from dovetail.train.fuse.fusibility import examine
 from dovetail.vocabulary import FrozenDict, TechniqueRefused
 

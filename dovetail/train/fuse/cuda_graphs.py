@@ -1,6 +1,7 @@
-"""A step captured once and replayed: with many small kernels a device waits for Python, and a CUDA graph has none.
+"""Faster steps: functions that are compiled where that works, and steps that are captured once and replayed.
 
-A step is captured after it has run twice, which is what warming up takes; nothing is computed twice for that.
+With many small kernels a device waits for Python, and a CUDA graph has none. A step is captured after it has run twice,
+which is what warming up takes; nothing is computed twice for that.
 """
 
 import warnings
@@ -8,6 +9,40 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+
+
+class Compiled:
+    """Two versions of one function. The fast one is used until it fails before it has ever worked."""
+
+    def __init__(self, function: Callable[..., Any], *, compile: bool) -> None:
+        self.plain = function
+        self._fast = torch.compile(function, dynamic=False) if compile else None
+        self._proven = False
+        self.failure: str | None = None
+        """Why the plain version is used where it should not be."""
+
+    def call(self, *given: Any) -> Any:
+        """The function, in the version that works."""
+        return self.run(lambda function: function(*given))
+
+    def run(self, attempt: Callable[[Callable[..., Any]], Any]) -> Any:
+        """What `attempt` gives with the version that works. `attempt` must change nothing before its function ran."""
+        if self._fast is None:
+            return attempt(self.plain)
+        try:
+            found = attempt(self._fast)
+        except Exception as error:
+            if self._proven:
+                raise
+            # The program's own errors come again from the plain version.
+            self.failure = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._fast = None
+            found = attempt(self.plain)
+            warnings.warn(f"fuse runs without torch.compile: {self.failure}", stacklevel=2)
+            return found
+        self._proven = True
+        return found
+
 
 _WARM = 2
 _MOST = 4  # of different shapes; each keeps its activations' memory

@@ -10,9 +10,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 import torch
 from torch import nn
 
-from dovetail.train.fuse.differences import DROPOUTS
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.vocabulary import TechniqueRefused
+
+# A rate of dropout may differ in a gang: each member's masks are drawn with its own.
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 AGAIN = "backward must not run forward again, as activation checkpointing does. Turn that off"
 
@@ -73,10 +75,10 @@ def replace(skeleton: nn.Module, names: Container[str]) -> dict[str, Masked]:
     return {masked.name: masked for masked in found.values()}
 
 
-def dropping(models: Iterable[nn.Module]) -> set[str]:
+def active_dropouts(models: Iterable[nn.Module]) -> set[str]:
     """The names of dropouts that drop in any of these models while it trains.
 
-    >>> dropping([nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.5))])
+    >>> active_dropouts([nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.5))])
     {'1'}
     """
     return {

@@ -1,27 +1,53 @@
-"""A session of fused tasks: batches in, one step of the whole stack, a report for each."""
+"""A session of fused tasks: batches in, one step of the whole stack, a report for each; and its knobs."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dovetail.train.base import GangSession, SessionMember, StepReport
-from dovetail.train.fuse.compiled import Compiled
-from dovetail.train.fuse.cuda_graphs import Graphs
+from dovetail.train.fuse.cuda_graphs import Compiled, Graphs
 from dovetail.train.fuse.dropout_masks import Masks, prepare
-from dovetail.train.fuse.fuse_knobs import FuseKnobs
 from dovetail.train.fuse.fused_member import FusedMember
 from dovetail.train.fuse.fused_program import Outline
 from dovetail.train.fuse.fusibility import Examined, examine
 from dovetail.train.fuse.outline import outline
-from dovetail.train.fuse.shared_tensors import hold_once, layout_of
+from dovetail.train.fuse.shared_tensors import layout_of, share_tensors
 from dovetail.train.fuse.stack import Stack
 from dovetail.train.fuse.stacked_batches import Form, flatten, stack
 from dovetail.train.fuse.stacked_optimizers import rule_for
 from dovetail.train.loop import describe, to_device
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import CheckpointError, ProgramError, TechniqueRefused, TrainingError
+
+_WAYS = ("off", "graph", "full")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FuseKnobs:
+    """What an option may ask of fuse. `compile`: "off", "graph" (a CUDA graph of each step, the default on CUDA) or
+    "full" (torch.compile and, on CUDA, a graph), which takes a minute to begin with and pays in long trainings.
+
+    >>> FuseKnobs.read({}).compile_on(torch.device("cpu"))
+    'off'
+    """
+
+    compile: str | None = None
+
+    @staticmethod
+    def read(knobs: Mapping[str, Any]) -> "FuseKnobs":
+        """From an option's knobs; names that are none of ours are refused."""
+        known = {field.name for field in dataclasses.fields(FuseKnobs)}
+        if unknown := sorted(knobs.keys() - known):
+            raise ProgramError(f"fuse's knobs must be among {sorted(known)}, got {unknown}.")
+        if knobs.get("compile") not in (None, *_WAYS):
+            raise ProgramError(f"fuse's knob 'compile' must be one of {list(_WAYS)}, got {knobs['compile']!r}.")
+        return FuseKnobs(**knobs)
+
+    def compile_on(self, device: torch.device) -> str:
+        """How steps run on this device."""
+        return self.compile or ("graph" if device.type == "cuda" else "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +81,7 @@ class FuseSession(GangSession[FusedMember]):
         found: Examined = examine(members, device=device)
         self._program, self._device = found.program, device
         layout = layout_of([member.training for member in members])
-        hold_once([member.training.model for member in members], layout.common, device)
+        share_tensors([member.training.model for member in members], layout.common, device)
         self._members = [FusedMember(member, device=device, threads=threads) for member in members]
         self._layout = layout
         self._outlines: dict[Form, Outline] = {found.form: found.outline} if found.layout == layout else {}
@@ -74,7 +100,7 @@ class FuseSession(GangSession[FusedMember]):
         self._stack = self._stacked(range(len(members)))
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
-        """One step of each live member, all at once."""
+        """Take one step of each live member, all at once."""
         rows = tuple(live)
         if not rows:
             return []
@@ -91,10 +117,10 @@ class FuseSession(GangSession[FusedMember]):
             raise self._failure(batches, error) from error
         self._stack.count()
         found = zip(self._stack.members, losses.unbind(), metrics, strict=True)
-        return [member.stepped(loss, own) for member, loss, own in found]
+        return [member.count_step(loss, own) for member, loss, own in found]
 
     def state(self, member: int = 0) -> TrainingState:
-        """One member's state."""
+        """Everything that decides how one member goes on."""
         if member in self._stack.rows:
             self._stack.lend(self._stack.rows.index(member))
         return super().state(member)

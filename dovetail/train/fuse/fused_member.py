@@ -30,12 +30,12 @@ class FusedMember(LoopSession):
 
     @property
     def training(self) -> Training:
-        """What the program built."""
+        """The training that the program built."""
         return self._training
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The only one."""
+        """The member's optimizer; a fused member has exactly one."""
         assert isinstance(self._training.optimizer, torch.optim.Optimizer)
         return self._training.optimizer
 
@@ -45,19 +45,19 @@ class FusedMember(LoopSession):
         return self._random
 
     def take(self) -> list[Any]:
-        """The batches of its next step."""
+        """Take the batches of its next step."""
         return self._cursor.take(self._training.accumulate)
 
     def begin(self, microbatch: int) -> None:
-        """Random numbers from here on are those of this microbatch of its next step."""
+        """Let random numbers from here on be those of this microbatch of its next step."""
         self._random.begin(self._step, microbatch)
 
     def where(self) -> str:
-        """Which step it is at, in words."""
+        """The step that the member is at, in words."""
         return f"step {self._step + 1} (epoch {self._cursor.epoch}, batch {self._cursor.index})"
 
-    def stepped(self, loss: torch.Tensor, metrics: dict[str, Any]) -> StepReport:
-        """The stack has taken its step."""
+    def count_step(self, loss: torch.Tensor, metrics: dict[str, Any]) -> StepReport:
+        """Count a step that the stack has taken; gives its report."""
         self._step_schedulers()
         self._step += 1
         return StepReport(step=self._step, loss=loss, metrics=metrics)
@@ -68,7 +68,7 @@ class FusedMember(LoopSession):
             return super().evaluate()
 
     def state(self, member: int = 0) -> TrainingState:
-        """Its state; the stack has put its optimizer's there."""
+        """Everything that decides how the member goes on; the stack has put its optimizer's state there."""
         return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
 
     def load(self, state: TrainingState, member: int = 0) -> None:

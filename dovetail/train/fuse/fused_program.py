@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dovetail.train.base import Training
-from dovetail.train.fuse.dropout_masks import Draw, Masked, dropping, prepare, replace
+from dovetail.train.fuse.dropout_masks import Draw, Masked, active_dropouts, prepare, replace
 from dovetail.train.fuse.lowering import Lowering, casts
 from dovetail.train.fuse.stacked_batches import Form, rebuild
 from dovetail.train.weights import to_half
@@ -63,7 +63,7 @@ class FusedProgram:
         self.skeleton = skeleton = copy.deepcopy(model, tensors)
         if not skeleton.training:  # a model fresh from a hub is in evaluation mode
             skeleton.train()
-        self.masked: dict[str, Masked] = replace(skeleton, dropping(each.model for each in trainings))
+        self.masked: dict[str, Masked] = replace(skeleton, active_dropouts(each.model for each in trainings))
         self.precision, self.device = training.precision, device
         self._is_half = training.precision == "bf16-pure"
         if training.precision == "bf16":
@@ -113,7 +113,7 @@ class FusedProgram:
 
     @contextlib.contextmanager
     def computing(self, lowering: Lowering | None, *, attends: bool, loops: bool = False) -> Iterator[None]:
-        """What forward runs under."""
+        """The context that forward runs in: autocast, or none."""
         with contextlib.ExitStack() as stack:
             if loops:  # said once, by the session that found it
                 stack.enter_context(warnings.catch_warnings())

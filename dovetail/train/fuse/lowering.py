@@ -33,7 +33,7 @@ class Lowering(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """One call of one function."""
+        """Call a function, or what stands for it. Called by torch."""
         kwargs = kwargs or {}
         if dtype := self._casts.get(func):
             self.acted = True

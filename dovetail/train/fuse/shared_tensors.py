@@ -44,7 +44,7 @@ def layout_of(trainings: Sequence[Training], *, compare: bool = True) -> StackLa
     return StackLayout(trained=tuple(trained), apart=tuple(apart), common=tuple(common))
 
 
-def hold_once(models: Sequence[nn.Module], names: Iterable[str], device: torch.device) -> None:
+def share_tensors(models: Sequence[nn.Module], names: Iterable[str], device: torch.device) -> None:
     """Move the first model to the device, and let the others' tensors of these names be the first one's."""
     models[0].to(device)
     for name in names:

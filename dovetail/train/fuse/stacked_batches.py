@@ -72,16 +72,16 @@ def stack(rows: Sequence[Sequence[torch.Tensor]], device: torch.device) -> list[
     return found
 
 
-def first_of(batches: Any) -> Any:
+def peek_first(batches: Any) -> Any:
     """The first batch, with everything put back as if it had not been taken.
 
-    >>> first_of([1, 2])
+    >>> peek_first([1, 2])
     1
     """
-    with kept(batches):
-        found = first(batches)
-    with kept(batches):
-        if digest(first(batches)) != digest(found):
+    with keep_position(batches):
+        found = read_first(batches)
+    with keep_position(batches):
+        if digest(read_first(batches)) != digest(found):
             raise TechniqueRefused(
                 "the first batch must be the same whenever it is looked at; this one is not. Let the order of batches "
                 "depend on a generator that they hold, or on the task's seed"
@@ -89,8 +89,8 @@ def first_of(batches: Any) -> Any:
     return found
 
 
-def first(batches: Any) -> Any:
-    """The first batch, without the processes that a loader would start for more."""
+def read_first(batches: Any) -> Any:
+    """Read the first batch, without the processes that a loader would start for more."""
     source = batches
     if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
         source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
@@ -100,8 +100,8 @@ def first(batches: Any) -> Any:
 
 
 @contextlib.contextmanager
-def kept(batches: Any) -> Iterator[None]:
-    """Within, batches may be taken; afterwards generators, counters and the batches' own state are as before."""
+def keep_position(batches: Any) -> Iterator[None]:
+    """Let batches be taken within; afterwards generators, counters and the batches' own state are as before."""
     states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     again = [put_back(generator) for generator in generators_in(batches)]

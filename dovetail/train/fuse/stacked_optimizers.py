@@ -64,7 +64,7 @@ class Adam(Rule):
     def apply(
         self, flat: torch.Tensor, gradient: torch.Tensor, slots: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor]
     ) -> None:
-        """One step."""
+        """Take one step of Adam for all members."""
         decay, new_first, new_second, size, correction, epsilon = numbers
         first, second = slots
         if self._decoupled:
@@ -76,7 +76,7 @@ class Adam(Rule):
         flat.sub_(first / second.sqrt().div_(correction).add_(epsilon) * size)
 
     def state(self, group: Group, steps: int, slots: Sequence[torch.Tensor], parameter: torch.Tensor) -> dict[str, Any]:
-        """Its count and moments; nothing before the first step."""
+        """The count of steps and both moments; nothing before the first step."""
         if not steps:
             return {}
         on_device = group.get("capturable") or group.get("fused")
@@ -84,7 +84,7 @@ class Adam(Rule):
         return {"step": count, **dict(zip(self.slots, slots, strict=True))}
 
     def steps(self, state: Mapping[str, Any]) -> int:
-        """Its count."""
+        """How many steps the state has counted."""
         return int(state["step"]) if state else 0
 
 
@@ -107,7 +107,7 @@ class Sgd(Rule):
     def apply(
         self, flat: torch.Tensor, gradient: torch.Tensor, slots: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor]
     ) -> None:
-        """One step."""
+        """Take one step of SGD for all members."""
         rate, decay, kept, taken, of_gradient, of_buffer = numbers
         gradient = gradient + flat * decay
         if slots:
@@ -117,11 +117,11 @@ class Sgd(Rule):
         flat.sub_(gradient * rate)
 
     def state(self, group: Group, steps: int, slots: Sequence[torch.Tensor], parameter: torch.Tensor) -> dict[str, Any]:
-        """The buffer; nothing before the first step or without momentum."""
+        """The momentum's buffer; nothing before the first step or without momentum."""
         return {"momentum_buffer": slots[0]} if steps and group["momentum"] else {}
 
     def steps(self, state: Mapping[str, Any]) -> int:
-        """Only whether there has been one: more is not kept."""
+        """1 where there has been a step, else 0: SGD keeps no count."""
         return int(state.get("momentum_buffer") is not None)
 
 

@@ -24,7 +24,7 @@ class AheadCursor(Cursor):
         self._drawn: collections.deque[_DrawnBatches] = collections.deque()
 
     def take(self, count: int) -> list[Any]:
-        """The next step's batches."""
+        """Take the batches of the next step."""
         return self._drawn.popleft().batches if self._drawn else super().take(count)
 
     def see(self, step: int, count: int) -> list[Any]:

@@ -81,7 +81,7 @@ class Mail:
         return True
 
     def receive(self, source: int, *, kind: Hashable, name: Hashable) -> tuple[Values, dict[str, bool]]:
-        """The message of this name, and which of its values want a gradient back."""
+        """Receive the message of this name; gives its values, and which of them want a gradient back."""
         if (source, kind) not in self._known:
             self._known[source, kind] = json.loads(self.read(source))
         self.expect(source, kind=kind, name=name)
@@ -91,7 +91,7 @@ class Mail:
         return values, {entry[0]: entry[4] for entry in outline}
 
     def write(self, to: int, text: str) -> None:
-        """Send a text."""
+        """Send a text to a rank."""
         data = text.encode()
         short = torch.zeros(_SHORT_BYTES, dtype=torch.uint8)
         head = len(data).to_bytes(8, "little") + data[: _SHORT_BYTES - 8]
@@ -101,7 +101,7 @@ class Mail:
             self.post(to, torch.frombuffer(bytearray(rest), dtype=torch.uint8).to(self._device))
 
     def read(self, source: int) -> str:
-        """The text that a rank sends."""
+        """Receive the text that a rank sends."""
         short = torch.empty(_SHORT_BYTES, dtype=torch.uint8, device=self._device)
         self._await(source, short).wait()
         found = short.cpu().numpy().tobytes()

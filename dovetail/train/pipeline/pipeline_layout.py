@@ -96,16 +96,16 @@ class PipelineLayout:
         """The timetable of one step, with a flush at its end, checked: nothing in it can wait for itself."""
         assert not self.is_asynchronous
         knobs = {"chunks": self.chunks} if self.timetable == "interleaved" else {}
-        return self._made(microbatches=self.microbatches, **knobs)
+        return self._build(microbatches=self.microbatches, **knobs)
 
     def run(self, steps: int) -> Timetable:
         """The timetable of so many steps without a flush between them, checked."""
         assert self.is_asynchronous
         if self.timetable == "2bw":
-            return self._made(microbatches=self.microbatches, steps=steps)
-        return self._made(microbatches=self.microbatches * steps)
+            return self._build(microbatches=self.microbatches, steps=steps)
+        return self._build(microbatches=self.microbatches * steps)
 
-    def _made(self, **knobs: int) -> Timetable:
+    def _build(self, **knobs: int) -> Timetable:
         if self.spare is not None:
             knobs["spare"] = self.spare
         try:

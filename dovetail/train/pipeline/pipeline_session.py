@@ -11,20 +11,18 @@ from torch import nn
 
 from dovetail.feed.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
-from dovetail.train.cutting import Cut, captured_call, cut, equal, loss_given
+from dovetail.train.cutting import Cut, capture_call, cut, equal, loss_given
 from dovetail.train.cutting.recorder import untouched
-from dovetail.train.pipeline.action_times import ActionTimes
 from dovetail.train.pipeline.batches_ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.deferred_gradients import Deferred
 from dovetail.train.pipeline.gradient_exchange import GradientExchange
-from dovetail.train.pipeline.live_stage import LiveStage
+from dovetail.train.pipeline.live_stage import LiveStage, WeightVersions
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.train.pipeline.pipeline_steps import SteppingSession
-from dovetail.train.pipeline.rank_reports import gathered
+from dovetail.train.pipeline.rank_reports import ActionTimes, gather_reports
 from dovetail.train.pipeline.row_division import RowDivision
 from dovetail.train.pipeline.stage_states import BEFORE, StageStates
-from dovetail.train.pipeline.weight_versions import WeightVersions
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import Ranks
 from dovetail.train.state import TrainingState, capture, unpack
@@ -94,7 +92,7 @@ class PipelineSession(SteppingSession):
     def timings(self) -> dict[str, Any]:
         """Every rank's actions of the last step, with when they began and ended."""
         with self._together("timings"):
-            found = gathered(self._times.told(), ranks=self._ranks, mail=self._aside)
+            found = gather_reports(self._times.to_json(), ranks=self._ranks, mail=self._aside)
         zero = min((start for rank in found for *_, start, _ in rank), default=0.0)
         ranks = tuple(tuple((*what, round(s - zero, 6), round(e - zero, 6)) for *what, s, e in rank) for rank in found)
         layout = self._layout
@@ -167,10 +165,10 @@ class PipelineSession(SteppingSession):
                 "a program must give the same batches in every process; this one does not. Seed what it draws."
             )
         self._division.examine(training, batches[0], random=self._random, computing=self._computing)
-        first, rows = self._division.divided(batches[0])[0]
+        first, rows = self._division.divide(batches[0])[0]
         self._division.enter(rows)
         with self._computing():
-            call = captured_call(training.loss, training.model, first)
+            call = capture_call(training.loss, training.model, first)
             with untouched(training.model), torch.no_grad():  # so that every rank sees what a loss must not do
                 loss_given(training.loss, training.model, first, training.model(*call.args, **call.kwargs))
             stages = layout.stages or equal(training.model, call, layout.depth)

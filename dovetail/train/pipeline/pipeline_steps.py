@@ -14,16 +14,14 @@ from torch import nn
 from dovetail.planning.pipeline.timetables import Action
 from dovetail.train.base import StepReport
 from dovetail.train.loop import describe, to_device
-from dovetail.train.pipeline.action_times import ActionTimes
 from dovetail.train.pipeline.batches_ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.gradient_exchange import GradientExchange, clip
-from dovetail.train.pipeline.live_stage import LiveStage, Microbatch, Values
+from dovetail.train.pipeline.live_stage import LiveStage, Microbatch, Values, WeightVersions
 from dovetail.train.pipeline.mail import Mail
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
-from dovetail.train.pipeline.rank_reports import Found, collected, tell
+from dovetail.train.pipeline.rank_reports import ActionTimes, Found, collect_losses, tell
 from dovetail.train.pipeline.row_division import RowDivision
-from dovetail.train.pipeline.weight_versions import WeightVersions
 from dovetail.train.ranked_session import RankedSession
 
 # So many messages are given a place before they are awaited.
@@ -62,7 +60,7 @@ class SteppingSession(RankedSession):
         for stage in self._stages.values():
             stage.drop()
 
-    def _placed(self, batches: list[Any]) -> list[Any]:
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
         return batches  # moved to the device as microbatches, some of them ahead of their step
 
     def _take_step(self, batches: list[Any]) -> StepReport:
@@ -83,7 +81,7 @@ class SteppingSession(RankedSession):
             self._times.end(Action(operation="update", stage=min(self._stages), microbatch=0))
             self._exchange.settle()
             self._mail.settle()
-        return self._reported()
+        return self._make_report()
 
     def _do(self, what: str) -> None:
         # In the first step a model may be compiled, by other processes than this one.
@@ -93,7 +91,7 @@ class SteppingSession(RankedSession):
         first = step * self._layout.microbatches if self._layout.is_asynchronous else 0
         if first in self._microbatches:
             return
-        parts = [(place, *part) for place, batch in enumerate(batches) for part in self._division.divided(batch)]
+        parts = [(place, *part) for place, batch in enumerate(batches) for part in self._division.divide(batch)]
         for number, (place, part, rows) in enumerate(parts, start=first):
             self._microbatches[number] = Microbatch(
                 number=number,
@@ -167,7 +165,7 @@ class SteppingSession(RankedSession):
             return None
         return source, (of, stage, self._microbatches[action.microbatch].signature), (of, stage, action.microbatch)
 
-    def _received(self, action: Action, of: str) -> tuple[Values, Mapping[str, bool]]:
+    def _receive(self, action: Action, of: str) -> tuple[Values, Mapping[str, bool]]:
         incoming = self._incoming(action)
         if incoming is None:
             return self._local.pop((of, action.stage, action.microbatch), ({}, {}))
@@ -184,7 +182,7 @@ class SteppingSession(RankedSession):
             self._mail.forget(source, f"backward {action.stage}", over)
         return found
 
-    def _sent(self, action: Action, of: str, to: int, values: Values, wanted: Mapping[str, bool]) -> None:
+    def _send(self, action: Action, of: str, to: int, values: Values, wanted: Mapping[str, bool]) -> None:
         rank = self._course.table.rank(to, action.microbatch)
         if rank == self._ranks.rank:
             self._local[of, to, action.microbatch] = {name: v.detach() for name, v in values.items()}, wanted
@@ -200,20 +198,20 @@ class SteppingSession(RankedSession):
             self._versions[action.stage].use(action.version)
             if microbatch.step > self._step and not self._buffers:
                 self._buffers = [(held, name, held[name].clone()) for held, name in stage.buffers]
-        values, wanted = self._received(action, "forward")
+        values, wanted = self._receive(action, "forward")
         outputs, wanted = stage.forward(microbatch, values, wanted)
         if not stage.is_last:
-            self._sent(action, "forward", action.stage + 1, outputs, wanted)
+            self._send(action, "forward", action.stage + 1, outputs, wanted)
 
     def _go_back(self, action: Action) -> None:
         stage = self._stages[action.stage]
         if self._layout.is_asynchronous:
             self._versions[action.stage].use(action.version)
-        gradients, _ = self._received(action, "backward")
+        gradients, _ = self._receive(action, "backward")
         derive = stage.inputs if action.operation == "inputs" else stage.backward
         found = derive(action.microbatch, gradients, self._exchange.of_later(action.stage, action.microbatch))
         if not stage.is_first:
-            self._sent(action, "backward", action.stage - 1, found, {})
+            self._send(action, "backward", action.stage - 1, found, {})
         if self._exchange.shared:
             tied = {n: p.grad for n, p in self._by_stage[action.stage].items() if n in self._exchange.shared}
             there = {name: gradient for name, gradient in tied.items() if gradient is not None}
@@ -287,14 +285,14 @@ class SteppingSession(RankedSession):
         if not self._ranks.leads and (mine := self._losses()):
             tell(mine, mail=self._aside)
 
-    def _reported(self) -> StepReport:
+    def _make_report(self) -> StepReport:
         """What came of the step, on rank 0; the others have told it what they know, and have nothing of use here."""
         metrics: Mapping[str, Any]
         losses, metrics = [torch.tensor(float("nan"))], {}
         if self._ranks.leads:
             last, numbers = self._course.table.depth - 1, self._numbers()
             sources = [self._course.table.rank(last, number) for number in numbers]
-            losses, metrics = collected(self._losses(), sources, first=numbers[0], mail=self._aside)
+            losses, metrics = collect_losses(self._losses(), sources, first=numbers[0], mail=self._aside)
         for number in self._numbers():
             del self._microbatches[number]
         return self._report(losses, metrics)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember, Training
-from dovetail.train.buffers import Buffers
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
 from dovetail.train.rowwise_session import refuse_rows
-from dovetail.train.weights import WeightWrites
+from dovetail.train.weights import Buffers, WeightWrites
 from dovetail.vocabulary import TechniqueRefused
 
 
@@ -27,7 +26,7 @@ class RowDivision:
             raise TechniqueRefused(reason)
         self._dropout = RowwiseDropout(member.training.model, generator=generator) if parts > 1 else None
 
-    def divided(self, batch: Any) -> list[tuple[Any, Rows]]:
+    def divide(self, batch: Any) -> list[tuple[Any, Rows]]:
         """The parts of a batch, with the rows that they are."""
         if self._parts == 1:
             return [(batch, Rows(0, 1, 1, 1.0))]

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 
 import torch
 
-from dovetail.train.spill.arena import Arena, aligned
 from dovetail.train.spill.host_memory import HostMemory
 from dovetail.train.spill.host_updates import HostUpdates
-from dovetail.train.spill.lanes import lanes_for
+from dovetail.train.spill.lanes import Arena, aligned, lanes_for
 from dovetail.train.spill.segment_streamer import Itinerary, Streamer
 from dovetail.train.spill.segments import LiveSegment
 

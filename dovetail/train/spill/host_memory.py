@@ -36,7 +36,7 @@ class HostMemory:
 
     @property
     def bytes(self) -> int:
-        """How much is taken."""
+        """How many bytes are taken."""
         return sum(buffer.nbytes for buffer in self._taken.values())
 
     def take(self, size: int) -> torch.Tensor:
@@ -97,11 +97,11 @@ class DiskMemory:
 
     @property
     def bytes(self) -> int:
-        """How much is on disk."""
+        """How many bytes are on disk."""
         return sum(map(len, self._maps.values()))
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same values, on disk."""
+        """Copy a tensor to disk; gives the copy."""
         moved = self.zeros_like(tensor)
         moved.copy_(tensor)
         self.forget([moved])
@@ -122,7 +122,7 @@ class DiskMemory:
         return tensor.data_ptr() in self._maps
 
     def expect(self, tensors: list[torch.Tensor]) -> None:
-        """These are needed soon: read them ahead."""
+        """Read these tensors ahead, since they are needed soon."""
         for tensor in tensors:
             if mapped := self._maps.get(tensor.data_ptr()):
                 mapped.madvise(mmap.MADV_WILLNEED)
@@ -135,7 +135,7 @@ class DiskMemory:
         for tensor in tensors:
             if mapped := self._maps.get(tensor.data_ptr()):
                 self._room.acquire()
-                self._writer.submit(mapped.drop).add_done_callback(self._written)
+                self._writer.submit(mapped.drop).add_done_callback(self._write_behind)
         if self._error is not None:
             raise self._error
 
@@ -143,7 +143,7 @@ class DiskMemory:
         """End the thread once everything is written. May be called twice."""
         self._writer.shutdown()
 
-    def _written(self, done: "concurrent.futures.Future[None]") -> None:
+    def _write_behind(self, done: "concurrent.futures.Future[None]") -> None:
         self._error = done.exception() or self._error
         self._room.release()
 

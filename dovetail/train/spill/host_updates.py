@@ -131,7 +131,7 @@ class HostUpdates:
     _error: BaseException | None
 
     def submit(self, job: Job) -> None:
-        """Do this once its gradients have landed."""
+        """Carry out a job once its gradients have landed."""
         with self.changed:
             self._raise()
             job.turn = job.segment.submitted
@@ -172,7 +172,7 @@ class HostUpdates:
         return {name: count / seconds for name, (count, seconds) in found.items() if count and seconds}
 
     def forget_rates(self) -> None:
-        """Count from here on."""
+        """Count rates anew from here on."""
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
             self._disk_seconds, self._disk_bytes = 0.0, 0

@@ -1,13 +1,19 @@
-"""Copies that go on beside computing: one stream up to the device, one down from it.
+"""Copies that go on beside computing, one stream up to the device and one down from it; and the stretches of device
+memory through which segments and gradients pass.
 
-A `Mark` is a moment on a stream. On CUDA marks are events; on a CPU, where the arena stands in for a device, every
-copy is made at once and all marks are past. Callers are the same for both.
+A `Mark` is a moment on a stream. On CUDA marks are events; on a CPU, where an arena stands in for a device, every copy
+is made at once and all marks are past. Callers are the same for both. An arena is taken once, in slots of one size, so
+that nothing is allocated and nothing splinters while training. Memory that is given back may still be in use by work
+under way on the device; who takes it next gets the marks to wait for.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Protocol
 
 import torch
+
+from dovetail.vocabulary.units import show_bytes
 
 
 class Mark(Protocol):
@@ -17,20 +23,20 @@ class Mark(Protocol):
         """Block this thread until the moment is past."""
 
     def query(self) -> bool:
-        """Whether it is past."""
+        """Whether the moment has passed."""
 
 
 class Lanes(Protocol):
     """The streams of one device."""
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy from the host once all of `after` are past."""
+        """Copy from the host once all of `after` have passed."""
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
         """Copy to the host what has been computed up to now."""
 
     def mark(self) -> Mark:
-        """Now, on the computing stream."""
+        """Mark this moment on the computing stream."""
 
     def follow(self, mark: Mark) -> None:
         """Let what is computed from here on wait for `mark`."""
@@ -59,12 +65,12 @@ class HostLanes:
     """Everything at once, in the order it is asked for."""
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy now."""
+        """Copy at once, from the host to the host."""
         target.copy_(source)
         return _Past()
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
-        """Copy now."""
+        """Copy at once, from the host to the host."""
         target.copy_(source)
         return _Past()
 
@@ -73,7 +79,7 @@ class HostLanes:
         return _Past()
 
     def follow(self, mark: Mark) -> None:
-        """Nothing to wait for."""
+        """Do nothing: on a CPU every mark has passed."""
 
 
 class CudaLanes:
@@ -84,7 +90,7 @@ class CudaLanes:
         self._up, self._down = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def up(self, target: torch.Tensor, source: torch.Tensor, *, after: Iterable[Mark] = ()) -> Mark:
-        """Copy on the stream up."""
+        """Copy from the host on the stream for that, once all of `after` have passed."""
         for mark in after:
             self._up.wait_event(mark)  # type: ignore[arg-type]
         with torch.cuda.stream(self._up):
@@ -93,7 +99,7 @@ class CudaLanes:
         return event
 
     def down(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
-        """Copy on the stream down, after what is computed now."""
+        """Copy to the host on the stream for that, after what is computed now."""
         self._down.wait_event(self._compute.record_event(_event()))
         with torch.cuda.stream(self._down):
             target.copy_(source, non_blocking=True)
@@ -113,3 +119,71 @@ class CudaLanes:
 def _event() -> torch.cuda.Event:
     # Blocking: a thread that waits must not spin on a core that the host's updates need.
     return torch.cuda.Event(blocking=True)
+
+
+ALIGNMENT = 512
+
+
+@dataclasses.dataclass(eq=False)
+class Slot:
+    """A part of an arena, and the marks to wait for before its next use."""
+
+    start: int
+    bytes: torch.Tensor
+    marks: list[Mark]
+
+
+class Arena:
+    """So many slots of so many bytes on one device.
+
+    >>> arena = Arena(2, slot=600, device=torch.device("cpu"))
+    >>> first, second = arena.take(), arena.take()
+    >>> arena.take() is None, arena.size
+    (True, 2048)
+    >>> arena.give(first, [])
+    >>> arena.take().start
+    0
+    """
+
+    def __init__(self, count: int, *, slot: int, device: torch.device) -> None:
+        self._slot = aligned(slot)
+        self.size = count * self._slot
+        self._bytes = torch.empty(self.size, dtype=torch.uint8, device=device)
+        self._typed = {torch.uint8: self._bytes}
+        self._free = [
+            Slot(start, self._bytes[start : start + self._slot], [])
+            for start in range(0, self.size, max(1, self._slot))
+        ]
+
+    def take(self) -> Slot | None:
+        """The slot that was given back longest ago, so the one least likely to be waited for, or None."""
+        return self._free.pop(0) if self._free else None
+
+    def give(self, slot: Slot, marks: list[Mark]) -> None:
+        """Take back a slot that is in use until `marks` have passed."""
+        slot.marks = marks
+        self._free.append(slot)
+
+    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+        """The whole arena as elements of a type."""
+        if dtype not in self._typed:
+            self._typed[dtype] = self._bytes.view(dtype)
+        return self._typed[dtype]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in it."""
+        if self.size == 0 or tensor.layout != torch.strided:
+            return False
+        return tensor.untyped_storage().data_ptr() == self._bytes.data_ptr()
+
+    def __str__(self) -> str:
+        return f"{show_bytes(len(self._free) * self._slot)} of {show_bytes(self.size)} free"
+
+
+def aligned(size: int) -> int:
+    """Rounded up to what every kernel is content with.
+
+    >>> aligned(1)
+    512
+    """
+    return -(-size // ALIGNMENT) * ALIGNMENT

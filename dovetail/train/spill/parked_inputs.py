@@ -29,7 +29,7 @@ class _ParkedInput:
         self._arrival: Mark | None = None
 
     def go_down(self, lanes: Lanes) -> None:
-        """Forward has used it."""
+        """Begin to copy the input to the host, once forward has used it."""
         if self._tensor is not None and self._landed is None:
             self._landed = lanes.down(self._there, self._tensor.detach())
 
@@ -40,7 +40,7 @@ class _ParkedInput:
         return self._tensor is None
 
     def come_up(self, lanes: Lanes) -> None:
-        """Backward is near."""
+        """Begin to copy the input back, since backward is near."""
         if self._tensor is None:
             self._tensor = torch.empty_like(self._like, device=self._device)
             self._arrival = lanes.up(self._tensor, self._there, after=[lanes.mark()])
@@ -70,7 +70,7 @@ class ParkedInputs:
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def begin(self) -> None:
-        """A microbatch begins."""
+        """Begin a microbatch: forget what the last one parked."""
         self._parked = []
 
     def checkpoint(self, forward: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Any:

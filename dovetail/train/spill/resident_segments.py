@@ -74,8 +74,8 @@ class ResidentSegments:
         self.placement = SegmentPlacement(self._device, memory, disk_directory=self._knobs.disk_directory)
         self._place_all(self.layout.kept if settled else self._least())
 
-    def within(self, more_bytes: int) -> int:
-        """Keep what fits into this many more bytes than are in use now; gives how many were taken."""
+    def keep_within(self, more_bytes: int) -> int:
+        """Keep on the device what fits into this many more bytes than are in use now; gives how many were taken."""
         # As the layout counts, which allows kept gradients for the time they wait.
         held = {segment.name for segment in self.segments if segment.kept}
         kept = [record for record in self.records() if record.name in held]
@@ -84,15 +84,15 @@ class ResidentSegments:
         self._place_all(self.layout.kept)
         return max(0, self.layout.device_bytes - before)
 
-    def always(self, segments: Iterable[LiveSegment]) -> None:
-        """These stay whatever comes."""
+    def keep_always(self, segments: Iterable[LiveSegment]) -> None:
+        """Keep these segments on the device from now on, whatever else must go."""
         for segment in segments:
             segment.fixed = True
             if not segment.kept:
                 self.placement.to_device(segment, self._parts.get(segment))
 
-    def in_full(self, segment: LiveSegment, entry: Entry) -> None:
-        """This parameter travels as it is. Whoever calls furnishes the arenas again, or lets the segment stay."""
+    def send_in_full(self, segment: LiveSegment, entry: Entry) -> None:
+        """Let this parameter travel in its own precision. The caller makes new arenas, or keeps the segment."""
         self.placement.release(segment)
         entry.dtype = entry.master.dtype
         segment.lay_out()
@@ -108,18 +108,18 @@ class ResidentSegments:
         return self.depth < sum(not segment.kept for segment in self.segments)
 
     def deepen(self, *, settled: bool) -> None:
-        """Room for one more streamed segment, from now on. As `begin`, before anything was settled."""
+        """Make room for one more streamed segment, from now on. As `begin`, before anything was settled."""
         self.depth = self.least_depth = self.depth + 1
         self.layout = self._lay_out(self._knobs.device_budget(self._device))
         self._place_all(self.layout.kept if settled else self._least())
 
-    def loose(self) -> list[LiveSegment]:
-        """What stays and need not."""
+    def removable(self) -> list[LiveSegment]:
+        """The segments that stay on the device and need not."""
         return [segment for segment in self.segments if segment.kept and not segment.fixed]
 
-    def half(self) -> None:
-        """Half of what stays and need not goes."""
-        loose = self.loose()
+    def drop_half(self) -> None:
+        """Let half of the removable segments stream."""
+        loose = self.removable()
         for segment in loose[len(loose) // 2 :]:
             self.placement.to_host(segment, self._parts.get(segment))
 

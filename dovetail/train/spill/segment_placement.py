@@ -24,7 +24,7 @@ class SegmentPlacement:
         self._on_disk: set[LiveSegment] = set()
 
     def to_host(self, segment: LiveSegment, part: torch.optim.Optimizer | None) -> None:
-        """Its master and state on the host; it streams from now on."""
+        """Move a segment's master and state to the host; it streams from now on."""
         segment.travel = self._memory.take(segment.travel_bytes)
         segment.gradients = self._memory.take(segment.gradient_bytes)
         self._put(segment, part, CPU)
@@ -42,7 +42,7 @@ class SegmentPlacement:
         segment.kept = True
 
     def to_disk(self, segment: LiveSegment, part: torch.optim.Optimizer | None) -> None:
-        """What an update reads and writes beside what travels, into files. Slots follow once they exist."""
+        """Move what an update reads and writes, beside what travels, into files. Slots follow once they exist."""
         self._on_disk.add(segment)
         for entry in segment.entries:
             if entry.dtype != entry.master.dtype and not self._disk.holds(entry.master):
@@ -60,14 +60,14 @@ class SegmentPlacement:
         """What makes new state of a segment's parameters, where that belongs."""
         return self._disk.zeros_like if segment in self._on_disk else torch.zeros_like
 
-    def updated(self, segment: LiveSegment, part: torch.optim.Optimizer) -> None:
+    def return_to_disk(self, segment: LiveSegment, part: torch.optim.Optimizer) -> None:
         """Put a segment that lives on disk back there after its update."""
         if segment in self._on_disk:
             self.to_disk(segment, part)
             self._disk.forget(_tensors(segment, part))
 
     def close(self) -> None:
-        """Nothing moves any more. May be called twice."""
+        """Give back everything that was taken. May be called twice."""
         self._disk.close()
 
     @torch.no_grad()

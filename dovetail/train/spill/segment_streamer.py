@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from dovetail.train.spill.arena import Arena, Slot
 from dovetail.train.spill.host_updates import HostUpdates
-from dovetail.train.spill.lanes import Lanes, Mark
+from dovetail.train.spill.lanes import Arena, Lanes, Mark, Slot
 from dovetail.train.spill.segments import LiveSegment, placeholder
 from dovetail.vocabulary.units import show_bytes
 
@@ -65,11 +64,11 @@ class Itinerary:
         self._now: list[LiveSegment] = []
 
     def enter(self, segment: LiveSegment) -> None:
-        """This segment is entered now."""
+        """Note that this segment is entered now."""
         self._now.append(segment)
 
-    def turn(self) -> None:
-        """A step is over."""
+    def end_step(self) -> None:
+        """End a step: the next one is expected to go as it did."""
         if self._now != self._last:
             self._last, self._places = self._now, {}
             for place, segment in enumerate(self._last):
@@ -152,7 +151,7 @@ class Streamer:
         return True
 
     def discard(self, segment: LiveSegment) -> None:
-        """The copy on the device is of no more use."""
+        """Drop the copy of a segment on the device: it is out of date, or not needed."""
         held = self._present.pop(segment, None)
         if held is not None:
             assert not held.pins, f"segment {segment.name} is in use"
@@ -163,7 +162,7 @@ class Streamer:
             self.travel.give(held.slot, [held.arrival if used is None else used])
 
     def discard_all(self, segments: Iterable[LiveSegment]) -> None:
-        """Nothing of these is of use on the device any more, whoever held it."""
+        """Drop the copies of these segments on the device, whoever held them."""
         for segment in segments:
             if held := self._present.get(segment):
                 held.pins, held.used = 0, self.lanes.mark()

@@ -42,16 +42,16 @@ class SegmentUpdates:
         """Whether anything was updated since `begin`."""
 
     def begin(self, groups: Sequence[Mapping[str, Any]], *, holds: bool) -> None:
-        """A step with these settings of the optimizer; `holds`: all updates wait for its end."""
+        """Begin a step with these settings of the optimizer; `holds`: all updates wait for its end."""
         self._groups = [_settings(group) for group in groups]
         self._round, self._holds, self.has_changed = next(_rounds), holds, False
 
     def microbatch(self, *, last: bool) -> None:
-        """The gradients that come now are of another microbatch."""
+        """Begin another microbatch: the gradients that come now are its."""
         self._last = last
 
     def forget(self) -> None:
-        """The step will be taken again."""
+        """Forget the gradients of a step that will be taken again."""
         self._held = []
         self._early.clear()
 
@@ -98,7 +98,7 @@ class SegmentUpdates:
             round=self._round,
             last=last,
             expected=self._residents.placement.expect,
-            finished=self._residents.placement.updated,
+            finished=self._residents.placement.return_to_disk,
             zeros=self._residents.placement.zeros(segment),
             disk_bytes=self._residents.disk_bytes(segment) if last else 0,
         )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dovetail.planning.techniques.spill import Segment
-from dovetail.train.spill.arena import aligned
+from dovetail.train.spill.lanes import aligned
 from dovetail.train.weights import Site, sites
 
 # These hold modules and are never called themselves.
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def trains(self) -> bool:
-        """Whether it has gradients."""
+        """Whether this parameter has gradients."""
         return self.master.requires_grad
 
     def view(self, flat: torch.Tensor) -> torch.Tensor:

@@ -13,22 +13,21 @@ from torch import nn
 
 from dovetail.planning.techniques.spill import Layout, Segment, StreamingRates
 from dovetail.train.base import SessionMember, StepReport, Training
-from dovetail.train.buffers import Buffers
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.device_resources import ArenaSize, DeviceResources
-from dovetail.train.spill.forecast import Forecast, link_rates, pace, with_times
+from dovetail.train.spill.forecast import Forecast, SegmentTimes, link_rates, pace, with_times
 from dovetail.train.spill.host_updates import part
 from dovetail.train.spill.parked_inputs import ParkedInputs
 from dovetail.train.spill.resident_segments import ResidentSegments
 from dovetail.train.spill.segment_streamer import Itinerary, NoRoom, UsedWhileAway
-from dovetail.train.spill.segment_times import SegmentTimes
 from dovetail.train.spill.segment_updates import SegmentUpdates
 from dovetail.train.spill.segments import Entry, LiveSegment, prepare
 from dovetail.train.spill.spill_knobs import SpillKnobs
 from dovetail.train.spill.stray_reads import UsedInFull
 from dovetail.train.spill.streamed_model import StreamedModel
 from dovetail.train.state import TrainingState, capture, restore
+from dovetail.train.weights import Buffers
 from dovetail.vocabulary.units import show_bytes
 
 # What the allocator loses between blocks.
@@ -125,7 +124,7 @@ class SpillSession(LoopSession):
 
     @property
     def kept_bytes(self) -> int:
-        """What those that stay take."""
+        """The bytes of the segments that stay on the device."""
         return self._residents.bytes
 
     @property
@@ -152,7 +151,7 @@ class SpillSession(LoopSession):
 
     @property
     def layout(self) -> Layout:
-        """Where each of them lives."""
+        """Where each of the segments lives."""
         return self._residents.layout
 
     def records(self) -> list[Segment]:
@@ -204,7 +203,7 @@ class SpillSession(LoopSession):
             return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
 
     def load(self, state: TrainingState, member: int = 0) -> None:
-        """Go on from `state`."""
+        """Go on from `state`, whichever technique wrote it."""
         self.drain()
         self._resources.streamer.discard_all(self._segments)
         with self._spilled.stand_ins.masters(), self._whole_optimizer():
@@ -254,13 +253,13 @@ class SpillSession(LoopSession):
         # Steps before it settles touch memory that nobody had touched, the one after allocates anew.
         is_timed = first or (self._settled and self._step == self._settled_step + 1)
         self._spilled.times = SegmentTimes(self._device) if is_timed else None
-        report = self._retried(batches, first=first)
+        report = self._retry_with_less(batches, first=first)
         self._times, self._spilled.times = self._spilled.times or self._times, None
         if first and not self._settled and self._owns_resources:
             self._settle()
         return report
 
-    def _retried(self, batches: list[Any], *, first: bool) -> StepReport:
+    def _retry_with_less(self, batches: list[Any], *, first: bool) -> StepReport:
         """One step; again with less on the device if that ran out before anything had changed."""
         before = _Before(self._training.model, self._random, buffers=first)
         better: Callable[[], None]
@@ -290,14 +289,14 @@ class SpillSession(LoopSession):
     def _travel_in_full(self, segment: LiveSegment, entry: Entry) -> None:
         """Autocast is off where it is used: what autocast would have made of it is not what it must be."""
         self.drain()
-        self._residents.in_full(segment, entry)
+        self._residents.send_in_full(segment, entry)
         if not self._owns_resources:  # a gang's arenas are everybody's, and this no longer fits for certain
-            self._residents.always({segment})
+            self._residents.keep_always({segment})
         self._refurnish()
 
     def _keep_always(self, read: LiveSegment) -> None:
         """It is read by others than its own modules, and so may be those that nobody called: they stay."""
-        self._residents.always({read, *self._spilled.passed_by()})
+        self._residents.keep_always({read, *self._spilled.passed_by()})
         self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
@@ -334,7 +333,7 @@ class SpillSession(LoopSession):
         """
         self.drain()
         self._resources.streamer.discard_all(self._segments)
-        taken = self._residents.within(more_bytes)
+        taken = self._residents.keep_within(more_bytes)
         self._settled, self._settled_step = True, self._step + 1 if self._owns_resources else self._step
         return taken
 
@@ -401,7 +400,7 @@ class SpillSession(LoopSession):
         if not self._spilled.recompute:
             return self._recompute
         # Of a gang the arenas are everybody's: what streams must not change while others are under way.
-        if self._owns_resources and self._residents.loose():
+        if self._owns_resources and self._residents.removable():
             return self._keep_half
         if self._spilled.parked_inputs is None and self._device.type == "cuda":
             return self._park
@@ -420,7 +419,7 @@ class SpillSession(LoopSession):
         self._spilled.recompute = True
 
     def _keep_half(self) -> None:
-        self._residents.half()
+        self._residents.drop_half()
         self._refurnish()
 
     def _park(self) -> None:

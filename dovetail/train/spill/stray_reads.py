@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dovetail.train.nested import tensors_in
+from dovetail.train.loop import tensors_in
 from dovetail.train.spill.segment_streamer import UsedWhileAway
 from dovetail.train.spill.segments import Entry, LiveSegment
 
@@ -47,7 +47,7 @@ class StrayReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Look at what a call is given, and let it be."""
+        """Look at what a function is given, then call it. Called by torch."""
         if not _only_asks(func):
             for tensor in tensors_in((args, kwargs)):
                 segment, entry = self._owners.get(id(tensor), (None, None))

@@ -15,11 +15,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dovetail.train.recompute import once, unchanged
-from dovetail.train.spill.arena import Slot
-from dovetail.train.spill.lanes import Mark
+from dovetail.train.spill.forecast import SegmentTimes
+from dovetail.train.spill.lanes import Mark, Slot
 from dovetail.train.spill.parked_inputs import ParkedInputs
 from dovetail.train.spill.segment_streamer import Itinerary, Saved, Streamer, UsedWhileAway
-from dovetail.train.spill.segment_times import SegmentTimes
 from dovetail.train.spill.segments import Entry, LiveSegment, is_placeholder
 from dovetail.train.spill.stray_reads import StrayReads
 from dovetail.train.weights import StandIns, to_half
@@ -72,7 +71,7 @@ class StreamedModel:
 
     @contextlib.contextmanager
     def computing(self, *, watching: bool) -> Iterator[None]:
-        """What forward runs under; with `watching`, weights that are read from outside their modules are found."""
+        """The context that forward runs in; with `watching`, weights read from outside their modules are found."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
             if watching:
@@ -81,7 +80,7 @@ class StreamedModel:
             yield
 
     def begin(self, *, last: bool) -> None:
-        """A microbatch begins; after the last one of a step the segments' copies are out of date."""
+        """Begin a microbatch; after the last one of a step the segments' copies are out of date."""
         self._last = last
         self._entered.clear()
         self._completed.clear()
@@ -102,7 +101,7 @@ class StreamedModel:
             self._complete(segment)
         for segment in list(self._open):
             self._close(segment)
-        self._itinerary.turn()
+        self._itinerary.end_step()
 
     def passed_by(self) -> list[LiveSegment]:
         """The streamed segments that this microbatch's forward never entered: not used, or by others than their
@@ -119,7 +118,7 @@ class StreamedModel:
         self._slots, self._arrived, self._open = {}, {}, {}
         self._running.clear()
         self._streamer.discard_all(self.segments)
-        self._itinerary.turn()
+        self._itinerary.end_step()
 
     def close(self) -> None:
         """Leave the model as it was."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dovetail.control import standing
 from dovetail.control.daemon.submissions import read_submission
 from dovetail.control.deciding.sharing import Sharing
-from dovetail.control.measuring.measurer import ROOM_SECONDS
+from dovetail.control.measuring.measuring import ROOM_SECONDS
 from dovetail.metrics.progress import ENDED
 from dovetail.planning import check
 from dovetail.planning.share.policies import POLICIES

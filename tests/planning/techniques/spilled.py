@@ -4,7 +4,7 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import Layout, Segment, Spilled, StreamingRates
+from dovetail.planning.streaming import Layout, Segment, Spilled, StreamingRates
 from dovetail.planning.techniques.spill import layout
 
 #: One H200 and its 16-core host, as measured.

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import CONTENDED, Pace, Spilled, StreamingRates
-from dovetail.planning.streaming.simulate import step_seconds
+from dovetail.planning.streaming import CONTENDED, Pace, Spilled, StreamingRates, step_seconds
 from dovetail.planning.techniques.interleave import option
 from dovetail.planning.techniques.spill import layout
 from dovetail.vocabulary import Kind, Profile

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.planning.streaming.records import Layout, Segment, StreamingRates
+from dovetail.planning.streaming import Layout, Segment, StreamingRates
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.planning.techniques.spill import (
     DoesNotFit,

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch.utils import _pytree as pytree
 
-from dovetail.train.cutting import captured_call, cut, equal, layers, loss_given
+from dovetail.train.cutting import capture_call, cut, equal, layers, loss_given
 from dovetail.train.randomness import KeyedRandomness
 
 
@@ -32,8 +32,8 @@ def pieces(model, loss, batch, stages, *, seed=5, example=None):
     model = copy.deepcopy(model)
     random = KeyedRandomness(model, seed=seed, device=torch.device("cpu"))
     random.begin(9, 9)  # cutting must not depend on where random numbers stand, nor move them
-    made = cut(model, captured_call(loss, model, copy.deepcopy(batch if example is None else example)), stages=stages)
-    call = captured_call(loss, model, copy.deepcopy(batch))
+    made = cut(model, capture_call(loss, model, copy.deepcopy(batch if example is None else example)), stages=stages)
+    call = capture_call(loss, model, copy.deepcopy(batch))
     values, kept, marks = made.inputs(call), [], []
     for number, piece in enumerate(made.pieces):
         assert set(piece.takes) == set(values), (piece.takes, list(values))
@@ -70,7 +70,7 @@ def apart(model, loss, batch, stages):
     """The same with a model for each piece, all of whose other tensors are no numbers: as on ranks of their own."""
     models = [copy.deepcopy(model) for _ in stages]
     randoms = [KeyedRandomness(each, seed=5, device=torch.device("cpu")) for each in models]
-    calls = [captured_call(loss, each, copy.deepcopy(batch)) for each in models]
+    calls = [capture_call(loss, each, copy.deepcopy(batch)) for each in models]
     cuts = [cut(each, call, stages=stages) for each, call in zip(models, calls, strict=True)]
     ranks = [made.pieces[number] for number, made in enumerate(cuts)]
     for each, piece in zip(models, ranks, strict=True):
@@ -106,7 +106,7 @@ def apart(model, loss, batch, stages):
 
 def check_apart(model, loss, batch, count):
     """Pieces that share nothing give the bits of the whole."""
-    stages = equal(model, captured_call(loss, model, copy.deepcopy(batch)), count)
+    stages = equal(model, capture_call(loss, model, copy.deepcopy(batch)), count)
     expected, found = whole(model, loss, batch), apart(model, loss, batch, stages)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -129,7 +129,7 @@ def check(model, loss, batch, stages, **knobs):
 
 def check_all(model, loss, batch, counts=None):
     """At every number of stages, and with every layer's output as the one cut."""
-    call = captured_call(loss, model, copy.deepcopy(batch))
+    call = capture_call(loss, model, copy.deepcopy(batch))
     names = layers(model, call)
     most = len(equal_names(model, call))
     for count in counts or range(1, most + 1):

@@ -9,7 +9,7 @@ from dovetail.planning.pipeline.partition import Fabric, Graph, partition
 from dovetail.profile.layers import measure_layers
 from dovetail.testing.programs import fresh
 from dovetail.train import Training
-from dovetail.train.cutting import ModelCall, captured_call, cut, equal, layers
+from dovetail.train.cutting import ModelCall, capture_call, cut, equal, layers
 from dovetail.vocabulary import TechniqueRefused
 from tests.train.cutting.chains import check, check_all, check_apart, mean
 
@@ -240,7 +240,7 @@ def test_programs_of_the_conformance_suite(name):
         found = training.loss(model, batch)
         return found[0] if isinstance(found, tuple) else found
 
-    names = equal(training.model, captured_call(loss, training.model, batch), 1)[0]
+    names = equal(training.model, capture_call(loss, training.model, batch), 1)[0]
     for bound in range(1, len(names)):
         stages = [names[:bound], names[bound:]]
         if name == "recompute" and bound not in (1, 5, 9):
@@ -314,7 +314,7 @@ def test_layers_are_those_of_profiles():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         training = Training(model=model, batches=[], loss=mean, optimizer=optimizer)
         found, edges = measure_layers(training, batch, device=torch.device("cpu"), repeats=1)
-        names = layers(model, captured_call(mean, model, batch))
+        names = layers(model, capture_call(mean, model, batch))
         assert [layer.name for layer in found if "+" not in layer.name] == list(names)
         graph = Graph(layers=found, edges=edges)
         fabric = Fabric.uniform(sizes=(3,), bytes_per_second=(1e9,), kind="cpu")

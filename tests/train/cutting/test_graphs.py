@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from dovetail.train.cutting import captured_call, cut, equal
+from dovetail.train.cutting import capture_call, cut, equal
 from dovetail.vocabulary import TechniqueRefused
 from tests.train.cutting.chains import check, mean, pieces, whole
 
@@ -72,7 +72,7 @@ def nodes(*joins):
 def test_stages_in_order(graph, data):
     torch.manual_seed(0)
     model, batch = Random(graph), torch.randn(4, WIDTH)
-    names = equal(model, captured_call(mean, model, batch), 1)[0]
+    names = equal(model, capture_call(mean, model, batch), 1)[0]
     bounds = sorted(data.draw(st.sets(st.integers(1, len(names) - 1), max_size=4)))
     stages = [names[a:b] for a, b in zip([0, *bounds], [*bounds, len(names)], strict=True)]
     assert check(model, mean, batch, stages).is_ordered
@@ -80,7 +80,7 @@ def test_stages_in_order(graph, data):
 
 def stages_of(model, batch, data):
     """A random partition in which no layer reads from a later stage, whatever the order of the code."""
-    names = equal(model, captured_call(mean, model, batch), 1)[0]
+    names = equal(model, capture_call(mean, model, batch), 1)[0]
     found: dict[str, int] = {}
     values = [0]
     for number, (_, _, sources) in enumerate(model.nodes):
@@ -109,7 +109,7 @@ def test_stages_against_the_order_of_the_code(graph, data):
 def test_branches_apart():
     graph = [("linear", "first", [0]), ("linear", "first", [0]), ("linear", "first", [1]), ("linear", "sum", [2, 3])]
     model, batch = Random(graph), torch.randn(4, WIDTH)
-    made = cut(model, captured_call(mean, model, batch), stages=[["layers.1"], ["layers.0", "layers.2", "layers.3"]])
+    made = cut(model, capture_call(mean, model, batch), stages=[["layers.1"], ["layers.0", "layers.2", "layers.3"]])
     assert not made.is_ordered
     assert (
         whole(model, mean, batch)["loss"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.train.cutting import ModelCall, captured_call, cut, equal, loss_given
+from dovetail.train.cutting import ModelCall, capture_call, cut, equal, loss_given
 from dovetail.vocabulary import TechniqueRefused
 from tests.train.cutting.chains import check, check_all, mean
 
@@ -169,7 +169,7 @@ def test_a_piece_without_what_it_takes():
 )
 def test_losses_that_do_not_call_the_model(loss, message):
     with pytest.raises(TechniqueRefused, match=message):
-        captured_call(loss, Model(), X)
+        capture_call(loss, Model(), X)
 
 
 def test_losses_that_do_more_with_the_model():
@@ -187,7 +187,7 @@ def test_a_loss_may_ask_what_the_model_is():
         assert model.training
         return model(batch.to(next(model.parameters()).device), flag=model.a.in_features)
 
-    assert captured_call(loss, Model(), X).kwargs == {"flag": 4}
+    assert capture_call(loss, Model(), X).kwargs == {"flag": 4}
 
 
 def test_no_layer_for_each_stage():

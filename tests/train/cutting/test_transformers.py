@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dovetail.train.cutting import captured_call, cut, equal, loss_given
+from dovetail.train.cutting import capture_call, cut, equal, loss_given
 from dovetail.vocabulary import TechniqueRefused
 from tests.train.cutting.chains import check, check_apart, equal_names
 
@@ -76,14 +76,14 @@ def _seeded():
 def test_cut_in_three(name):
     build, loss = CASES[name]
     model, batch = build().train(), batch_of()
-    check(model, loss, batch, equal(model, captured_call(loss, model, batch), 3))
+    check(model, loss, batch, equal(model, capture_call(loss, model, batch), 3))
 
 
 @pytest.mark.parametrize("name", ["llama", *SLOW])
 def test_cut_after_every_layer(name):
     build, loss = CASES[name]
     model, batch = build().train(), batch_of()
-    names = equal_names(model, captured_call(loss, model, batch))
+    names = equal_names(model, capture_call(loss, model, batch))
     check(model, loss, batch, [[name] for name in names])
 
 
@@ -96,7 +96,7 @@ def test_pieces_use_nothing_but_their_own(name):
 def test_sizes_may_vary_by_step():
     for build, loss in ((gpt2, words), (bert, classes)):
         model, example = build().train(), batch_of()
-        stages = equal(model, captured_call(loss, model, example), 3)
+        stages = equal(model, capture_call(loss, model, example), 3)
         check(model, loss, batch_of(rows=3, length=9), stages, example=example)
 
 
@@ -113,7 +113,7 @@ def test_a_cache_that_several_stages_filled_is_withheld():
         return found.logits.sum() + found.past_key_values.layers[0].keys.sum()
 
     model, batch = gpt2().train(), batch_of()
-    call = captured_call(loss, model, batch)
+    call = capture_call(loss, model, batch)
     made = cut(model, call, stages=[["transformer.h.0"], ["transformer.h.1", "transformer.h.2", "lm_head"]])
     output = made.pieces[1](made.pieces[0](made.inputs(call)))["output"]
     with pytest.raises(TechniqueRefused, match="reads 'layers' of a DynamicCache"):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.train.spill.arena import Arena, Slot
+from dovetail.train.spill.lanes import Arena, Slot
 from dovetail.train.spill.segment_streamer import Itinerary, Streamer
 from dovetail.train.spill.segments import LiveSegment, cut
 from tests.train.spill.towers import CPU, Tower, spilled, training
@@ -43,7 +43,7 @@ def test_the_distance_is_how_many_entries_until_the_next_use(last: list[int], no
     all_of_them, itinerary = segments(), Itinerary()
     for number in last:
         itinerary.enter(all_of_them[number])
-    itinerary.turn()
+    itinerary.end_step()
     done = last[: min(now, len(last))]
     for number in done:
         itinerary.enter(all_of_them[number])
@@ -63,11 +63,11 @@ def test_a_turn_forgets_all_but_the_step_before(first: list[int], second: list[i
     old, new = Itinerary(), Itinerary()
     for number in first:
         old.enter(all_of_them[number])
-    old.turn()
+    old.end_step()
     for itinerary in (old, new):
         for number in second:
             itinerary.enter(all_of_them[number])
-        itinerary.turn()
+        itinerary.end_step()
     assert old.ahead(99) == new.ahead(99)
     assert [old.distance(segment) for segment in all_of_them] == [new.distance(segment) for segment in all_of_them]
 
@@ -75,7 +75,7 @@ def test_a_turn_forgets_all_but_the_step_before(first: list[int], second: list[i
 def test_a_step_that_goes_on_longer_than_the_last_has_nothing_ahead() -> None:
     all_of_them, itinerary = segments(), Itinerary()
     itinerary.enter(all_of_them[0])
-    itinerary.turn()
+    itinerary.end_step()
     for segment in all_of_them:
         itinerary.enter(segment)
     assert itinerary.ahead(3) == []

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.train.spill.arena import ALIGNMENT
+from dovetail.train.spill.lanes import ALIGNMENT
 from dovetail.train.spill.segments import LiveSegment, cut, placeholder, prepare, travel_dtype
 from dovetail.train.weights import sites
 from tests.train.spill.towers import CPU, Tower

@@ -6,7 +6,6 @@
 from dovetail.planning.pipeline.partition.fabric import Fabric, Place
 from dovetail.planning.pipeline.partition.graph import Graph
 from dovetail.planning.pipeline.partition.planning import appraise, partition
-from dovetail.planning.pipeline.partition.result import Partition, Stage
-from dovetail.planning.pipeline.partition.terms import Terms
+from dovetail.planning.pipeline.partition.terms import Partition, Stage, Terms
 
 __all__ = ["Fabric", "Graph", "Partition", "Place", "Stage", "Terms", "appraise", "partition"]

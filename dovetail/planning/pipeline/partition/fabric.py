@@ -28,11 +28,7 @@ _NODES_DEALT = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One device of a fabric: `address` names its units, outermost first, and `memory_bytes` zero means no limit.
-
-    >>> Place(name="n0:1", kind="v100", address=("n0",)).memory_bytes
-    0
-    """
+    """One device of a fabric: `address` names its units, outermost first, and `memory_bytes` zero means no limit."""
 
     name: str
     kind: str
@@ -163,11 +159,7 @@ class Fabric:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """What a stage on its replicas pays: seconds for each byte of parameters in one summing of gradients, and for each
-    byte that crosses the cut before it and the one after it, there and back, for one microbatch.
-
-    >>> Traffic(replicas=2, sync_per_byte=1e-9, before_per_byte=0.0, after_per_byte=0.0).replicas
-    2
-    """
+    byte that crosses the cut before it and the one after it, there and back, for one microbatch."""
 
     replicas: int
     sync_per_byte: float

@@ -6,11 +6,9 @@ Knows what users may ask for and what to say when it cannot be had.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dovetail.planning.pipeline.partition import cuts
 from dovetail.planning.pipeline.partition.fabric import Fabric, memory_bytes
-from dovetail.planning.pipeline.partition.graph import Graph, members
-from dovetail.planning.pipeline.partition.result import Partition, Stage
-from dovetail.planning.pipeline.partition.terms import Terms, in_flight
+from dovetail.planning.pipeline.partition.graph import Graph, find_cuts, members, most_cuts_for
+from dovetail.planning.pipeline.partition.terms import Partition, Stage, Terms, in_flight
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
@@ -47,7 +45,7 @@ def partition(
     """
     terms = terms or Terms()
     graphs = _by_kind(graph, fabric)
-    found = cuts.find(next(iter(graphs.values())), most=most_cuts or cuts.most_for(len(fabric.places)))
+    found = find_cuts(next(iter(graphs.values())), most=most_cuts or most_cuts_for(len(fabric.places)))
     _check_asked(terms, len(found.sets) - 1, len(fabric.places), depth, width)
     searches = _searches(graphs, found.sets, fabric, terms, times)
     best = _best(searches, terms, depth, width)

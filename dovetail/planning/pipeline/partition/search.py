@@ -30,11 +30,7 @@ _SAME = 1 + 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpan:
-    """A stage as the search knows it: between two cuts, on `width` neighbours from place `first` of each part.
-
-    >>> LayerSpan(start=0, end=3, first=0, width=2).width
-    2
-    """
+    """A stage as the search knows it: between two cuts, on `width` neighbours from place `first` of each part."""
 
     start: int
     end: int

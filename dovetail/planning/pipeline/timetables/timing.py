@@ -49,11 +49,7 @@ class Durations:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One action with its times.
-
-    >>> Timed(action=Action(operation="forward", stage=0, microbatch=0), start=0.0, end=1.0).end
-    1.0
-    """
+    """One action with its times."""
 
     action: Action
     start: float

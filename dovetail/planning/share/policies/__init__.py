@@ -8,12 +8,10 @@ Imports NumPy, so it is not imported with `dovetail.planning`.
 """
 
 from dovetail.planning.share.policies import (
-    allox,
     completions,
     fair_spend,
     finish_time_fairness,
     first_come,
-    gandiva,
     hierarchical,
     isolated,
     makespan,
@@ -25,17 +23,14 @@ from dovetail.planning.share.policies import (
     throughput,
     water_filling,
 )
-from dovetail.planning.share.policies.blindness import Policy, blind, equal_rates
-from dovetail.planning.share.policies.coarsening import coarse
+from dovetail.planning.share.policies.blindness import Policy, equal_rates
 from dovetail.planning.share.policies.example_problem import example
 
 POLICIES: dict[str, Policy] = {
-    "allox": allox.allocate,
     "completions": completions.allocate,
     "fair_spend": fair_spend.allocate,
     "finish_time_fairness": finish_time_fairness.allocate,
     "first_come": first_come.allocate,
-    "gandiva": gandiva.allocate,
     "hierarchical": hierarchical.allocate,
     "isolated": isolated.allocate,
     "makespan": makespan.allocate,
@@ -52,17 +47,5 @@ POLICIES: dict[str, Policy] = {
 PARETO = ("completions", "finish_time_fairness", "makespan", "max_min_fairness", "throughput", "water_filling")
 #: Those under which no task is worse off than with an equal part of every kind; tested to be so.
 SHARING = ("fair_spend", "finish_time_fairness", "isolated", "max_min_fairness", "water_filling")
-#: The same policies, each blind to kinds.
-BLIND: dict[str, Policy] = {name: blind(policy) for name, policy in POLICIES.items()}
-#: Those that can take nearly equal tasks for one, 5% from the optimum at most.
-COARSE: dict[str, Policy] = {
-    "completions": coarse(completions.allocate, by_steps=True),
-    "hierarchical": coarse(hierarchical.allocate),
-    "makespan": coarse(makespan.allocate, by_steps=True),
-    "max_min_fairness": coarse(max_min_fairness.allocate),
-    "spend": coarse(spend.allocate),
-    "throughput": coarse(throughput.allocate),
-    "water_filling": coarse(water_filling.allocate),
-}
 
-__all__ = ["BLIND", "COARSE", "PARETO", "POLICIES", "SHARING", "Policy", "blind", "coarse", "equal_rates", "example"]
+__all__ = ["PARETO", "POLICIES", "SHARING", "Policy", "equal_rates", "example"]

@@ -1,4 +1,4 @@
-"""Policies that cannot tell kinds apart, for comparison: what awareness is worth is the difference."""
+"""What a policy is told that cannot tell kinds apart, for comparison: what awareness is worth is the difference."""
 
 import dataclasses
 from collections import defaultdict
@@ -8,26 +8,6 @@ from dovetail.planning.problem import Problem
 from dovetail.vocabulary import Allocation, Option
 
 Policy = Callable[[Problem], Allocation]
-
-
-def blind(policy: Policy) -> Policy:
-    """The policy, told that every task runs equally fast on every kind, at the mean of its rates, in proportion to the
-    count, and alone.
-
-    >>> from dovetail.planning.share.policies import example, max_min_fairness
-    >>> allocation = blind(max_min_fairness.allocate)(example())
-    >>> round(sum(share.share for share in allocation.shares), 6)
-    3.0
-    """
-
-    def allocate(problem: Problem) -> Allocation:
-        told = equal_rates(problem.options)
-        true = {id(lie): option for lie, option in told}
-        found = policy(dataclasses.replace(problem, options=tuple([lie for lie, _ in told])))
-        shares = tuple(dataclasses.replace(share, option=true[id(share.option)]) for share in found.shares)
-        return dataclasses.replace(found, shares=shares)
-
-    return allocate
 
 
 def equal_rates(options: Iterable[Option]) -> list[tuple[Option, Option]]:

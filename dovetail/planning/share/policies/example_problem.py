@@ -1,7 +1,7 @@
 """A small problem for the policies' examples: three tasks of two families on a fast and two slow devices."""
 
 from dovetail.planning.problem import Problem
-from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, Option
+from dovetail.vocabulary import Cluster, Device, Family, Kind, Member, Node, Option, TaskId
 
 
 def example() -> Problem:
@@ -40,4 +40,4 @@ def example() -> Problem:
 
 
 def _member(task: str, steps: int, *, age_seconds: float) -> Member:
-    return Member(task=task, steps=steps, age_seconds=age_seconds)
+    return Member(task=TaskId(task), steps=steps, age_seconds=age_seconds)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from dovetail.planning.problem import Problem
-from dovetail.vocabulary import Allocation, Option, Placement, Schedule
+from dovetail.vocabulary import Allocation, Option, Placement, Schedule, TaskId
 
 
 class Gang(NamedTuple):
@@ -16,7 +16,7 @@ class Gang(NamedTuple):
     ('n0:0',)
     """
 
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     option: Option
     devices: tuple[str, ...]
     share: int
@@ -25,15 +25,11 @@ class Gang(NamedTuple):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """What tasks have had of an allocation: how long it has been in force, the seconds of each task under each of its
-    shares, and what tasks were still owed when it began.
-
-    >>> Received().elapsed_seconds
-    0.0
-    """
+    shares, and what tasks were still owed when it began."""
 
     elapsed_seconds: float = 0.0
-    seconds: Mapping[tuple[int, str], float] = dataclasses.field(default_factory=dict)
-    owed_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    seconds: Mapping[tuple[int, TaskId], float] = dataclasses.field(default_factory=dict)
+    owed_seconds: Mapping[TaskId, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class Decision:
     "'a' extends on n0:0: its turn goes on"
     """
 
-    task: str
+    task: TaskId
     verb: str
     place: str = ""
     because: str
@@ -55,14 +51,10 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Who runs in a round, who waits, and for how long the round lasts.
-
-    >>> Round(gangs=(), waiting=(), moved=0, seconds=360.0).seconds
-    360.0
-    """
+    """Who runs in a round, who waits, and for how long the round lasts."""
 
     gangs: tuple[Gang, ...]
-    waiting: tuple[str, ...]
+    waiting: tuple[TaskId, ...]
     moved: int
     seconds: float
 
@@ -71,7 +63,7 @@ class Round:
         left = {member.task: member.steps for family in problem.families for member in family.members}
         return Schedule(placements=tuple(self._placement(gang, left) for gang in self.gangs))
 
-    def _placement(self, gang: Gang, left: Mapping[str, int]) -> Placement:
+    def _placement(self, gang: Gang, left: Mapping[TaskId, int]) -> Placement:
         time = max(0.0, self.seconds - gang.option.start_seconds)
         steps = tuple(
             min(left[task], int(time / seconds))
@@ -115,7 +107,7 @@ def carry_over(received: Received, allocation: Allocation, *, most_seconds: floa
     {'b': 360.0}
     """
     here = {task for group in allocation.groups for task in group}
-    owed: dict[str, float] = {task: late for task, late in received.owed_seconds.items() if task in here}
+    owed: dict[TaskId, float] = {task: late for task, late in received.owed_seconds.items() if task in here}
     for number, share in enumerate(allocation.shares):
         for group in share.groups:
             tasks = allocation.groups[group]
@@ -125,7 +117,7 @@ def carry_over(received: Received, allocation: Allocation, *, most_seconds: floa
     return Received(owed_seconds={task: min(most_seconds, late) for task, late in owed.items() if late > 0})
 
 
-def without(allocation: Allocation, ended: Collection[str]) -> Allocation:
+def without(allocation: Allocation, ended: Collection[TaskId]) -> Allocation:
     """The allocation once some tasks have ended, until there is a new one: what they had is nobody's.
 
     Shares keep their numbers, so that what was received under them still counts.

@@ -9,7 +9,7 @@ from dovetail.planning.room import Room
 from dovetail.planning.share.rounds.leftovers import Leftovers
 from dovetail.planning.share.rounds.records import Gang, Received, Round
 from dovetail.planning.share.rounds.turns import Lines, Turn, turns
-from dovetail.vocabulary import Allocation, Cluster, Option
+from dovetail.vocabulary import Allocation, Cluster, Option, TaskId
 
 
 class Rota:
@@ -48,7 +48,7 @@ class Rota:
             made += self._leftovers.fill({task for turn in made for task in turn.tasks}, free)
             made = self._leftovers.widen(made, free)
         gangs = place(made, before=before, room=room, cluster=self._problem.cluster)
-        moved, busy = 0, set[str]()
+        moved, busy = 0, set[TaskId]()
         for gang in gangs:
             busy.update(gang.tasks)
             old = before.get(gang.tasks)
@@ -58,7 +58,9 @@ class Rota:
         return Round(gangs=tuple(gangs), waiting=waiting, moved=moved, seconds=round_seconds)
 
 
-def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], room: Room, cluster: Cluster) -> list[Gang]:
+def place(
+    made: Sequence[Turn], *, before: Mapping[tuple[TaskId, ...], Gang], room: Room, cluster: Cluster
+) -> list[Gang]:
     """The devices of each gang. One that had devices keeps them; the others go on the fullest node that still holds
     them, the widest first. Where a kind is so split up that a gang finds no node, all of that kind are placed anew,
     the widest first; what finds none even so waits.
@@ -89,7 +91,7 @@ def place(made: Sequence[Turn], *, before: Mapping[tuple[str, ...], Gang], room:
 
 
 def _place_kind(
-    of_kind: Sequence[Turn], before: Mapping[tuple[str, ...], Gang], room: Room, cluster: Cluster
+    of_kind: Sequence[Turn], before: Mapping[tuple[TaskId, ...], Gang], room: Room, cluster: Cluster
 ) -> list[Gang]:
     placed, moving = [], []
     for turn in of_kind:

@@ -15,21 +15,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dovetail.planning.share.rounds.records import Received
-from dovetail.vocabulary import Allocation, Option
+from dovetail.vocabulary import Allocation, Option, TaskId
 
 # Priority, negated; the share, and the place in its line, which tell apart who is due alike: whoever came first; and
 # the task.
-_Queue = list[tuple[float, int, int, str]]
+_Queue = list[tuple[float, int, int, TaskId]]
 
 
 class Turn(NamedTuple):
-    """Tasks that are to run together now, with which option, and by which share; −1 where devices were left over.
+    """Tasks that are to run together now, with which option, and by which share; −1 where devices were left over."""
 
-    >>> Turn(tasks=("a",), option=None, share=0).share
-    0
-    """
-
-    tasks: tuple[str, ...]
+    tasks: tuple[TaskId, ...]
     option: Option
     share: int
 
@@ -74,7 +70,7 @@ def turns(
     *,
     seconds: float,
     free: dict[str, int],
-    holders: Mapping[str, Option],
+    holders: Mapping[TaskId, Option],
 ) -> list[Turn]:
     """Whose turn it is for a round of so many seconds, as long as kinds have `free` devices, which are counted down.
 
@@ -90,7 +86,7 @@ def turns(
     alone, together = _queues(lines, received, seconds, holders)
     heap = [(max(queue[-1][0] for queue in places), number) for number, places in together.items()]
     heapq.heapify(heap)
-    taken: set[str] = set()
+    taken: set[TaskId] = set()
     made: list[Turn] = []
     for priority, number, _, task in alone:
         while heap and heap[0][0] <= priority:
@@ -113,7 +109,7 @@ def _serve_gang(
     together: Mapping[int, list[_Queue]],
     lines: Lines,
     free: dict[str, int],
-    taken: set[str],
+    taken: set[TaskId],
     made: list[Turn],
 ) -> None:
     """Serve the gang at the head of the heap if it still is the first, else put its share where it now belongs."""
@@ -131,7 +127,7 @@ def _serve_gang(
 
 
 def _queues(
-    lines: Lines, received: Received, seconds: float, holders: Mapping[str, Option]
+    lines: Lines, received: Received, seconds: float, holders: Mapping[TaskId, Option]
 ) -> tuple[_Queue, dict[int, list[_Queue]]]:
     """The queue of all that run alone, the next first, and of each share of gangs a queue for each place, the next
     last. Priorities are negated."""
@@ -167,9 +163,9 @@ def _queues(
     return alone, together
 
 
-def _heads(places: list[_Queue], taken: set[str]) -> tuple[float, tuple[str, ...]] | None:
+def _heads(places: list[_Queue], taken: set[TaskId]) -> tuple[float, tuple[TaskId, ...]] | None:
     """The next gang of a share and the priority of its last member, or None where a place has nobody left."""
-    gang: list[str] = []
+    gang: list[TaskId] = []
     priority = -math.inf
     for queue in places:
         while queue and queue[-1][3] in taken:

@@ -5,10 +5,8 @@ and, with the simulation of `planning/streaming`, in seconds. A spilled model is
 things move on a device's node, `offers` makes options of all that.
 """
 
-from dovetail.planning.streaming.records import Layout, Pace, Segment, Spilled, StreamingRates
-from dovetail.planning.streaming.simulate import step_seconds
-from dovetail.planning.techniques.spill.cutting import cut, segments, working_bytes
-from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
+from dovetail.planning.streaming import Layout, Pace, Segment, Spilled, StreamingRates, step_seconds
+from dovetail.planning.techniques.spill.layouts import DoesNotFit, SpillRoom, cut, layout, segments, working_bytes
 from dovetail.planning.techniques.spill.offers import (
     KNOBS,
     SPEC,
@@ -20,7 +18,6 @@ from dovetail.planning.techniques.spill.offers import (
     predict,
     with_its_cores,
 )
-from dovetail.planning.techniques.spill.room import SpillRoom
 
 __all__ = [
     "KNOBS",

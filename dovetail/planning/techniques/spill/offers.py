@@ -6,14 +6,11 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-from dovetail.planning.streaming.records import Pace, Spilled
-from dovetail.planning.streaming.simulate import step_seconds
+from dovetail.planning.streaming import Pace, Spilled, step_seconds
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, with_layers
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.planning.techniques.spill.cutting import segments, working_bytes
-from dovetail.planning.techniques.spill.layouts import DoesNotFit, layout
-from dovetail.planning.techniques.spill.room import SpillRoom
+from dovetail.planning.techniques.spill.layouts import DoesNotFit, SpillRoom, layout, segments, working_bytes
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Profile, Rejection
 
 # Predicted options ask for room for so many segments: one computes, one is there, one is on its way.

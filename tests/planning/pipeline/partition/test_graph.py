@@ -1,12 +1,15 @@
-"""Graphs are sorted, checked, and say what crosses a cut."""
+"""Graphs are sorted, checked, and say what crosses a cut.
+
+Which cuts are tried: all that could be best, and on graphs with too many a family from none to all.
+"""
 
 import pytest
 from hypothesis import given
 
 from dovetail.planning.pipeline.partition import Graph
-from dovetail.planning.pipeline.partition.graph import members
+from dovetail.planning.pipeline.partition.graph import _is_free, find_cuts, members
 from dovetail.vocabulary import InvalidRecord, Profile
-from tests.planning.pipeline.partition.graphs import chain, graphs, layer
+from tests.planning.pipeline.partition.graphs import chain, every_cut, graphs, ladder, layer
 
 
 @given(graphs())
@@ -43,3 +46,38 @@ def test_a_profile_without_layers_is_refused_with_what_to_do() -> None:
 def test_half_the_microbatch_takes_half_the_time_and_activations_but_all_parameters() -> None:
     half = chain(layer("a", 4.0, activation_bytes=10, parameter_bytes=7)).scaled(0.5)
     assert (half.seconds, half.layers[0].activation_bytes, half.layers[0].parameter_bytes) == (2.0, 5, 7)
+
+
+@given(graphs())
+def test_every_cut_holds_what_its_layers_read_from(graph: Graph) -> None:
+    for found in (find_cuts(graph), find_cuts(graph, most=4)):
+        assert found.sets[0] == 0
+        assert found.sets[-1] == graph.everything
+        assert all(not graph.before[number] & ~cut for cut in found.sets for number in members(cut))
+
+
+@given(graphs(most=8))
+def test_of_cuts_that_part_the_work_alike_one_with_the_least_crossing_is_there(graph: Graph) -> None:
+    free = sum(1 << n for n in range(len(graph.layers)) if _is_free(graph, n))
+    kept = {cut & ~free: graph.live_bytes(cut) for cut in sorted(find_cuts(graph).sets, key=graph.live_bytes)[::-1]}
+    for cut in every_cut(graph):
+        assert kept[cut & ~free] <= graph.live_bytes(cut)
+
+
+def test_series_are_not_multiplied() -> None:
+    # 4³ cuts inside each block of three branches of three layers.
+    one, three = (len(find_cuts(ladder(rungs)).sets) for rungs in (1, 2))
+    assert one < 4**3 + 3
+    assert three > one
+
+
+def test_a_branchy_graph_has_no_more_cuts_than_asked() -> None:
+    found = find_cuts(ladder(12, wide=5), most=300)
+    assert not found.complete
+    assert 50 <= len(found.sets) <= 320
+
+
+def test_a_chain_has_a_cut_after_each_layer_that_does_something() -> None:
+    layers = [layer("a"), layer("free", 0.0, activation_bytes=5), layer("b")]
+    graph = Graph(layers=tuple(layers), edges=(("a", "free"), ("free", "b")))
+    assert [graph.names(cut) for cut in find_cuts(graph).sets] == [(), ("a",), ("a", "free", "b")]

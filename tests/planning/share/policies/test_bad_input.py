@@ -68,7 +68,7 @@ def test_a_limit_on_spending_that_no_deadline_survives() -> None:
 
 def test_a_limit_on_spending_that_pays_for_nobody() -> None:
     poor = dataclasses.replace(example(), spend_limit_per_hour=0.2)
-    for name in ("allox", "first_come", "shortest_first"):
+    for name in ("first_come", "shortest_first"):
         with pytest.raises(NoFeasiblePlan, match=r"at least 0.5 an hour \('large' on 1 'slow'\); the limit is 0.2"):
             POLICIES[name](poor)
     # Two fifths of the time of a slow device can be had.
@@ -101,15 +101,3 @@ def test_an_option_on_a_kind_that_is_not_there() -> None:
 def test_an_entity_nobody_knows() -> None:
     with pytest.raises(InvalidWorkload, match=r"task 'a' must run for an entity of its problem, one of \[\], got 'x'"):
         POLICIES["hierarchical"](with_member("a", entity="x"))
-
-
-def test_allox_serves_tasks_of_one_device_only() -> None:
-    problem = example()
-    wide = tuple(
-        dataclasses.replace(o, count=2) if o.families == ("small",) and o.kind == "slow" else o
-        for o in problem.options
-        if o.families != ("small",) or o.kind == "slow"
-    )
-    with pytest.raises(InvalidWorkload, match="must have tasks that run on one device, 'c' does not"):
-        POLICIES["allox"](dataclasses.replace(problem, options=wide))
-    assert POLICIES["max_min_fairness"](dataclasses.replace(problem, options=wide)).value > 0

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import random
 from collections import Counter
 
 import numpy as np
@@ -12,10 +11,11 @@ import pytest
 from dovetail.planning.problem import Problem
 from dovetail.planning.share import levels
 from dovetail.planning.share.columns import columns
-from dovetail.planning.share.policies import BLIND, POLICIES, example
+from dovetail.planning.share.policies import POLICIES, example
 from dovetail.planning.share.policies.spend import worth_of_money
 from dovetail.testing.policies import by_task, draw
 from dovetail.vocabulary import Entity, Family
+from tests.planning.share.policies.blind import blind
 
 FINEST = 8
 
@@ -212,47 +212,6 @@ def test_an_entity_gets_its_part_however_many_tasks_it_has() -> None:
     assert rates["single"] == pytest.approx(2 * rates["t2"], rel=1e-5)
 
 
-def test_allox_has_the_least_mean_completion() -> None:
-    dice = random.Random(0)
-    for _ in range(5):
-        problem = small_queue(dice)
-        best = min(mean_of(order, problem) for order in orders(problem))
-        served = POLICIES["allox"](problem)
-        firsts = {(task, share.option.kind) for share in served.shares for task in served.groups[share.groups[0]]}
-        assert any(mean_of(order, problem) <= best * (1 + 1e-9) and heads(order) <= firsts for order in orders(problem))
-
-
-def small_queue(dice: random.Random) -> Problem:
-    base = example()
-    options = tuple(
-        dataclasses.replace(o, step_seconds=(dice.uniform(0.2, 2.0),)) for o in base.options if len(o.families) == 1
-    )
-    cluster = dataclasses.replace(base.cluster, devices=base.cluster.devices[:2])
-    return dataclasses.replace(base, options=options, cluster=cluster)
-
-
-def orders(problem: Problem) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    tasks = [member.task for family in problem.families for member in family.members]
-    return [(order[:cut], order[cut:]) for order in itertools.permutations(tasks) for cut in range(len(tasks) + 1)]
-
-
-def heads(order: tuple[tuple[str, ...], tuple[str, ...]]) -> set[tuple[str, str]]:
-    return {(queue[0], kind) for queue, kind in zip(order, ("fast", "slow"), strict=True) if queue}
-
-
-def mean_of(order: tuple[tuple[str, ...], tuple[str, ...]], problem: Problem) -> float:
-    total = 0.0
-    for queue, kind in zip(order, ("fast", "slow"), strict=True):
-        now = 0.0
-        for task in queue:
-            family = next(f for f in problem.families if task in [m.task for m in f.members])
-            steps = next(m.steps for m in family.members if m.task == task)
-            option = next(o for o in problem.options if o.kind == kind and o.families == (family.name,))
-            now += steps * option.step_seconds[0]
-            total += now
-    return total
-
-
 def soonest_at_once(problem: Problem) -> float:
     """When the last task ends if all run at once, each with one option to its end: the best of all choices."""
     capacity = {kind.name: count for kind, count in problem.cluster.counts()}
@@ -300,7 +259,10 @@ def test_who_cannot_tell_kinds_apart_does_not_learn_from_how_they_are_listed(nam
     for seed in range(5):
         problem = draw(seed, packed=False, widest=1)
         listed = [
-            Counter(share.option.kind for share in BLIND[name](dataclasses.replace(problem, options=options)).shares)
+            Counter(
+                share.option.kind
+                for share in blind(POLICIES[name])(dataclasses.replace(problem, options=options)).shares
+            )
             for options in (problem.options, problem.options[::-1])
         ]
         sizes = {kind.name: count for kind, count in problem.cluster.counts()}

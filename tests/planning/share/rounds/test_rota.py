@@ -38,7 +38,7 @@ def tasks(name: str, *names: str) -> Family:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", ["max_min_fairness", "makespan", "gandiva", "first_come"])
+@pytest.mark.parametrize("name", ["max_min_fairness", "makespan", "isolated", "first_come"])
 def test_every_round_passes_the_check_and_forgets_nobody(name: str, seed: int) -> None:
     problem = draw(seed)
     made, _ = run(problem, POLICIES[name](problem), rounds=8)

@@ -1,7 +1,7 @@
 """What users ask of tasks while they run: take some on, pause, resume, cancel, prefer, clone.
 
 Called by the loop, from its thread. What is asked for is put on record first, so that a controller killed right after
-its answer has not forgotten it; what follows from it (a stop, a new plan) the loop does.
+its answer has not forgotten it; what follows from it (a stop, a new plan) is part of the answer, and the loop does it.
 """
 
 import dataclasses
@@ -12,12 +12,14 @@ from typing import Any
 
 from dovetail.control.daemon import cloning, waits
 from dovetail.control.daemon.submissions import Submission, changed, current, read_priority
-from dovetail.control.deciding.outlook import Outlook
+from dovetail.control.deciding import Deciding
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
-from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task
+from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task, TaskId
 from dovetail.vocabulary.events import (
+    CancelAsked,
     PriorityChanged,
+    TaskCancelled,
     TaskChanged,
     TaskDescribed,
     TaskExtended,
@@ -28,27 +30,29 @@ from dovetail.vocabulary.events import (
     TaskSubmitted,
 )
 
-Answer = dict[str, Any]
 NAMED = 12
 
 
-class Tending:
-    """Carries out requests. `stop(task, reason)` is to save a task and end its attempt, `cancel(task)` to do so for
-    good; `note(because)` is told what makes another plan due, and `came()` that something may have to be measured."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a client is `told`, and what the loop is to do about it.
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        store: Store,
-        stop: Callable[[str, str], bool],
-        cancel: Callable[[str], None],
-        note: Callable[[str], None],
-        came: Callable[[], None],
-        outlook: Callable[[], Mapping[str, Outlook]],
-    ) -> None:
-        self._state, self._store, self._ledger = state, store, state.ledger
-        self._stop, self._cancel, self._note, self._came, self._outlook = stop, cancel, note, came, outlook
+    `because` says why another decision is due, if one is; the attempt at the task `stop` is to be saved and ended, for
+    this `reason`; `has_come` says that something may have to be measured.
+    """
+
+    told: Mapping[str, Any]
+    because: str = ""
+    stop: str = ""
+    reason: str = ""
+    has_come: bool = False
+
+
+class Requests:
+    """Carries out what users ask of the tasks of a state, which are decided upon by `deciding`."""
+
+    def __init__(self, state: State, *, store: Store, deciding: Deciding) -> None:
+        self._state, self._store, self._ledger, self._deciding = state, store, state.ledger, deciding
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
         """Carry out a request; what is wrong with it is the answer's `error`."""
@@ -68,14 +72,16 @@ class Tending:
                 )
             return verbs[request["do"]](request)
         except DovetailError as error:
-            return {"error": str(error)}
+            return Answer(told={"error": str(error)})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # No request may end the training of others.
-            return {"error": f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}."}
+            said = f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}."
+            return Answer(told={"error": said})
 
     def show(self, request: Mapping[str, Any]) -> Answer:
         """Where every task stands, why it waits, and when it should start and end."""
-        return {"now_seconds": self._state.now(), "tasks": waits.rows(self._state, self._outlook())}
+        rows = waits.rows(self._state, self._deciding.outlook())
+        return Answer(told={"now_seconds": self._state.now(), "tasks": rows})
 
     def submit(self, request: Mapping[str, Any]) -> Answer:
         """Take tasks on: all of them, or none and why."""
@@ -88,7 +94,8 @@ class Tending:
             )
         events = self._arrivals(submission.tasks)
         self._take_on(submission, events)
-        return {"done": f"{_count(len(names))} submitted", "tasks": names}
+        count = _count(len(names))
+        return Answer(told={"done": f"{count} submitted", "tasks": names}, because=f"{count} came", has_come=True)
 
     def pause(self, request: Mapping[str, Any]) -> Answer:
         """Save a task and keep it out of plans until it is resumed."""
@@ -97,9 +104,8 @@ class Tending:
         if self._ledger.has_ended(task) or one.paused:
             raise InvalidWorkload(f"a task to pause must be running or waiting; {self._said(task)}.")
         self._ledger.record([self._ledger.event(TaskPaused, task)])
-        self._note("a task was paused")
-        self._stop(task, "paused")
-        return {"done": f"{self._name(task)} is paused" + (" once it is saved" if one.status == "running" else "")}
+        done = f"{self._name(task)} is paused" + (" once it is saved" if one.status == "running" else "")
+        return Answer(told={"done": done}, because="a task was paused", stop=task, reason="paused")
 
     def resume(self, request: Mapping[str, Any]) -> Answer:
         """Let a paused task be placed again; one that failed or was cancelled is tried again."""
@@ -110,17 +116,21 @@ class Tending:
         events: list[Event] = [self._ledger.event(TaskResumed, task)] if one.paused else []
         events += [self._ledger.event(TaskRetried, task)] if self._ledger.has_ended(task) else []
         self._ledger.record(events)
-        self._note("a task was resumed")
-        self._came()
-        return {"done": f"{self._name(task)} goes on from step {one.saved_step}"}
+        done = f"{self._name(task)} goes on from step {one.saved_step}"
+        return Answer(told={"done": done}, because="a task was resumed", has_come=True)
 
     def cancel(self, request: Mapping[str, Any]) -> Answer:
         """Save a task and run it no more."""
         task = self._find(request)
         if self._ledger.has_ended(task):
             raise InvalidWorkload(f"a task to cancel must not have ended; {self._said(task)}.")
-        self._cancel(task)
-        return {"done": f"{self._name(task)} is cancelled"}
+        one = self._ledger[task]
+        if one.status == "running":  # once it is saved
+            self._ledger.record([self._ledger.event(CancelAsked, task)])
+        else:
+            self._ledger.record([self._ledger.event(TaskCancelled, task, step=one.saved_step)])
+        done = f"{self._name(task)} is cancelled"
+        return Answer(told={"done": done}, because="a task was cancelled", stop=task, reason="cancelled")
 
     def priority(self, request: Mapping[str, Any]) -> Answer:
         """Let a task count more or less to planners and policies."""
@@ -129,8 +139,8 @@ class Tending:
             raise InvalidWorkload(f"a task to prefer must not have ended; {self._said(task)}.")
         before = self._ledger[task].priority
         self._ledger.record([self._ledger.event(PriorityChanged, task, priority=priority)])
-        self._note("a task has another priority")
-        return {"done": f"{self._name(task)} has priority {priority:g}, before {before:g}"}
+        done = f"{self._name(task)} has priority {priority:g}, before {before:g}"
+        return Answer(told={"done": done}, because="a task has another priority")
 
     def clone(self, request: Mapping[str, Any]) -> Answer:
         """A copy of a task with changed parameters: warm, with its last saved weights, or fresh."""
@@ -156,7 +166,8 @@ class Tending:
         )
         self._take_on(submission, events, of=record.name, step=step)
         said = f"with the weights of step {step} of {record.name}" if warm else "fresh"
-        return {"done": f"{task.name} begins {said}", "task": task.name}
+        done = f"{task.name} begins {said}"
+        return Answer(told={"done": done, "task": task.name}, because="1 task came", has_come=True)
 
     # Taking on
 
@@ -172,7 +183,7 @@ class Tending:
         by_name = {record.name: task for task, record in self._state.tasks.items()}
         return [event for task in tasks for event in self._arrival(task, by_name.get(task.name))]
 
-    def _arrival(self, task: Task, same: str | None) -> list[Event]:
+    def _arrival(self, task: Task, same: TaskId | None) -> list[Event]:
         """It is new, takes the place of the one of the `same` name that has ended, or has more to do."""
         if same is not None and not self._ledger.has_ended(same):
             raise InvalidWorkload(
@@ -207,12 +218,10 @@ class Tending:
         submitted = [self._ledger.event(TaskSubmitted, task.identity, **claim, **more) for task in submission.tasks]
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
         self._state.replace(submission.tasks, gone=[event.task for event in events if isinstance(event, TaskChanged)])
-        self._note(f"{_count(len(submission.tasks))} came")
-        self._came()
 
     # Looking up
 
-    def _find(self, request: Mapping[str, Any]) -> str:
+    def _find(self, request: Mapping[str, Any]) -> TaskId:
         """The task that a request names."""
         name = request.get("task")
         for task, record in self._state.tasks.items():
@@ -224,15 +233,15 @@ class Tending:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {name!r}.{hint}")
 
-    def _name(self, task: str) -> str:
+    def _name(self, task: TaskId) -> str:
         return self._state.tasks[task].name
 
-    def _said(self, task: str) -> str:
+    def _said(self, task: TaskId) -> str:
         one = self._ledger[task]
         status = "paused" if one.paused and not self._ledger.has_ended(task) else one.status
         return f"{self._name(task)!r} is {status} at step {one.step}"
 
-    def _saved(self, task: str) -> tuple[Folder, int]:
+    def _saved(self, task: TaskId) -> tuple[Folder, int]:
         found = cloning.last_saved(self._store, task)
         if found is None:
             raise InvalidWorkload(
@@ -241,7 +250,7 @@ class Tending:
             )
         return found
 
-    def _workload(self, task: str) -> str:
+    def _workload(self, task: TaskId) -> str:
         name = next(name for name, record in self._store.tasks() if record.identity == task)
         return name.removesuffix(", cloned")
 

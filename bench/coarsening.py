@@ -26,8 +26,8 @@ import numpy as np
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import Columns, columns
-from dovetail.planning.share.policies.blindness import Policy
-from dovetail.vocabulary import Allocation, Family, InvalidWorkload, Member, Option, Share
+from dovetail.planning.share.policies import POLICIES, Policy
+from dovetail.vocabulary import Allocation, Family, InvalidWorkload, Member, Option, Share, TaskId
 
 ERROR = 0.05
 _STEPS = attrgetter("steps")
@@ -42,13 +42,6 @@ def coarse(policy: Policy, *, error: float = ERROR, by_steps: bool = False) -> P
     """The policy, told rates on a grid such that its objective is at most `error` below the best; `by_steps` for
     policies that divide a task's rate by its steps. For policies with an objective and without floors (no deadlines),
     and for tasks that run alone.
-
-    >>> from dovetail.planning.share.policies import max_min_fairness
-    >>> from dovetail.testing.policies import draw
-    >>> problem = draw(1, packed=False)
-    >>> exact, near = (each(problem).value for each in (max_min_fairness.allocate, coarse(max_min_fairness.allocate)))
-    >>> exact / 1.05 <= near <= exact
-    True
     """
     step = math.sqrt(1 + error)
 
@@ -137,10 +130,10 @@ def _expanded(found: Allocation, arrays: Columns, ways: list[dict[_Way, int]], s
     """The shares of the true options: each task of a merged group has the same part of its time."""
     group_of = {member.task: group for group, members in enumerate(arrays.members) for member in members}
     kinds = {kind.name: number for number, kind in enumerate(arrays.problem.cluster.kinds)}
-    groups: list[tuple[str, ...]] = []
+    groups: list[tuple[TaskId, ...]] = []
     parts: list[list[tuple[int, int]]] = []
     for tasks in found.groups:
-        split: dict[int, list[str]] = defaultdict(list)
+        split: dict[int, list[TaskId]] = defaultdict(list)
         for task in tasks:
             split[group_of[task]].append(task)
         parts.append([(group, len(groups) + place) for place, group in enumerate(split)])
@@ -156,3 +149,18 @@ def _expanded(found: Allocation, arrays: Columns, ways: list[dict[_Way, int]], s
     return dataclasses.replace(
         found, shares=tuple(shares), groups=tuple(groups), value=found.value / step, bound=found.bound * step
     )
+
+
+#: Those policies that can take nearly equal tasks for one, 5% from the optimum at most.
+COARSE: dict[str, Policy] = {
+    name: coarse(POLICIES[name], by_steps=name in ("completions", "makespan"))
+    for name in (
+        "completions",
+        "hierarchical",
+        "makespan",
+        "max_min_fairness",
+        "spend",
+        "throughput",
+        "water_filling",
+    )
+}

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.train.spill.arena import ALIGNMENT, Arena, Slot, aligned
-from dovetail.train.spill.lanes import HostLanes
+from dovetail.train.spill.lanes import ALIGNMENT, Arena, HostLanes, Slot, aligned
 
 CPU = torch.device("cpu")
 counts, sizes = st.integers(0, 6), st.integers(1, 3000)

@@ -5,14 +5,15 @@ import random
 
 import numpy as np
 import pytest
+from coarsening import COARSE, coarse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import columns
-from dovetail.planning.share.policies import COARSE, POLICIES, coarse, example
+from dovetail.planning.share.policies import POLICIES, example
 from dovetail.planning.share.policies.spend import worth_of_money
-from dovetail.testing.policies import by_task, draw
+from dovetail.testing.policies import PolicyConformance, by_task, draw
 from dovetail.vocabulary import Allocation, Family, InvalidWorkload
 
 STEPS = ("completions", "makespan")
@@ -98,3 +99,11 @@ def test_nearly_equal_tasks_become_few_groups() -> None:
 def test_options_together_are_refused() -> None:
     with pytest.raises(InvalidWorkload, match="must have tasks that run alone; 'large' and 'small' have an option"):
         COARSE["max_min_fairness"](example())
+
+
+class TestCoarsePolicies(PolicyConformance):
+    packed = False
+
+    @pytest.fixture(params=sorted(COARSE), autouse=True)
+    def chosen(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self, "allocate", COARSE[request.param])

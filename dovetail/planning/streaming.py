@@ -1,4 +1,4 @@
-"""How long a step takes while segments of one or several models stream through one device.
+"""Segments of models that stream through one device: where each lives, how fast they move, how long a step takes.
 
 Four resources are shared: the device computes one segment at a time, one copy goes up and one comes down at a time,
 and the host updates one segment at a time. The rules, by which sessions choose too:
@@ -11,7 +11,7 @@ and the host updates one segment at a time. The rules, by which sessions choose 
 - next is updated the segment that forward needs first, of the member whose gradients came first. Finishing one
   member's updates before the next one's sets members apart: one computes while another is updated.
 
-Knows segments, layouts and rates; not which layout is right (`predict/spill`), nor where figures come from.
+Knows segments, layouts and rates; not which layout is right (`techniques/spill`), nor where figures come from.
 """
 
 import dataclasses
@@ -20,7 +20,88 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dovetail.planning.streaming.records import GRADIENT_ROOM, Pace, Segment, Spilled, StreamingRates
+# Copies read and write the host's memory too: beside them, an update has about a tenth less of it (measured with 16
+# cores and 55 GB/s each way). They run through nearly all of a step, so all updates are taken to be slowed.
+CONTENDED = 0.9
+# Gradients of one segment are written while those of the one before travel.
+GRADIENT_ROOM = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of a model that moves as one; a model's segments come in the order of its forward pass.
+
+    `parameters` are the trainable elements, `travel_bytes` what is copied up, `gradient_bytes` what comes back, and
+    `state_bytes` what an update reads and writes besides (fp32 weights where those that travel are not, and the
+    optimizer's slots). `backward_seconds` includes recomputation where it is done. A `fixed` one is always kept."""
+
+    name: str
+    parameters: int
+    travel_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    fixed: bool = False
+
+    @property
+    def host_bytes(self) -> int:
+        """What it takes on the host where it streams."""
+        return self.travel_bytes + self.gradient_bytes + self.state_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where each segment lives and what that takes: `kept` ones are on the device with their state, the state of those
+    `on_disk` is on disk, all else is on the host. `depth` streamed segments have room on the device at once."""
+
+    kept: frozenset[str]
+    on_disk: frozenset[str]
+    device_bytes: int
+    host_bytes: int
+    pinned_bytes: int
+    disk_bytes: int
+    depth: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingRates:
+    """How fast bytes move and updates go. The defaults stand for what nobody measured, and are low on purpose: PCIe 3
+    with 16 lanes, a host with two channels of memory, a device with 320 GB/s, a SATA disk.
+
+    `update_parameters_per_second` is what the host's cores do alone; beside copies it is `contended` times that."""
+
+    up_bytes_per_second: float = 10e9
+    down_bytes_per_second: float = 10e9
+    update_parameters_per_second: float = 1e9
+    device_update_parameters_per_second: float = 10e9
+    disk_bytes_per_second: float = 0.4e9
+    contended: float = CONTENDED
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Spilled:
+    """One member of a gang: its segments, where they live, and how many batches a step takes."""
+
+    segments: tuple[Segment, ...]
+    layout: Layout
+    accumulate: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The seconds in which every member of a gang takes one step, and for how long of them each resource is busy.
+
+    `roofline_seconds` is the busiest resource alone, updates without copies beside them: no order of the same work is
+    faster."""
+
+    seconds: float
+    roofline_seconds: float
+    compute_seconds: float
+    up_seconds: float
+    down_seconds: float
+    update_seconds: float
+
 
 # Adding a gradient to those of earlier batches moves about a third of the bytes of an AdamW update.
 _ADDING = 1 / 3
@@ -37,7 +118,6 @@ def step_seconds(gang: Sequence[Spilled], *, rates: StreamingRates, clip: bool =
 
     With `clip`, no update of a member begins before its backward is over and all its gradients have landed.
 
-    >>> from dovetail.planning.streaming.records import Layout
     >>> one = Segment(name="a", parameters=10**9, travel_bytes=2 * 10**9, gradient_bytes=2 * 10**9, state_bytes=0,
     ...               forward_seconds=0.1, backward_seconds=0.2)
     >>> segments = tuple(dataclasses.replace(one, name=name) for name in "abcd")

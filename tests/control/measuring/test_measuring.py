@@ -1,0 +1,123 @@
+"""Which trials are run, and beside which, on a virtual clock."""
+
+import pytest
+
+from dovetail.control import Controller
+from dovetail.engines import Order, World
+from dovetail.store import Store
+from dovetail.vocabulary import Fingerprint, Profile
+from tests.control.simulations import (
+    Faults,
+    RiggedEngine,
+    carry_out,
+    cluster,
+    controller,
+    events_of,
+    statuses,
+    task,
+    workload,
+    world,
+)
+
+SECONDS = {"small": 0.004, "middle": 0.02, "large": 0.05}
+
+
+def profile(family: str, kind: str, count: int) -> Profile:
+    return Profile(family=family, kind=kind, count=count, step_seconds=SECONDS[family] / count**0.1, peak_bytes=1 << 30)
+
+
+def otherwise(technique: str, family: str, kind: str, count: int) -> Profile:
+    """Fused, four small tasks take twice as long as one."""
+    return Profile(
+        family=family,
+        kind=kind,
+        count=count,
+        technique=technique,
+        step_seconds=2 * SECONDS[family],
+        peak_bytes=2 << 30,
+        knobs={"members": 4},
+    )
+
+
+@pytest.fixture
+def engine() -> RiggedEngine:
+    tasks = World(fingerprint=lambda task: Fingerprint(family=task.program.function), profile=profile)
+    tasks.otherwise = otherwise
+    engine = RiggedEngine(tasks)
+    small = [task(f"small {n}", family="small", steps=40_000) for n in range(4)]
+    others = [task(f"{family} {n}", family=family, steps=3_600) for family in ("middle", "large") for n in range(2)]
+    found = controller(workload(*small, *others), Store(None, write=True), on=cluster(2), engine=engine)
+    found.reconcile()
+    found.measure()
+    engine.store = found.store
+    return engine
+
+
+def test_only_what_could_shorten_the_plan_is_tried(engine: RiggedEngine) -> None:
+    tried = [(order.family, order.technique, len(order.devices)) for order in engine.orders if order.family]
+    alone = [("small", "resident", 1), ("middle", "resident", 1), ("large", "resident", 1)]
+    assert tried == [*alone, ("small", "fuse", 1)]
+
+
+def test_what_a_device_could_measure_does_not_wait_for_another_family(engine: RiggedEngine) -> None:
+    ends = {event.profile.technique: event.at_seconds for event in events_of(engine.store, "measured")}
+    assert ends["fuse"] == ends["resident"]
+
+
+def carry_out_with_bad(faults: Faults, *, devices: int = 2) -> tuple[Controller, RiggedEngine]:
+    """Four good tasks and two of programs of their own whose workers may die."""
+    engine = RiggedEngine(world(), faults)
+    tasks = [*(task(f"bad {n}", family=f"bad{n}") for n in range(2)), *(task(f"good {n}") for n in range(4))]
+    found = carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(devices), engine=engine))
+    return found, engine
+
+
+def is_bad(order: Order) -> bool:
+    return order.purpose == "measure" and order.family.startswith("bad")
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_a_program_whose_trial_dies_twice_in_the_same_way_is_set_aside(devices: int) -> None:
+    found, engine = carry_out_with_bad(Faults(killed=is_bad, ending="SIGSEGV"), devices=devices)
+    assert statuses(found) == {"bad 0": "failed", "bad 1": "failed", **{f"good {n}": "finished" for n in range(4)}}
+    assert sum(map(is_bad, engine.orders)) == 4  # twice each, on one device
+    reasons = {one.reason for one in found.progress.values() if one.status == "failed"}
+    assert all("its program ended its worker 2 times in the same way: its worker died" in each for each in reasons)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_good_tasks_start_while_bad_ones_are_tried_again(devices: int) -> None:
+    found, _ = carry_out_with_bad(Faults(killed=is_bad), devices=devices)
+    losses = [event.at_seconds for event in events_of(found.store, "lost")]
+    assert len(losses) == 2 * (1 + 3)  # once and as many retries as there are, on one device alone
+    first = min(event.at_seconds for event in events_of(found.store, "started"))
+    assert first <= sorted(losses)[2]
+
+
+def test_what_is_lost_once_while_it_is_measured_is_trained() -> None:
+    dead: list[str] = []
+
+    def once(order: Order) -> bool:
+        doomed = is_bad(order) and order.family not in dead
+        dead.extend([order.family] if doomed else [])
+        return doomed
+
+    found, _ = carry_out_with_bad(Faults(killed=once, ending="exit 1"))
+    assert set(statuses(found).values()) == {"finished"}
+
+
+def test_a_program_that_dies_while_it_is_built_keeps_nobody_waiting() -> None:
+    def builds_bad(order: Order) -> bool:
+        return order.purpose == "fingerprint" and any("bad" in member.task.name for member in order.members[:1])
+
+    found, engine = carry_out_with_bad(Faults(killed=builds_bad, ending="exit 1"))
+    assert statuses(found) == {"bad 0": "failed", "bad 1": "failed", **{f"good {n}": "finished" for n in range(4)}}
+    assert len([order for order in engine.orders if builds_bad(order)]) <= 2 * 2
+
+
+def test_where_every_program_is_bad_all_fail_and_the_run_ends() -> None:
+    engine = RiggedEngine(world(), Faults(killed=is_bad, ending="exit 1"))
+    tasks = [task(f"bad {n}", family=f"bad{n}") for n in range(3)]
+    found = carry_out(controller(workload(*tasks), Store(None, write=True), engine=engine))
+    assert set(statuses(found).values()) == {"failed"}
+    assert not any(plan.schedule.placements for _, plan in found.plans)
