@@ -166,7 +166,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         ]
         failures = {event.task: event for event in events if isinstance(event, TaskFailed)}
         results = tuple(
-            _result(task, progress.get(task.identity), opened, home, failures.get(task.identity)) for task in tasks
+            result_of(task, progress.get(task.identity), opened, home, failures.get(task.identity)) for task in tasks
         )
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
     planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
@@ -208,9 +208,10 @@ def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, .
     return tuple(found)
 
 
-def _result(
+def result_of(
     task: Task, progress: Progress | None, store: Store, home: Path, failure: TaskFailed | None = None
 ) -> TaskResult:
+    """What came of one task; `failure` is the event of its last failure, if it ever failed."""
     history: dict[str, list[tuple[int, float]]] = {}
     for point in store.points(task.identity):
         history.setdefault(point.name, []).append((point.step, point.value))

@@ -41,6 +41,15 @@ def is_installed(file: str) -> bool:
     return any(path.relative_to(folder).parts[0] in _distributed(folder) for folder in path.parents)
 
 
+def is_dovetail(file: str) -> bool:
+    """Whether a file is Dovetail's own, wherever it is installed.
+
+    >>> is_dovetail(__file__), is_dovetail("/home/me/sweep.py")
+    (True, False)
+    """
+    return _is_under(file, [_OWN])
+
+
 def standard_paths() -> list[str]:
     """The entries of Python's path that are the standard library.
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.describe.module_variables import ModuleVariables
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
@@ -80,6 +81,7 @@ class Worker:
         self._current = ""
         self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
+        self._modules = ModuleVariables()
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -138,6 +140,7 @@ class Worker:
                     home=Path(message["home"]),
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
+                    modules=self._modules,
                 ),
             )
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
