@@ -18,6 +18,7 @@ from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
 from dovetail.engines.worker_context import (
     WorkerContext,
+    build_in_gang,
     event_of,
     is_out_of_memory,
     local_knobs,
@@ -58,7 +59,7 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
 
     for member in order.members:
         with reporting_failure(member, around), restoring_process():
-            training = build(member.task, home=around.home)
+            training = build(member.task, home=around.home, modules=around.modules)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
@@ -103,8 +104,9 @@ def _session(order: Order, around: WorkerContext, members: list[SessionMember]) 
 
 def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
-    with restoring_process() if len(order.members) > 1 else contextlib.nullcontext():
-        return SessionMember(training=build(task, home=around.home), seed=task.seed)
+    if len(order.members) > 1:
+        return SessionMember(training=build_in_gang(task, around), seed=task.seed)
+    return SessionMember(training=build(task, home=around.home, modules=around.modules), seed=task.seed)
 
 
 def _follow(order: Order, around: WorkerContext) -> None:
