@@ -192,7 +192,9 @@ class StepReport:
 
 
 Members = Sequence[SessionMember]
+"""The tasks of a gang, in the order of the option's families."""
 Knobs = Mapping[str, Any]
+"""What an option asks of its technique, by name."""
 NO_KNOBS: Knobs = FrozenDict()
 
 
