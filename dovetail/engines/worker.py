@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        with restoring_process():
+        with restoring_process(), writing_to_log(message.get("log")):
             runner.run(
                 order,
                 WorkerContext(
@@ -255,13 +255,40 @@ def limit_device_memory(torch: Any, kind: Kind) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / whole) if kind.limited else 1.0, 0)
 
 
+@contextlib.contextmanager
+def writing_to_log(log: str | None) -> Iterator[None]:
+    """Write to the log of an order instead of the worker's, also what libraries below Python write; one to which
+    nothing was written is removed. A log that cannot be opened is no reason not to train."""
+    try:
+        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        opened = None
+    if opened is None:
+        yield
+        return
+    before = [os.dup(1), os.dup(2)]
+    _point_output(opened, opened)
+    try:
+        yield
+    finally:
+        _point_output(*before)
+        for each in (opened, *before):
+            os.close(each)
+        with contextlib.suppress(OSError):
+            if not os.path.getsize(str(log)):
+                os.unlink(str(log))
+
+
+def _point_output(out: int, err: int) -> None:
+    for stream, source, descriptor in ((sys.stdout, out, 1), (sys.stderr, err, 2)):
+        stream.flush()
+        os.dup2(source, descriptor)
+
+
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     """Write to this log, and import as a worker does that was started with these paths and variables."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(opened, descriptor)
+    _point_output(opened, opened)
     os.close(opened)
     os.environ.update(variables)
     importlib.invalidate_caches()  # a folder that was not there may be now

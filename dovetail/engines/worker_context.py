@@ -5,12 +5,14 @@ import dataclasses
 import os
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dovetail.describe.installed import is_installed
 from dovetail.describe.module_variables import ModuleVariables
 from dovetail.engines.base import MemberOrder
 from dovetail.planning.techniques import spec_of
@@ -19,6 +21,10 @@ from dovetail.train.build import build
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
+
+# The end of a traceback says more than its beginning.
+LOG_CHARACTERS = 4000
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -125,9 +131,51 @@ def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
         cause = "refused"
     elif not isinstance(error, DovetailError):
         reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
-    log = "".join(traceback.format_exception(error))[-4000:]
+    phase, where = locate(error)
+    if where:
+        reason = f"{reason.rstrip()} ({phase}, {where})" if phase else f"{reason.rstrip()} ({where})"
+    log = "".join(traceback.format_exception(error))[-LOG_CHARACTERS:]
     smallest = getattr(error, "is_smallest", False)
-    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, log=log)
+    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, phase=phase, log=log)
+
+
+def locate(error: BaseException) -> tuple[str, str]:
+    """What of a task was under way when this was raised (`building`, `training` or `evaluation`), and the file, line
+    and function of the user's own code in which that happened; each empty where nothing tells.
+
+    >>> locate(ValueError("raised nowhere"))
+    ('', '')
+    """
+    phase = where = ""
+    for frame, line in _frames(error):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(_PACKAGE):
+            phase = _phase(file.removeprefix(_PACKAGE), name) or phase
+        elif not is_installed(file) and not file.startswith("<frozen"):
+            where = f"{_relative(file)}:{line} in {name}"
+    return phase, where
+
+
+def _frames(error: BaseException) -> Iterator[tuple[types.FrameType, int]]:
+    """The frames through which an error came, outermost first; those of its cause, which lie deeper, follow."""
+    found: BaseException | None = error
+    while found is not None:
+        yield from traceback.walk_tb(found.__traceback__)
+        found = found.__cause__
+
+
+def _phase(file: str, function: str) -> str:
+    """What is done by a function of Dovetail that calls the user's code."""
+    if function in ("evaluate", "_evaluate"):
+        return "evaluation"
+    if file == os.path.join("train", "build.py"):
+        return "building"
+    return "training" if function in ("advance", "fingerprint", "measure_option") else ""
+
+
+def _relative(file: str) -> str:
+    """As a user would name it from the folder in which the command was given."""
+    return os.path.relpath(file) if file.startswith(os.path.join(os.getcwd(), "")) else file
 
 
 def is_out_of_memory(error: BaseException) -> bool:
