@@ -191,6 +191,13 @@ class StepReport:
     metrics: Mapping[str, Any]
 
 
+Members = Sequence[SessionMember]
+"""The tasks of a gang, in the order of the option's families."""
+Knobs = Mapping[str, Any]
+"""What an option asks of its technique, by name."""
+NO_KNOBS: Knobs = FrozenDict()
+
+
 class Session(abc.ABC):
     """Live training of one gang on its devices. Called from one thread of one worker, never at once.
 
@@ -268,17 +275,10 @@ class Technique(abc.ABC):
     """Whether it takes one process for each device (`train/ranks.py`), or one for all of them."""
 
     @abc.abstractmethod
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Why this technique cannot train these members exactly, or None if it can."""
 
     @abc.abstractmethod
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
         """A session at step 0 on this device, with the knobs of the option that was chosen. Raises `TechniqueRefused`
         where `refuse` gives a reason, or where memory that the knobs allow is too small, with the numbers."""

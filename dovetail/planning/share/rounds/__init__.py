@@ -6,7 +6,16 @@ their devices where they can and go on one node each (`rota`). Knows no clock: w
 and handed back (`records`). Imports nothing that `dovetail.planning` does not.
 """
 
-from dovetail.planning.share.rounds.records import Decision, Gang, Received, Round, after, carry_over, explain, without
 from dovetail.planning.share.rounds.rota import Rota
+from dovetail.planning.share.rounds.round_records import (
+    Decision,
+    Gang,
+    Received,
+    Round,
+    after,
+    carry_over,
+    explain,
+    without,
+)
 
 __all__ = ["Decision", "Gang", "Received", "Rota", "Round", "after", "carry_over", "explain", "without"]
