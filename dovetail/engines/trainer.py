@@ -273,7 +273,7 @@ class Trainer:
                 retention=checkpoints.Retention(
                     count=self._order.keep_count,
                     bytes=self._order.keep_bytes,
-                    best_step=self._best.step if self._best is not None else None,
+                    best_step=self._best.step if self._best is not None and self._best.step else None,
                 ),
             )
         except CheckpointError as error:

@@ -236,7 +236,7 @@ def optimizers(name: str) -> Training:
 
 
 BUILDS: dict[str, str | Callable[[], Training]] = {
-    **{name: name for name in programs.PROGRAMS if name != "adversarial"},
+    **{name: name for name in programs.PROGRAMS if name not in ("adversarial", "averaged", "fp16")},
     "odd": odd,
     "reading": reading,
     "adapted": adapted,
