@@ -20,6 +20,7 @@ import contextlib
 import copy
 import dataclasses
 import fcntl
+import functools
 import gc
 import json
 import math
@@ -156,15 +157,18 @@ def lora(
     )
 
 
-BASES: dict[Any, nn.Module] = {}
+@functools.cache
+def bases() -> dict[Any, nn.Module]:
+    """Those made so far. Behind a cache, for a worker puts plain variables back before each task."""
+    return {}
 
 
 def copy_of_base(key: Any, make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     """A model with weights from seed 0, made once a process: to draw 1.4 billion numbers takes longer than a copy."""
-    if key not in BASES:
+    if key not in bases():
         torch.manual_seed(0)
-        BASES[key] = make().to(dtype)
-    return copy.deepcopy(BASES[key])
+        bases()[key] = make().to(dtype)
+    return copy.deepcopy(bases()[key])
 
 
 class Adapted(nn.Module):

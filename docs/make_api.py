@@ -52,7 +52,7 @@ EXTENSION = {
         "planning.techniques:Evidence",
         "planning:Trial",
         "train:Technique",
-        "train:Session",
+        "train:TrainingSession",
         "train:SessionMember",
         "train:StepReport",
         "train:TrainingState",

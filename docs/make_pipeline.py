@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from dovetail.planning.pipeline.timetables import TIMETABLES, Durations, Simulated, simulate, steady_seconds
-from dovetail.planning.pipeline.timetables.alternating import in_strict_turn, warm_ups
+from dovetail.planning.pipeline.timetables.makers import in_strict_turn, warm_ups
 from dovetail.planning.pipeline.timetables.picture import svg, text
 from dovetail.testing.timetables import bubble_share
 

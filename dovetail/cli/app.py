@@ -55,7 +55,9 @@ def _main(
     pass
 
 
-WorkloadFile = Annotated[str, typer.Argument(help="A Python file with a workload: sweep.py, or sweep.py:name.")]
+WorkloadFile = Annotated[
+    str, typer.Argument(help="A Python file or module with a workload: sweep.py, package.sweep, or sweep.py:name.")
+]
 EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for a Ray cluster.")]
 AddressOption = Annotated[
     str, typer.Option(help="Of the Ray cluster: host:port, auto for this machine's, local to start one here.")
@@ -274,7 +276,9 @@ def report(
 
 @app.command()
 def export(
-    task: Annotated[str | None, typer.Argument(help="The task's name; or leave it out and give --best.")] = None,
+    task: Annotated[
+        str | None, typer.Argument(help="The task: its name, id or parameters; or leave it out and give --best.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path(
         "model"
     ),
@@ -288,7 +292,8 @@ def export(
 ) -> None:
     """Write a trained model: safetensors, or save_pretrained for a transformers model."""
     with answering():
-        from dovetail.control import open_result
+        from dovetail.control import open_result, table
+        from dovetail.metrics.task_addresses import match_task
 
         if (task is None) == (best is None):
             raise DovetailError("export must be told which task: its name, or --best METRIC, one of the two.")
@@ -298,7 +303,7 @@ def export(
         if best is not None:
             chosen = found.best(best, goal=goal)
         else:
-            chosen = found[task or ""]
+            chosen = found[match_task(task or "", table(found))["task"]]
         typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name})")
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
+from dovetail.metrics.task_addresses import shorten_ids
 from dovetail.metrics.task_rows import choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
@@ -18,6 +19,8 @@ from dovetail.vocabulary.units import show_bytes, show_seconds
 from dovetail.web.timetable_charts import KEY, PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
+# Of so many failures the traceback stands below the table.
+_TRACEBACKS = 3
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
 
 
@@ -39,19 +42,37 @@ def result(
         sys.stdout.write(to_csv(tasks))
         return
     names = choose_metrics(tasks, metrics)
-    rows = _table("task", "status", "step", *names, "")
-    for task in tasks:
+    rows = _table("id", "task", "status", "step", *names, "")
+    for short, task in zip(shorten_ids([task["id"] for task in tasks]), tasks, strict=True):
         values = [f"{task['metrics'][name]:.4g}" if name in task["metrics"] else "" for name in names]
         status = Text(task["status"], style=_COLOURS.get(task["status"], ""))
-        rows.add_row(Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"]))
+        rows.add_row(
+            Text(short, style="dim"), Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"])
+        )
     console = Console()
     console.print(rows)
+    _print_tracebacks(console, tasks)
     for warning in found.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
         )
+
+
+def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """Where tasks have failed, for the first few; tasks that failed in the same way are told of once."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        if text := task.get("traceback"):
+            alike.setdefault(text.strip().replace(repr(task["task"]), ""), []).append(task)
+    for same in list(alike.values())[:_TRACEBACKS]:
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        phase = f", {same[0]['phase']}" if same[0]["phase"] else ""
+        console.print(Text(f"\n{same[0]['task']}{others} failed{phase}:", style="red"))
+        console.print(Text(same[0]["traceback"].strip(), style="dim"), soft_wrap=True)
+    if len(alike) > _TRACEBACKS:
+        console.print(f"{len(alike) - _TRACEBACKS} more failed otherwise: dovetail logs TASK", style="dim")
 
 
 def standing(
@@ -70,12 +91,20 @@ def standing(
     if as_csv:
         sys.stdout.write(to_csv(rows))
         return
-    found = _table("task", "status", "step", "priority", "start", "end", "why")
-    for row in rows:
+    found = _table("id", "task", "status", "step", "priority", "start", "end", "why")
+    for short, row in zip(shorten_ids([row["id"] for row in rows]), rows, strict=True):
         steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
         moments = ["" if row[each] is None else clock(row[each], now=now) for each in ("start_seconds", "end_seconds")]
         status = Text(row["status"], style=_COLOURS.get(row["status"], ""))
-        found.add_row(Text(row["task"]), status, steps, f"{row['priority']:g}", *moments, Text(row["why"]))
+        found.add_row(
+            Text(short, style="dim"),
+            Text(row["task"]),
+            status,
+            steps,
+            f"{row['priority']:g}",
+            *moments,
+            Text(row["why"]),
+        )
     Console().print(found)
 
 

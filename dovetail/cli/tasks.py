@@ -1,5 +1,6 @@
 """`dovetail daemon` and what is asked of it: submit, list, pause, resume, cancel, priority, clone, stop."""
 
+import contextlib
 import datetime
 import json
 import time
@@ -21,12 +22,18 @@ from dovetail.cli.answering import (
     asked,
     entities,
 )
-from dovetail.vocabulary import DovetailError, InvalidWorkload
+from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError
 from dovetail.vocabulary.units import parse_seconds
 
 app = typer.Typer()
 
-TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name.")]
+TaskArgument = Annotated[
+    str, typer.Argument(metavar="TASK", help="Its name, id, a pattern ('net*') or parameters ('rate=0.1,width=8*').")
+]
+TasksArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TASK...", help="Names, ids, patterns ('net*') or parameters ('rate=0.1,width=8*')."),
+]
 ParametersArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters: learning_rate=0.1.")
 ]
@@ -120,35 +127,50 @@ def list_(
 
 
 @app.command()
-def pause(task: TaskArgument, store: StoreOption = HOME) -> None:
-    """Save a task and keep it out of plans until it is resumed."""
+def pause(tasks: TasksArgument, store: StoreOption = HOME) -> None:
+    """Save tasks and keep them out of plans until they are resumed."""
     with answering():
-        _told(asked(store, {"do": "pause", "task": task}))
+        _ask_each(store, tasks, {"do": "pause"})
 
 
 @app.command()
-def resume(task: TaskArgument, store: StoreOption = HOME) -> None:
-    """Let a paused task go on; try again one that failed or was cancelled."""
+def resume(tasks: TasksArgument, store: StoreOption = HOME) -> None:
+    """Let paused tasks go on; try again those that failed or were cancelled."""
     with answering():
-        _told(asked(store, {"do": "resume", "task": task}))
+        _ask_each(store, tasks, {"do": "resume"})
 
 
 @app.command()
-def cancel(task: TaskArgument, store: StoreOption = HOME) -> None:
-    """Save a task and run it no more."""
+def cancel(tasks: TasksArgument, store: StoreOption = HOME) -> None:
+    """Save tasks and run them no more."""
     with answering():
-        _told(asked(store, {"do": "cancel", "task": task}))
+        _ask_each(store, tasks, {"do": "cancel"})
 
 
 @app.command()
 def priority(
-    task: TaskArgument,
+    tasks: TasksArgument,
     priority: Annotated[float, typer.Argument(metavar="NUMBER", help="Greater than 0; 1 is usual, 2 counts twice.")],
     store: StoreOption = HOME,
 ) -> None:
-    """Let a task count more or less than others."""
+    """Let tasks count more or less than others."""
     with answering():
-        _told(asked(store, {"do": "priority", "task": task, "priority": priority}))
+        _ask_each(store, tasks, {"do": "priority", "priority": priority})
+
+
+@app.command()
+def logs(
+    tasks: TasksArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as more is printed, until all have ended.")
+    ] = False,
+    store: StoreOption = HOME,
+) -> None:
+    """Show what tasks have printed, attempt by attempt, and the traceback of those that failed."""
+    with answering():
+        from dovetail.cli.task_log import print_logs
+
+        print_logs(tasks, store=store, follow=follow)
 
 
 @app.command()
@@ -166,7 +188,8 @@ def clone(
         if warm is None:
             raise InvalidWorkload("a clone must be told how to begin: --warm, with the other's weights, or --fresh.")
         values = _values(parameters)
-        _told(asked(store, {"do": "clone", "task": task, "parameters": values, "warm": warm, "name": name}))
+        (name_of_other,) = _names(store, [task], one=True)
+        _told(asked(store, {"do": "clone", "task": name_of_other, "parameters": values, "warm": warm, "name": name}))
 
 
 @app.command()
@@ -174,6 +197,32 @@ def stop(store: StoreOption = HOME) -> None:
     """Ask the controller that runs on this store to save everything and stop."""
     with answering():
         _told(asked(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"}))
+
+
+def _names(store: Path, words: list[str], *, one: bool = False) -> list[str]:
+    """The names of the controller's tasks that these words mean."""
+    from dovetail.metrics.task_addresses import match_task, match_tasks
+    from dovetail.store import Store
+
+    # Plain names need no question to the controller, which may be a moment away from answering.
+    with contextlib.suppress(StoreError), Store(store) as opened:
+        if {task.name for _, task in opened.tasks()}.issuperset(words):
+            return list(dict.fromkeys(words))
+    rows = asked(store, {"do": "list"})["tasks"]
+    found = [match_task(words[0], rows)] if one else match_tasks(words, rows)
+    return [row["task"] for row in found]
+
+
+def _ask_each(store: Path, words: list[str], request: dict[str, Any]) -> None:
+    """Ask the same of each task that these words mean. One that refuses does not keep the others from it."""
+    refused: list[DovetailError] = []
+    for name in _names(store, words):
+        try:
+            _told(asked(store, {**request, "task": name}))
+        except DovetailError as error:
+            refused.append(error)
+    if refused:
+        raise type(refused[0])("\n".join(str(each) for each in refused))
 
 
 def _told(answer: Mapping[str, Any]) -> None:

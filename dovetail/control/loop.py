@@ -155,6 +155,10 @@ class Controller:
         `reply` is told the answer; carried out soon."""
         self._commands.put((command, arguments))
 
+    def listen(self, hear: Callable[[list[Event]], None]) -> None:
+        """Have `hear` called, from the controller's own thread, with all events once they are on record."""
+        self._ledger.listeners.append(hear)
+
     def reconcile(self, *, fresh: bool = False) -> Reconciliation:
         """Bring the store up to date with the workload; gives what changed since it last ran. `fresh`: every task is
         trained anew."""

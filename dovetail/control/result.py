@@ -11,7 +11,7 @@ from dovetail.metrics.progress import Progress, fold
 from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
-from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, Warned
+from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, TaskFailed, Warned
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """One task and what came of it: `metrics` are the last ones, `history` all of them by step."""
+    """One task and what came of it: `metrics` are the last ones, `history` all of them by step.
+
+    Of a task that failed, `reason` says why and in which file and line, `phase` what raised (`building`, `training` or
+    `evaluation`, empty where that is not known), and `traceback` has all of it.
+    """
 
     task: Task
     status: str
@@ -29,6 +33,8 @@ class TaskResult:
     metrics: Mapping[str, float]
     history: Mapping[str, tuple[tuple[int, float], ...]]
     home: Path
+    phase: str = ""
+    traceback: str = ""
 
     @property
     def name(self) -> str:
@@ -75,7 +81,7 @@ class Result:
     >>> result.best("accuracy").name, result["a"].metrics["accuracy"]
     ('b', 0.8)
     >>> list(result.frame().columns)
-    ['task', 'status', 'step', 'reason', 'accuracy']
+    ['task', 'id', 'status', 'step', 'reason', 'accuracy']
     """
 
     workload: str
@@ -158,7 +164,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
             for _, task in opened.described(workload)
             if not progress.get(task.identity, Progress(task=TaskId(""))).vanished
         ]
-        results = tuple(_result(task, progress.get(task.identity), opened, home) for task in tasks)
+        results = tuple(result_of(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
     planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
     return Result(
@@ -199,11 +205,13 @@ def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, .
     return tuple(found)
 
 
-def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+def result_of(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+    """What came of one task."""
     history: dict[str, list[tuple[int, float]]] = {}
     for point in store.points(task.identity):
         history.setdefault(point.name, []).append((point.step, point.value))
     one = progress or Progress(task=task.identity)
+    failure = _last_failure(store, task.identity) if one.status == "failed" else None
     return TaskResult(
         task=task,
         status=one.status,
@@ -212,7 +220,14 @@ def _result(task: Task, progress: Progress | None, store: Store, home: Path) -> 
         metrics={name: values[-1][1] for name, values in history.items()},
         history={name: tuple(values) for name, values in history.items()},
         home=home,
+        phase=failure.phase if failure else "",
+        traceback=failure.log if failure else "",
     )
+
+
+def _last_failure(store: Store, task: TaskId) -> TaskFailed | None:
+    failures = [event for _, event in store.events(task=task) if isinstance(event, TaskFailed)]
+    return failures[-1] if failures else None
 
 
 def table(result: Result) -> list[dict[str, Any]]:
@@ -220,9 +235,11 @@ def table(result: Result) -> list[dict[str, Any]]:
     return [
         {
             "task": task.name,
+            "id": task.task.identity,
             "status": task.status,
             "step": task.step,
             "reason": task.reason,
+            **({"phase": task.phase, "traceback": task.traceback} if task.status == "failed" else {}),
             "metrics": dict(task.metrics),
             **_parameters(task),
         }

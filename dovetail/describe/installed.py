@@ -9,11 +9,13 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import json
 import os
 import platform
 import sys
 import sysconfig
 import types
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +41,15 @@ def is_installed(file: str) -> bool:
     return any(path.relative_to(folder).parts[0] in _distributed(folder) for folder in path.parents)
 
 
+def is_dovetail(file: str) -> bool:
+    """Whether a file is Dovetail's own, wherever it is installed.
+
+    >>> is_dovetail(__file__), is_dovetail("/home/me/sweep.py")
+    (True, False)
+    """
+    return _is_under(file, [_OWN])
+
+
 def standard_paths() -> list[str]:
     """The entries of Python's path that are the standard library.
 
@@ -53,6 +64,44 @@ def standard_paths() -> list[str]:
         if os.path.basename(each) == packed
         or (_is_under(os.path.join(each, ""), _STANDARD) and os.path.basename(each) not in _SITES)
     ]
+
+
+@functools.cache
+def project_folders(folder: Path) -> tuple[Path, ...]:
+    """Where the packages of the project lie that a folder belongs to: the nearest folder above with a `pyproject.toml`,
+    and `src` in it before that.
+
+    >>> project_folders(Path("/"))
+    ()
+    """
+    for above in (folder, *folder.parents):
+        if (above / "pyproject.toml").is_file():
+            return (above / "src", above) if (above / "src").is_dir() else (above,)
+    return ()
+
+
+@functools.cache
+def editable_folders() -> tuple[Path, ...]:
+    """Where packages lie that were installed as editable: their source is the user's own.
+
+    >>> isinstance(editable_folders(), tuple)
+    True
+    """
+    sites = [Path(each) for each in sys.path if os.path.basename(each) in _SITES]
+    notes = (note for site in sites for note in site.glob("*.dist-info/direct_url.json"))
+    found = [folder for note in notes if (folder := _editable(note)) is not None]
+    return tuple(each for folder in sorted(found) for each in (folder / "src", folder) if each.is_dir())
+
+
+def _editable(note: Path) -> Path | None:
+    """The project that a distribution's note on where it came from names, if that is an editable one."""
+    try:
+        said = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    if not said.get("dir_info", {}).get("editable"):
+        return None
+    return Path(urllib.parse.unquote(urllib.parse.urlparse(str(said.get("url", ""))).path))
 
 
 @functools.cache

@@ -13,18 +13,20 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.describe import carried, source_digest, traits
-from dovetail.describe.installed import StandardLibraryFirst, is_installed
+from dovetail.describe.installed import StandardLibraryFirst, is_installed, project_folders
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Workload
 from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
 PRIVATE = "_dovetail_"
 
+# When the files of modules in packages had last changed as these were imported.
+_CHANGED: dict[str, int] = {}
 # Modules beside the program files of each folder, while another folder has modules of the same names.
 _ASIDE: dict[Path, dict[str, types.ModuleType]] = {}
 
@@ -121,8 +123,48 @@ def load_file(path: Path) -> types.ModuleType:
     """The module in a file, run once for each version of the file; its folder is importable from it."""
     if not path.is_file():
         raise ProgramError(f"{path} must be a Python file; it is not there.")
-    _enter(path.resolve().parent)
-    return _load_file(path.resolve(), path.stat().st_mtime_ns)
+    path = path.resolve()
+    _enter(path.parent)
+    _add_paths(project_folders(path.parent))
+    if name := _name_in_package(path):
+        return _load_in_package(name, path)
+    return _load_file(path, path.stat().st_mtime_ns)
+
+
+def _add_paths(folders: Iterable[Path]) -> None:
+    """Let imports find what lies in these folders, after all else."""
+    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
+
+
+def _name_in_package(path: Path) -> str:
+    """The full name of a file's module where it imports its neighbours by a dot; empty where it stands by itself."""
+    if not (path.parent / "__init__.py").is_file() or not source_digest.has_relative_imports(path):
+        return ""
+    top = path.parent
+    while (top.parent / "__init__.py").is_file():
+        top = top.parent
+    return ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _load_in_package(name: str, path: Path) -> types.ModuleType:
+    """The module of that name, as imports find it, anew where its file has changed since."""
+    _add_paths([path.parents[name.count(".") + (path.name == "__init__.py")]])
+    changed, loaded = path.stat().st_mtime_ns, sys.modules.get(name)
+    if loaded is not None and _CHANGED.get(name) not in (None, changed):
+        del sys.modules[name]
+    _CHANGED[name] = changed
+    module = _import(name)
+    if not _is_file(module, path):
+        raise ProgramError(
+            f"{path} must be what 'import {name}' finds, because it imports its neighbours by a dot; that is "
+            f"{getattr(module, '__file__', None)}. Rename the package, or change PYTHONPATH."
+        )
+    return module
+
+
+def _is_file(module: types.ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path
 
 
 def forget_modules() -> None:
@@ -184,9 +226,14 @@ def _load_file(path: Path, changed: int) -> types.ModuleType:
 
 
 def _import(name: str) -> types.ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    _add_project()
     return _execute(name, lambda: importlib.import_module(name))
+
+
+def _add_project() -> None:
+    """Let imports find what lies in the working folder and in the project around it."""
+    folder = Path.cwd()
+    _add_paths([folder, *project_folders(folder)])
 
 
 @contextlib.contextmanager
@@ -223,8 +270,7 @@ def _from_reference(reference: str) -> Program:
     place, _, name = Program(reference=reference).reference.rpartition(":")
     if not place.endswith(".py"):
         # Searching does not import the module itself, only the packages around it.
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        _add_project()
         try:
             spec = importlib.util.find_spec(place)
         except (ImportError, ValueError):
@@ -275,14 +321,14 @@ def _file_name(reference: str) -> str:
 
 
 def load_workload(named: str) -> Workload:
-    """The workload in a file, by default its variable or function called `workload`.
+    """The workload in a file or in a module (`sweep.py`, `package.sweep`), by default its variable or function called
+    `workload`.
 
     A workload without a name of its own is named after the file, so that two sweeps over one program are two
     workloads of a store.
     """
-    place, _, name = named.partition(".py:")
-    path = Path(place + ".py" if name else named)
-    module = load_file(path)
+    path, name = _split_place(named)
+    module = _import(path) if _is_module(path) else load_file(Path(path))
     found = getattr(module, name or "workload", None)
     if callable(found):
         found = _call(found, f"{path}:{name or 'workload'}")
@@ -292,7 +338,23 @@ def load_workload(named: str) -> Workload:
         raise InvalidWorkload(
             f"{path} must define a workload named {name or 'workload'!r}; found {type(found).__name__}.{hint}"
         )
-    return found if found.name else dataclasses.replace(found, name=f"{path.stem}:{name}" if name else path.stem)
+    stem = path.rpartition(".")[2] if _is_module(path) else Path(path).stem
+    return found if found.name else dataclasses.replace(found, name=f"{stem}:{name}" if name else stem)
+
+
+def _split_place(named: str) -> tuple[str, str]:
+    """A file or module, and what is wanted of it, if that was said."""
+    place, _, name = named.partition(".py:")
+    if name:
+        return f"{place}.py", name
+    place, _, name = named.rpartition(":")
+    return (place, name) if place and _is_module(place) and name.isidentifier() else (named, "")
+
+
+def _is_module(place: str) -> bool:
+    """Whether a module is meant: names with dots between them, none of them that of a file that is there."""
+    parts = place.split(".")
+    return parts[-1] != "py" and all(part.isidentifier() for part in parts) and not Path(place).is_file()
 
 
 def _call(function: Callable[[], Any], place: str) -> Any:

@@ -1,9 +1,9 @@
 """A digest of the code that a program reaches in its own files.
 
-Starts at the function and follows the names it uses: definitions of the same file, and of files beside it that
-it imports, at their top or inside functions. Comments, formatting and docstrings do not count, nor does the rest
-of the file, so editing the sweep leaves its programs alone and editing the model makes another program. Installed
-packages are not followed.
+Starts at the function and follows the names it uses: definitions of the same file, and of files that it imports, at
+their top or inside functions, from beside it, from its project, or from editable installs. Comments, formatting and
+docstrings do not count, nor does the rest of the file, so editing the sweep leaves its programs alone and editing the
+model makes another program. Installed packages are not followed.
 """
 
 import ast
@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dovetail.describe.installed import is_installed
+from dovetail.describe.installed import editable_folders, is_installed, project_folders
 
 Definitions = dict[str, list[ast.stmt]]
 
@@ -65,6 +65,15 @@ def digest_text(text: str) -> str:
     True
     """
     return hashlib.sha256(ast.dump(_bare(ast.parse(text))).encode()).hexdigest()[:16]
+
+
+def has_relative_imports(file: Path) -> bool:
+    """Whether a file imports anything by a dot, as only a module of a package can. What is no Python does not."""
+    try:
+        statements = ast.walk(ast.parse(file.read_text()))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(each, ast.ImportFrom) and each.level > 0 for each in statements)
 
 
 def arguments(file: Path, function: str) -> tuple[str, ...] | None:
@@ -165,7 +174,11 @@ def _imports(file: Path, node: ast.Import | ast.ImportFrom, name: str | None, ro
 def _beside(file: Path, module: str, level: int, root: Path) -> Iterator[Path]:
     if module.partition(".")[0] == "dovetail" and not level:
         return  # the tool is not part of the program, wherever it is installed
-    folders = [file.parents[level - 1]] if level else [file.parent, _above_package(file), root]
+    if level:
+        folders = [file.parents[level - 1]]
+    else:
+        near = [file.parent, _above_package(file), root]
+        folders = list(dict.fromkeys([*near, *project_folders(file.parent), *editable_folders()]))
     for folder in folders:
         path = folder.joinpath(*module.split(".")) if module else folder
         for candidate in (path.with_suffix(".py"), path / "__init__.py"):

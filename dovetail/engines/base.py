@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dovetail.vocabulary import Event, FrozenDict, Task
@@ -46,6 +47,15 @@ class Order:
     keep_bytes: int | None = None
     exact: bool = False
     predicted_seconds: float = 0.0
+
+
+def order_log(folder: Path, name: str, *, rank: int = 0) -> Path:
+    """Where the worker of a rank writes what an order's programs print; `folder` is that of the logs.
+
+    >>> order_log(Path("logs"), "12.5-1").name, order_log(Path("logs"), "12.5-1", rank=2).name
+    ('order-12.5-1.log', 'order-12.5-1-rank-2.log')
+    """
+    return folder / (f"order-{name}-rank-{rank}.log" if rank else f"order-{name}.log")
 
 
 class Engine(abc.ABC):

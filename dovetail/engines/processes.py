@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.describe.installed import standard_paths
+from dovetail.engines.base import order_log
 from dovetail.engines.worker_handle import WorkerHandle, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
@@ -34,6 +35,7 @@ class WorkerProcess(WorkerHandle):
         self.killed_because = ""  # the engine's reason, if it killed this process
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
+        self._order_log: Path | None = None
         self._cluster, self._folder, self._environment = cluster, os.getcwd(), _environment(devices, cluster)
         cores = [str(cluster.device(device).index) for device in cores_of(devices, cluster)]
         with contextlib.ExitStack() as stack:
@@ -81,6 +83,11 @@ class WorkerProcess(WorkerHandle):
         assert not self.order, f"{self.devices} are busy with {self.order}"
         self.order, self.doing = order, "starting"
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
+        self._order_log = None
+        if message["order"]["purpose"] == "train":  # what is built and measured besides is not of one task
+            rank = (message["ranks"] or {"rank": 0})["rank"]
+            self._order_log = order_log(self.log.parent, order, rank=rank)
+            message = {**message, "log": str(self._order_log)}
         self.send(message)
 
     def send(self, message: dict[str, Any]) -> None:
@@ -144,11 +151,16 @@ class WorkerProcess(WorkerHandle):
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
     def log_tail(self) -> str:
-        """The end of what the worker wrote to its log since its order began."""
-        with contextlib.suppress(OSError), open(self.log, "rb") as file:
-            file.seek(max(self._log_from, self.log.stat().st_size - LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-        return ""
+        """The end of what the worker wrote since its order began, to the order's own log and to that of the worker."""
+        found = _tail(self._order_log, 0) if self._order_log is not None else ""
+        return (found + _tail(self.log, self._log_from))[-LOG_TAIL_BYTES:]
+
+
+def _tail(log: Path, since: int) -> str:
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(since, log.stat().st_size - LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace")
+    return ""
 
 
 def _environment(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]:

@@ -18,6 +18,7 @@ from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
 from dovetail.engines.worker_context import (
     WorkerContext,
+    build_in_gang,
     event_of,
     is_out_of_memory,
     local_knobs,
@@ -25,7 +26,7 @@ from dovetail.engines.worker_context import (
     restoring_process,
 )
 from dovetail.train import SessionMember, load_technique
-from dovetail.train.base import Session, Technique, Training
+from dovetail.train.base import Technique, Training, TrainingSession
 from dovetail.train.build import build
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
@@ -58,7 +59,7 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
 
     for member in order.members:
         with reporting_failure(member, around), restoring_process():
-            training = build(member.task, home=around.home)
+            training = build(member.task, home=around.home, modules=around.modules)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
@@ -96,15 +97,16 @@ def _technique(order: Order, around: WorkerContext) -> Technique:
     return technique.among(around.ranks)
 
 
-def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> Session:
+def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> TrainingSession:
     knobs = local_knobs(order.technique, order.knobs, around)
     return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
 
 
 def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
-    with restoring_process() if len(order.members) > 1 else contextlib.nullcontext():
-        return SessionMember(training=build(task, home=around.home), seed=task.seed)
+    if len(order.members) > 1:
+        return SessionMember(training=build_in_gang(task, around), seed=task.seed)
+    return SessionMember(training=build(task, home=around.home, modules=around.modules), seed=task.seed)
 
 
 def _follow(order: Order, around: WorkerContext) -> None:

@@ -4,7 +4,6 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
-import contextlib
 import dataclasses
 import gc
 import time
@@ -14,13 +13,13 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.worker_context import WorkerContext, event_of, is_out_of_memory, local_knobs, restoring_process
+from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
 from dovetail.train.build import build
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
-from dovetail.vocabulary import Profile, TechniqueRefused
+from dovetail.vocabulary import Profile, Task, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
@@ -35,8 +34,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         size = int(order.knobs.get("members", 1))
         trainings = []
         for _ in range(size):
-            with restoring_process() if size > 1 else contextlib.nullcontext():
-                trainings.append(build(order.members[0].task, home=around.home))
+            trainings.append(_build(order.members[0].task, around, alone=size == 1))
         build_seconds = (time.monotonic() - start) / size
         try:
             found = _once(
@@ -59,6 +57,10 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         message = f"its trial did not fit: {why}. It is tried with {in_words(rung)}"
         around.report(event_of(Warned, order.members[0], message=message))
         first, knobs = first or why, rung
+
+
+def _build(task: Task, around: WorkerContext, *, alone: bool) -> Training:
+    return build(task, home=around.home, modules=around.modules) if alone else build_in_gang(task, around)
 
 
 def _once(

@@ -20,10 +20,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.describe.module_variables import ModuleVariables
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
@@ -80,6 +81,7 @@ class Worker:
         self._current = ""
         self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
+        self._modules = ModuleVariables()
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -125,7 +127,7 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        with restoring_process():
+        with restoring_process(), writing_to_log(message.get("log")):
             runner.run(
                 order,
                 WorkerContext(
@@ -138,6 +140,7 @@ class Worker:
                     home=Path(message["home"]),
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
+                    modules=self._modules,
                 ),
             )
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
@@ -252,15 +255,42 @@ def limit_device_memory(torch: Any, kind: Kind) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, kind.memory_bytes / whole) if kind.limited else 1.0, 0)
 
 
+@contextlib.contextmanager
+def writing_to_log(log: str | None) -> Iterator[None]:
+    """Write to the log of an order instead of the worker's, also what libraries below Python write; one to which
+    nothing was written is removed. A log that cannot be opened is no reason not to train."""
+    try:
+        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        opened = None
+    if opened is None:
+        yield
+        return
+    before = [os.dup(1), os.dup(2)]
+    _point_output(opened, opened)
+    try:
+        yield
+    finally:
+        _point_output(*before)
+        for each in (opened, *before):
+            os.close(each)
+        with contextlib.suppress(OSError):
+            if not os.path.getsize(str(log)):
+                os.unlink(str(log))
+
+
+def _point_output(out: int, err: int) -> None:
+    for stream, source, descriptor in ((sys.stdout, out, 1), (sys.stderr, err, 2)):
+        stream.flush()
+        os.dup2(source, descriptor)
+
+
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     """Write to this log, and import as a worker does that was started with these paths and variables."""
     from dovetail.describe.programs import forget_modules
 
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(opened, descriptor)
+    _point_output(opened, opened)
     os.close(opened)
     os.environ.update(variables)
     forget_modules()  # it may have served an earlier run; and a folder that was not there may be now

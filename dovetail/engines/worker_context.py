@@ -5,17 +5,26 @@ import dataclasses
 import os
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dovetail.describe.installed import is_installed
+from dovetail.describe.module_variables import ModuleVariables
 from dovetail.engines.base import MemberOrder
 from dovetail.planning.techniques import spec_of
+from dovetail.train.base import Training
+from dovetail.train.build import build
 from dovetail.train.ranks import Ranks, is_of_others
-from dovetail.vocabulary import DovetailError, Event, Kind, TechniqueRefused
+from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
+
+# The end of a traceback says more than its beginning.
+LOG_CHARACTERS = 4000
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -31,6 +40,8 @@ class WorkerContext:
     home: Path
     ranks: Ranks | None = None
     """This process among those that carry out the order together, one a device; None where there is only this one."""
+    modules: ModuleVariables | None = None
+    """The variables of the user's modules, so that no task finds what another did to them; None: nothing is undone."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
 
@@ -49,7 +60,7 @@ def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext)
 @contextlib.contextmanager
 def restoring_process() -> Iterator[None]:
     """Leave the working folder and the environment as they were: a program may change them, and the next task must not
-    find that. What a program does to variables of its own modules stays, as its caches do."""
+    find that."""
     folder, variables = os.getcwd(), dict(os.environ)
     try:
         yield
@@ -63,6 +74,20 @@ def restoring_process() -> Iterator[None]:
 def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
     """An event of an order's member that happens now."""
     return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
+
+
+def build_in_gang(task: Task, around: WorkerContext) -> Training:
+    """What a program builds that trains in one process with others: one that has changed variables of its modules is
+    refused, since its neighbours would find them so, or it would not find them itself."""
+    with restoring_process():
+        training = build(task, home=around.home, modules=around.modules)
+    changed = around.modules.put_back() if around.modules is not None else []
+    if changed:
+        raise TechniqueRefused(
+            f"a program that trains in one process with others must leave the variables of its modules as they are; it "
+            f"changes {', '.join(changed[:3])}. Train it alone, or keep what all tasks share in a functools.cache"
+        )
+    return training
 
 
 @contextlib.contextmanager
@@ -106,9 +131,51 @@ def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
         cause = "refused"
     elif not isinstance(error, DovetailError):
         reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
-    log = "".join(traceback.format_exception(error))[-4000:]
+    phase, where = locate(error)
+    if where:
+        reason = f"{reason.rstrip()} ({phase}, {where})" if phase else f"{reason.rstrip()} ({where})"
+    log = "".join(traceback.format_exception(error))[-LOG_CHARACTERS:]
     smallest = getattr(error, "is_smallest", False)
-    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, log=log)
+    return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, phase=phase, log=log)
+
+
+def locate(error: BaseException) -> tuple[str, str]:
+    """What of a task was under way when this was raised (`building`, `training` or `evaluation`), and the file, line
+    and function of the user's own code in which that happened; each empty where nothing tells.
+
+    >>> locate(ValueError("raised nowhere"))
+    ('', '')
+    """
+    phase = where = ""
+    for frame, line in _frames(error):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(_PACKAGE):
+            phase = _phase(file.removeprefix(_PACKAGE), name) or phase
+        elif not is_installed(file) and not file.startswith("<frozen"):
+            where = f"{_relative(file)}:{line} in {name}"
+    return phase, where
+
+
+def _frames(error: BaseException) -> Iterator[tuple[types.FrameType, int]]:
+    """The frames through which an error came, outermost first; those of its cause, which lie deeper, follow."""
+    found: BaseException | None = error
+    while found is not None:
+        yield from traceback.walk_tb(found.__traceback__)
+        found = found.__cause__
+
+
+def _phase(file: str, function: str) -> str:
+    """What is done by a function of Dovetail that calls the user's code."""
+    if function in ("evaluate", "_evaluate"):
+        return "evaluation"
+    if file == os.path.join("train", "build.py"):
+        return "building"
+    return "training" if function in ("advance", "fingerprint", "measure_option") else ""
+
+
+def _relative(file: str) -> str:
+    """As a user would name it from the folder in which the command was given."""
+    return os.path.relpath(file) if file.startswith(os.path.join(os.getcwd(), "")) else file
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -24,12 +24,10 @@ class TargetReached:
     wall_seconds: float
 
 
-def time_to_target(
-    stop: Stop, *, curves: Mapping[str, Curve], spans: Sequence[Span], since_seconds: float | None = None
-) -> TargetReached | None:
+def time_to_target(stop: Stop, *, curves: Mapping[str, Curve], spans: Sequence[Span]) -> TargetReached | None:
     """When the target of `stop` was first reached; None where there is no target or it never was.
 
-    Wall seconds count from `since_seconds`, without it from the task's first start.
+    Wall seconds count from the task's first start.
 
     >>> span = Span(placement="0", devices=("n0:0",), start_seconds=5, from_step=0, until_step=9, predicted_seconds=1)
     >>> curve = Curve(name="accuracy", steps=(2, 4), values=(0.5, 0.9), at_seconds=(6.0, 7.5))
@@ -47,21 +45,6 @@ def time_to_target(
                 value=value,
                 step=step,
                 trained_seconds=trained_seconds(spans, until_seconds=at_seconds),
-                wall_seconds=at_seconds - _since(since_seconds, spans, at_seconds),
+                wall_seconds=at_seconds - spans[0].start_seconds if spans else 0.0,
             )
     return None
-
-
-def show_target(stop: Stop) -> str:
-    """The target alone, without the limit of steps.
-
-    >>> show_target(Stop(steps=9, metric="accuracy", at_least=0.8))
-    'accuracy ≥ 0.8'
-    """
-    return stop.target
-
-
-def _since(since_seconds: float | None, spans: Sequence[Span], at_seconds: float) -> float:
-    if since_seconds is not None:
-        return since_seconds
-    return spans[0].start_seconds if spans else at_seconds

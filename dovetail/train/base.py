@@ -1,4 +1,4 @@
-"""What users build (`Training`) and what a technique promises (`Technique`, `Session`).
+"""What users build (`Training`) and what a technique promises (`Technique`, `TrainingSession`).
 
 Knows torch, and nothing of processes, stores or schedules.
 """
@@ -191,7 +191,14 @@ class StepReport:
     metrics: Mapping[str, Any]
 
 
-class Session(abc.ABC):
+Members = Sequence[SessionMember]
+"""The tasks of a gang, in the order of the option's families."""
+Knobs = Mapping[str, Any]
+"""What an option asks of its technique, by name."""
+NO_KNOBS: Knobs = FrozenDict()
+
+
+class TrainingSession(abc.ABC):
     """Live training of one gang on its devices. Called from one thread of one worker, never at once.
 
     After any method raises, only `close` may be called.
@@ -227,10 +234,10 @@ class Session(abc.ABC):
         """Give back devices and threads. May be called twice."""
 
 
-Each = TypeVar("Each", bound=Session)
+Each = TypeVar("Each", bound=TrainingSession)
 
 
-class GangSession(Session, Generic[Each]):
+class GangSession(TrainingSession, Generic[Each]):
     """A session of several tasks, each with a session of its own in `_members`, which is asked what it alone knows.
     Subclasses say what a step of several is."""
 
@@ -268,17 +275,10 @@ class Technique(abc.ABC):
     """Whether it takes one process for each device (`train/ranks.py`), or one for all of them."""
 
     @abc.abstractmethod
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Why this technique cannot train these members exactly, or None if it can."""
 
     @abc.abstractmethod
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session at step 0 on this device, with the knobs of the option that was chosen. Raises `TechniqueRefused`
         where `refuse` gives a reason, or where memory that the knobs allow is too small, with the numbers."""

@@ -11,19 +11,27 @@ first. Backward is not cut: autograd has one thread a device, and nothing in it 
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
+from dovetail.train.base import (
+    NO_KNOBS,
+    GangSession,
+    Knobs,
+    Members,
+    SessionMember,
+    StepReport,
+    Technique,
+    TrainingSession,
+)
 from dovetail.train.spill import SPILL, SpillKnobs, SpillSession
 from dovetail.train.spill.device_resources import DeviceResources
 from dovetail.train.spill.forecast import Forecast, pace
 from dovetail.train.spill.host_updates import HostUpdates
 from dovetail.train.spill.segments import LiveSegment
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 # How often a member that is ready may be passed over, for each member of the gang.
 _PATIENCE = 16
@@ -36,7 +44,7 @@ class Interleave(Technique):
     name = "interleave"
     exactness = SPILL.exactness
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """What spill refuses, and fewer than two."""
         if len(members) < 2:
             return f"interleave trains two tasks or more, got {len(members)}"
@@ -46,14 +54,7 @@ class Interleave(Technique):
         found = ((number, SPILL.refuse([member])) for number, member in enumerate(members, start=1))
         return next((f"task {number} of {len(members)}: {reason}" for number, reason in found if reason), None)
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> "InterleaveSession":
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session whose budgets are the whole gang's."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -5,19 +5,19 @@ torch's DistributedDataParallel, which averages gradients over the ranks while b
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dovetail.train.base import SessionMember
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, TrainingSession
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 
 class Replicate(RankedTechnique):
@@ -29,7 +29,7 @@ class Replicate(RankedTechnique):
         "steps in fp32), dropout included; bit-equal to itself at a given number of ranks"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """What depends on a whole batch, and what shows only in the first step, is refused there."""
         if reason := refuse_rows(members, name=self.name):
             return reason
@@ -39,14 +39,7 @@ class Replicate(RankedTechnique):
             return "no parameter is trained, so there is nothing to average"
         return None
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> "ReplicateSession":
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0; rank 0's weights are everybody's."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -1,21 +1,21 @@
 """The technique `resident`: one task whole on one device, or on n threads of a CPU. Plain PyTorch."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointError as RecomputationError
 
-from dovetail.train.base import SessionMember, StepReport, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.loop import LoopSession
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.rows import is_due
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.undeclared import UndeclaredState
 from dovetail.train.weights import HalfWeights
-from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
+from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 
 class Resident(Technique):
@@ -31,18 +31,11 @@ class Resident(Technique):
         "with microbatches equal to that up to the order of sums in the mean over a batch's rows, dropout included"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Resident refuses nothing but gangs."""
         return None if len(members) == 1 else f"resident trains one task at a time, got {len(members)}"
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> "ResidentSession":
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session with this one member at step 0."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

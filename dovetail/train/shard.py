@@ -7,7 +7,7 @@ is the program's own, on sharded parameters. Checkpoints are gathered one tensor
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dovetail.train.base import SessionMember
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, TrainingSession
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import hooked, sites, to_half
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 # A module of at least this share of a model's bytes is worth gathering by itself.
 _BLOCK_SHARE = 1 / 64
@@ -37,7 +37,7 @@ class Shard(RankedTechnique):
         "ranks"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """What depends on a whole batch, and what shows only in the first step, is refused there."""
         if reason := refuse_rows(members, name=self.name):
             return reason
@@ -50,14 +50,7 @@ class Shard(RankedTechnique):
                 return f"parameter {name!r} is not contiguous in memory, so that it cannot be cut"
         return None
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> "ShardSession":
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -7,17 +7,26 @@ nothing about the millionth; what it says is tested by the first batch.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 import torch
 
 from dovetail.feed import Tap, digest, draw
-from dovetail.train.base import GangSession, SessionMember, StepReport, Technique
+from dovetail.train.base import (
+    NO_KNOBS,
+    GangSession,
+    Knobs,
+    Members,
+    SessionMember,
+    StepReport,
+    Technique,
+    TrainingSession,
+)
 from dovetail.train.fuse.stacked_batches import keep_position, read_first
 from dovetail.train.resident import RESIDENT, ResidentSession
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 
 class Together(Technique):
@@ -26,7 +35,7 @@ class Together(Technique):
     name = "together"
     exactness = RESIDENT.exactness
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Fewer than two, and those that do not say that they read the same."""
         if len(members) < 2:
             return f"together trains two tasks or more, got {len(members)}"
@@ -38,14 +47,7 @@ class Together(Technique):
             return f"tasks must take as many batches a step as each other; found accumulate of {counts}"
         return None
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> "TogetherSession":
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of all members at step 0. Raises `TechniqueRefused` where their first batches differ."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

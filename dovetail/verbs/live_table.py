@@ -13,6 +13,7 @@ from rich.text import Text
 from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
 from dovetail.verbs.console import Console
+from dovetail.verbs.progress_lines import ProgressLines, time_left
 from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
 
@@ -30,7 +31,7 @@ class LiveTable:
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._drawn_at = 0.0
-        self._said: dict[str, str] = {}
+        self._lines = ProgressLines(self._write)
 
     def __enter__(self) -> "LiveTable":
         if self._console.is_terminal:
@@ -51,19 +52,14 @@ class LiveTable:
 
     def _show(self, controller: Controller) -> None:
         if self._live is None:
-            self._write_lines(controller)
+            self._lines.show(controller)
         elif time.monotonic() - self._drawn_at > REDRAW_SECONDS or controller.phase in ("done", "stopped"):
             self._drawn_at = time.monotonic()
             self._live.update(_picture(controller), refresh=True)
 
-    def _write_lines(self, controller: Controller) -> None:
-        for identity, one in controller.progress.items():
-            if one.status != self._said.get(identity, "pending"):
-                self._said[identity] = one.status
-                reason = f": {one.reason}" if one.reason else ""
-                name = controller.tasks[identity].name
-                # A Text, since a user's message may hold brackets that rich would read as markup.
-                self._console.print(Text(f"{name} {one.status} at step {one.step}{reason}"), soft_wrap=True)
+    def _write(self, line: str) -> None:
+        # A Text, since a user's message may hold brackets that rich would read as markup.
+        self._console.print(Text(line), soft_wrap=True)
 
 
 def _picture(controller: Controller) -> Group:
@@ -99,11 +95,4 @@ def _footer(controller: Controller) -> str:
     for one in controller.progress.values():
         counts[one.status] = counts.get(one.status, 0) + 1
     words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
-    if controller.trials_left:
-        words.append(f"{controller.trials_left} trials to go")
-    if controller.plans:
-        made_at, plan = controller.plans[-1]
-        assert plan.schedule is not None
-        left = made_at + plan.schedule.makespan_seconds - controller.now()
-        words.append(f"about {show_seconds(max(left, 0.0))} left")
-    return " · ".join(words)
+    return " · ".join([*words, *time_left(controller)])

@@ -13,6 +13,7 @@ from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, check_not_stopped, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
+from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
 
 
@@ -34,6 +35,9 @@ def run(
     progress: bool = True,
     raise_on_failure: bool = True,
     fresh: bool = False,
+    on_metric: OnMetric | None = None,
+    on_evaluate: OnEvaluate | None = None,
+    on_end: OnEnd | None = None,
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
 ) -> Result:
@@ -59,6 +63,10 @@ def run(
     What has finished is not trained again, and what was stopped goes on, as long as its program (with all that it
     reaches) and its parameters are the same. With `fresh=True` every task is trained anew: what the store has of it,
     checkpoints and metrics, is removed.
+
+    In this process, `on_metric(task, name, step, value)` is told each value that a task records, `on_evaluate(task,
+    step, metrics)` what each evaluation gave, and `on_end(task_result)` what came of a task that has ended. An error in
+    one of them stops the run, once all is saved, and is raised.
 
     `before` is told what changed since the store last saw this workload. With `progress`, a live table shows where
     every task stands. A second Ctrl-C ends at once what the first asks to save and stop. Instead of a workload, a
@@ -111,7 +119,9 @@ def run(
             )
         )
         before(controller.reconcile(fresh=fresh))
+        heard = RunCallbacks(controller, home=home, on_metric=on_metric, on_evaluate=on_evaluate, on_end=on_end)
         controller.run()
+    heard.check()
     result = open_result(store, workload=workload.name)
     if raise_on_failure:
         check_not_stopped(controller)

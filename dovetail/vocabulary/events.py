@@ -314,11 +314,13 @@ class TaskHalved(Event):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed(Event):
     """A task cannot go on. A worker says what the cause is: `memory`, `refused` by the technique, or the `program`;
-    and whether its batch is in the `smallest` parts already."""
+    and whether its batch is in the `smallest` parts already. `phase` is what raised, where that is known: `building`,
+    `training` or `evaluation`; `log` is the traceback."""
 
     kind: ClassVar[str] = "failed"
     reason: str = ""
     log: str = ""
+    phase: str = ""
     cause: str = ""
     smallest: bool = False
 

@@ -10,7 +10,7 @@ from dovetail.metrics.curves import Curve, best, curves, goal_of, thin
 from dovetail.metrics.progress import Progress, fold
 from dovetail.metrics.spans import Bar, measured_bars, planned_bars
 from dovetail.metrics.summary import Row, Summary, row
-from dovetail.metrics.targets import TargetReached, show_target, time_to_target
+from dovetail.metrics.targets import TargetReached, time_to_target
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Event, Plan, Task, TaskId
 from dovetail.vocabulary.events import AttemptLost, AttemptStarted, CheckpointDamaged, TaskFailed, Warned
@@ -109,7 +109,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     rows = [metrics.add(identity, task) for identity, task in tasks.items()]
     places = {identity: place for place, identity in enumerate(tasks)}
     names = {row.task: row.name + (" (former)" if row.vanished else "") for row in rows}
-    plans = tuple((number, at, _redacted(plan, redact)) for number, at, plan in store.plans(workload=workload))
+    plans = tuple((number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload))
     progress, as_of = watched.progress.values(), watched.as_of_seconds
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
@@ -189,7 +189,7 @@ class _Metrics:
         one = self._watched.progress.get(identity) or Progress(task=identity)
         if task.stop.has_target:
             reached = time_to_target(task.stop, curves=found, spans=one.spans)
-            self.targets.append(Target(task=identity, target=show_target(task.stop), reached=reached))
+            self.targets.append(Target(task=identity, target=task.stop.target, reached=reached))
         made = row(task, progress=one, curves=found, as_of_seconds=self._watched.as_of_seconds)
         return dataclasses.replace(made, name=self._redact(made.name), parameters=masked(made.parameters))
 
@@ -217,7 +217,7 @@ class _Metrics:
         )
 
 
-def _redacted(plan: Plan, redact: Callable[[str], str]) -> Plan:
+def _redact_plan(plan: Plan, redact: Callable[[str], str]) -> Plan:
     return dataclasses.replace(
         plan,
         explanation=tuple(redact(line) for line in plan.explanation),

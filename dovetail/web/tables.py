@@ -19,6 +19,8 @@ MOST_METRICS = 4
 MOST_COMPARED = 200
 MOST_REJECTIONS = 200
 _LONGEST_PARAMETERS = 240
+# So many names are written out.
+_NAMED = 4
 # Each status has a sign of its own, so that none is told by colour alone.
 SIGNS = {
     "pending": "○",
@@ -36,16 +38,16 @@ _FIRST_WHEN_CUT = ("failed", "running", "finished")
 _SIMULATED_BELOW = 1e8
 
 
-def cell(text: object, *, sort: object = None, tag: str = "td", kind: str = "") -> str:
+def cell(text: object, *, sort: object = None, kind: str = "") -> str:
     """One escaped table cell; `sort` is what it sorts by where that is not its text.
 
     >>> cell("<b>", sort=2, kind="number")
     '<td class="number" data-sort="2">&lt;b&gt;</td>'
     """
-    return raw_cell(escape(str(text)), sort=sort, tag=tag, kind=kind)
+    return raw_cell(escape(str(text)), sort=sort, kind=kind)
 
 
-def raw_cell(markup: str, *, sort: object = None, tag: str = "td", kind: str = "") -> str:
+def raw_cell(markup: str, *, sort: object = None, kind: str = "") -> str:
     """One table cell of markup that is already safe.
 
     >>> raw_cell("<i>a</i>")
@@ -54,7 +56,7 @@ def raw_cell(markup: str, *, sort: object = None, tag: str = "td", kind: str = "
     attributes = f' class="{kind}"' if kind else ""
     if sort is not None:
         attributes += f' data-sort="{escape(str(sort))}"'
-    return f"<{tag}{attributes}>{markup}</{tag}>"
+    return f"<td{attributes}>{markup}</td>"
 
 
 def table(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
@@ -82,13 +84,13 @@ def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>' if text else ""
 
 
-def folded(title: str, markup: str, *, open_: bool = False) -> str:
+def folded(title: str, markup: str) -> str:
     """Markup that unfolds on a click.
 
     >>> folded("More", "<p>a</p>")
     '<details><summary>More</summary><p>a</p></details>'
     """
-    return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary>{markup}</details>"
+    return f"<details><summary>{escape(title)}</summary>{markup}</details>"
 
 
 def task_table(reading: ReportData) -> str:
@@ -272,9 +274,9 @@ def _cut(total: int, shown: int, what: str, order: str) -> str:
     return f"Shown are {shown:,} of {total:,} {what}" + (f", {order}." if order else ".")
 
 
-def _some(names: list[str], most: int = 4) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+def _some(names: list[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _seconds(seconds: float) -> str:

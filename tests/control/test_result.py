@@ -79,6 +79,7 @@ def test_rows_for_scripts(home):
     (row, *_) = table(open_result(home))
     assert row == {
         "task": "low",
+        "id": TASKS[0].identity,
         "status": "finished",
         "step": 100,
         "reason": "",

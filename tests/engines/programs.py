@@ -152,3 +152,15 @@ def _rows(model):
     del model.weight
     model.rows = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(2))
     return list(model.rows)
+
+
+TASKS, OPTIONS = 0, {"rate": 0.01}
+
+
+def leaking(seed=0):
+    """Tells how many tasks it was built for in this process, by what it finds in its module."""
+    global TASKS
+    TASKS += 1
+    OPTIONS["rate"] *= 2
+    found = {"tasks": TASKS, "rate": OPTIONS["rate"]}
+    return _training(_square, evaluate=lambda model: {**found, "now": TASKS})

@@ -86,6 +86,11 @@ def test_a_program_leaves_nothing_behind_for_the_next(ground):
     assert end.metrics["threads"] == 1
 
 
+def test_what_a_program_did_to_its_module_is_undone_for_the_next(ground):
+    ends = [run(ground, task_of(ground, "leaking"))[0] for _ in range(2)]
+    assert [dict(end.metrics) for end in ends] == [{"tasks": 1, "rate": 0.02, "now": 1}] * 2
+
+
 def test_a_stopped_task_is_saved_where_it_stopped(ground):
     task = task_of(ground, "steady")
     order, _ = start_and_see_progress(ground, task)

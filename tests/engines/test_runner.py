@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from dovetail.describe.module_variables import ModuleVariables
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
@@ -24,6 +25,7 @@ class Ground:
         self.home = home
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
+        self.modules = ModuleVariables()
         self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
     def member(
@@ -57,6 +59,7 @@ class Ground:
                 kind=Kind(name="cpu", processor="cpu"),
                 threads=1,
                 home=self.home,
+                modules=self.modules,
             ),
         )
 
@@ -177,3 +180,24 @@ def test_a_spilled_trial_says_what_its_segments_take(ground: Ground) -> None:
     assert profile.host_bytes > 0
     assert sum(layer.parameter_bytes for layer in profile.layers) == profile.parameter_bytes
     assert all(layer.forward_seconds > 0 and layer.backward_seconds > 0 for layer in profile.layers)
+
+
+def test_no_task_finds_what_another_did_to_the_variables_of_its_module(ground: Ground) -> None:
+    for name in ("one", "two"):
+        member = ground.member("leaking", steps=2, name=name)
+        ground.run("train", [member], "resident")
+        (end,) = ground.of(member, "finished")
+        assert dict(end.metrics) == {"tasks": 1, "rate": 0.02, "now": 1}
+
+
+def test_a_program_that_changes_its_module_is_refused_in_a_gang_by_the_names(ground: Ground) -> None:
+    gang = [ground.member("leaking", steps=2, name=name, seed=n) for n, name in enumerate(("one", "two"))]
+    ground.run("train", gang, "fuse")
+    (end,) = ground.of(gang[0], "failed")
+    assert end.cause == "refused"
+    assert "programs" in end.reason
+    assert "TASKS" in end.reason
+    assert "Train it alone" in end.reason
+    ground.run("measure", gang[:1], "fuse", knobs={"members": 2})
+    (rejected,) = ground.of(gang[0], "rejected")
+    assert "must leave the variables of its modules as they are" in rejected.rejection.reason

@@ -1,12 +1,16 @@
 """What a worker adds to an option's knobs, and how it keeps within a device that a user has limited."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 import torch
 
+import dovetail as dt
 from dovetail.engines.worker import limit_device_memory
-from dovetail.engines.worker_context import WorkerContext, local_knobs
+from dovetail.engines.worker_context import WorkerContext, local_knobs, locate
+from dovetail.train import RESIDENT, SessionMember
+from dovetail.train.build import build
 from dovetail.vocabulary import Kind
 
 WHOLE = Kind(name="h200", processor="cuda", memory_bytes=141 << 30)
@@ -41,3 +45,70 @@ def test_a_limited_device_has_no_more_memory_than_it_was_limited_to():
         torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
     limit_device_memory(torch, Kind(name="all", processor="cuda", memory_bytes=0))
     assert torch.empty(2 << 30, dtype=torch.uint8, device="cuda").numel() == 2 << 30
+
+
+def raising(number):
+    return 1 // number
+
+
+def test_where_an_error_was_raised_is_the_users_own_line():
+    try:
+        raising(0)
+    except ZeroDivisionError as error:
+        phase, where = locate(error)
+    line = raising.__code__.co_firstlineno + 1
+    assert (phase, where) == ("", f"tests/engines/test_worker_context.py:{line} in raising")
+
+
+@pytest.mark.parametrize(("change", "phase"), [({"fail": "build"}, "building"), ({"fail": "loss"}, "training")])
+def test_what_raised_is_told_from_the_way_it_came(change, phase, tmp_path):
+    write_program(tmp_path)
+    task = dt.task(f"{tmp_path}/broken.py:broken", name="broken", steps=3, **change)
+    with pytest.raises(Exception) as raised, opened(task) as session:
+        session.advance()
+    found, where = locate(raised.value)
+    assert found == phase
+    assert where.startswith(f"{tmp_path}/broken.py:")
+    assert where.endswith({"build": "in broken", "loss": "in loss"}[change["fail"]])
+
+
+def test_an_evaluation_that_raised(tmp_path):
+    write_program(tmp_path)
+    task = dt.task(f"{tmp_path}/broken.py:broken", name="broken", steps=3, fail="evaluate")
+    with opened(task) as session:
+        session.advance()
+        with pytest.raises(Exception) as raised:
+            session.evaluate()
+    assert locate(raised.value)[0] == "evaluation"
+    assert locate(raised.value)[1].endswith("in evaluate")
+
+
+def opened(task):
+    members = [SessionMember(training=build(task), seed=0)]
+    return contextlib.closing(RESIDENT.open(members, device=torch.device("cpu"), threads=1))
+
+
+def write_program(folder):
+    (folder / "broken.py").write_text(
+        """
+import torch
+import dovetail as dt
+
+
+def broken(fail):
+    if fail == "build":
+        raise LookupError("no data")
+    model = torch.nn.Linear(2, 1)
+
+    def loss(model, batch):
+        if fail == "loss":
+            raise LookupError("no batch")
+        return model(batch).mean()
+
+    def evaluate(model):
+        raise LookupError("no score")
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return dt.Training(model=model, batches=[torch.ones(3, 2)], loss=loss, optimizer=optimizer, evaluate=evaluate)
+"""
+    )

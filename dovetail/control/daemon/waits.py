@@ -27,6 +27,7 @@ def _row(state: State, task: TaskId, found: Outlook) -> dict[str, Any]:
         start, end = one.spans[-1].start_seconds, one.spans[-1].end_seconds
     return {
         "task": state.tasks[task].name,
+        "id": task,
         "status": one.status,
         "step": one.step,
         "steps": _last_step(state, task, one),

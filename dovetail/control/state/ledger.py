@@ -47,6 +47,8 @@ class Ledger:
         self._deadly: set[tuple[str, str]] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
+        self.listeners: list[Callable[[list[Event]], None]] = []
+        """Called with events once they count."""
         self._touched: dict[TaskId, None] = {}
         self._secrets = secrets_of_environment(os.environ)
         self._redact = hiding(self._secrets)
@@ -135,6 +137,8 @@ class Ledger:
         self._profiles |= {trial_of(profile): profile for profile in profiles}
         self.measured += len(profiles)
         self.measured += self._reject(kept)  # what does not fit makes another set of options, too
+        for hear in self.listeners:
+            hear(events)
 
     def _masked(self, event: Event) -> Event:
         if isinstance(event, OptionRejected):

@@ -4,6 +4,6 @@ Knows the cluster and the profiles. Does not know tasks, how long they train, or
 that fits an empty node is a candidate, and when it may start is the planner's business.
 """
 
-from dovetail.planning.options.offers import derive_options, trials
+from dovetail.planning.options.derivation import derive_options, trials
 
 __all__ = ["derive_options", "trials"]

@@ -51,8 +51,8 @@ class SerialList:
             node[:] = sorted((max(until, ends.get(device, 0.0)), device) for until, device in node)
         self._modes = [(mode.option.kind, mode.option.count, mode.seconds) for mode in table.modes]
 
-    def makespan(self, order: Sequence[int], *, stop_at: float = math.inf) -> float:
-        """When the modes in this order end, or infinity once that is beyond `stop_at`."""
+    def makespan(self, order: Sequence[int]) -> float:
+        """When the modes in this order end; infinity where one of them fits nowhere."""
         free = {kind: [[until for until, _ in node] for node in nodes] for kind, nodes in self._free.items()}
         last, insort, bisect_right = 0.0, bisect.insort, bisect.bisect_right
         for number in order:
@@ -64,8 +64,6 @@ class SerialList:
             if best is None:
                 return math.inf
             end = start + seconds
-            if end > stop_at:
-                return math.inf
             last = max(last, end)
             # Of the devices free by then those that became free last, so that the others can start something sooner.
             until = bisect_right(best, start)
@@ -75,7 +73,7 @@ class SerialList:
         return last
 
     def schedule(self, order: Sequence[int]) -> list[Start]:
-        """The same with devices."""
+        """The modes in this order as starts on named devices."""
         free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
         starts = []
         for number in order:

@@ -3,8 +3,8 @@
 The same line for every objective, each stage from what the one before found:
 
 1. **table**: the problem in numbers (`table`);
-2. **bound**: a relaxation proves what no schedule can beat and says which modes to prefer (`objectives`, `relaxation`,
-   `lagrangian`);
+2. **bound**: a relaxation proves what no schedule can beat and says which modes to prefer (`objective_lists`,
+   `relaxation`, `lagrangian`);
 3. **list**: list schedules of those modes (`list_schedule`, `multifit`), good at thousands of tasks;
 4. **improve**: small changes of which the good ones are kept (`improve`, `multifit`);
 5. **exact**: CP-SAT improves schedules of dozens of tasks and proves that there are no better ones (`exact`);
@@ -27,7 +27,7 @@ from dovetail.planning.schedule.deadlines import keep_deadlines, least_late
 from dovetail.planning.schedule.exact import close_gap
 from dovetail.planning.schedule.improve import EXACT_SHARE, IMPROVE_SECONDS, IMPROVE_SHARE, improve
 from dovetail.planning.schedule.judges import Incumbent, Judge
-from dovetail.planning.schedule.objectives import bound, list_candidates, shortest
+from dovetail.planning.schedule.objective_lists import bound, list_candidates, shortest
 from dovetail.planning.schedule.table import Start, Table, tabulate, task_names, without_deadlines
 from dovetail.vocabulary import (
     InvalidRecord,

@@ -43,14 +43,10 @@ def raise_together(
     with `then` where `then·x` is largest. Very many groups that no gang ties together are raised by prices, which stops
     at the level: what is left over is for the rounds to fill.
 
-    >>> from dovetail.planning.problem import Problem
+    >>> from dovetail.planning.share.policies import example
     >>> from dovetail.planning.share.columns import columns
-    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
-    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
-    >>> slow = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
-    >>> tasks = Family(name="f", members=(Member(task="a", steps=9), Member(task="b", steps=9)))
-    >>> arrays = columns(Problem(cluster=cluster, families=(tasks,), options=(slow,)))
-    >>> round(raise_together(arrays, units=np.ones(1)).level, 6)
+    >>> arrays = columns(example())
+    >>> round(raise_together(arrays, units=arrays.references()).level, 6)
     1.0
     """
     groups = columns.sizes.size
@@ -74,14 +70,10 @@ def raise_together(
 def most_worth(columns: Columns, *, worths: Numbers, floors: Numbers) -> Numbers | None:
     """The x of the greatest worth with which every group keeps its floor of steps per second, or None where none does.
 
-    >>> from dovetail.planning.problem import Problem
+    >>> from dovetail.planning.share.policies import example
     >>> from dovetail.planning.share.columns import columns
-    >>> from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
-    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
-    >>> slow = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
-    >>> tasks = Family(name="f", members=(Member(task="a", steps=9), Member(task="b", steps=9)))
-    >>> arrays = columns(Problem(cluster=cluster, families=(tasks,), options=(slow,)))
-    >>> most_worth(arrays, worths=np.ones(1), floors=np.full(1, 1.1)) is None
+    >>> arrays = columns(example())
+    >>> most_worth(arrays, worths=np.ones(arrays.options.size), floors=np.full(arrays.sizes.size, 100.0)) is None
     True
     """
     groups = columns.sizes.size

@@ -1,14 +1,11 @@
 """The technique `fuse`: tasks of one architecture on one device, trained as one stacked program."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 
-from dovetail.train.base import SessionMember, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, Technique, TrainingSession
 from dovetail.train.fuse.fuse_session import FuseKnobs, FuseSession
 from dovetail.train.fuse.fusibility import examine
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 
 class Fuse(Technique):
@@ -20,7 +17,7 @@ class Fuse(Technique):
         "within 2e-2 in bf16; dropout's masks are the same bits"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Tasks that are not one program, and programs that cannot run for several tasks at once."""
         try:
             examine(members)
@@ -28,14 +25,7 @@ class Fuse(Technique):
             return str(refused)
         return None
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> FuseSession:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of the whole gang, at step 0."""
         return FuseSession(members, device=device, threads=threads, knobs=FuseKnobs.read(knobs))
 

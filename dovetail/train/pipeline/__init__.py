@@ -4,18 +4,15 @@ What a rank does is a list of actions from `planning/pipeline/timetables`, the s
 simulated and drawn.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 
-from dovetail.train.base import SessionMember
+from dovetail.train.base import NO_KNOBS, Knobs, Members, TrainingSession
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.train.pipeline.pipeline_session import PipelineSession
 from dovetail.train.ranks import RankedTechnique
 from dovetail.train.schedulers import only_after_steps
 from dovetail.train.spill.refusals import refusal
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 __all__ = ["PIPELINE", "Pipeline", "PipelineSession"]
 
@@ -30,7 +27,7 @@ class Pipeline(RankedTechnique):
         "'stashing', 'vertical_sync' and '2bw', asked for by name, are bit-equal to their recurrence on one device"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """What cannot be cut shows only in the first step, and is refused there."""
         if len(members) != 1:
             return f"pipeline trains one task at a time, got {len(members)}"
@@ -41,14 +38,7 @@ class Pipeline(RankedTechnique):
             return "pipeline computes under autocast or in fp32; use precision 'bf16', or shard"
         return refusal(training, name=self.name)
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> PipelineSession:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights, and be given the same knobs."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -1,15 +1,12 @@
 """The technique `spill`: one task on a device that its model does not fit, its segments streaming through it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 
-from dovetail.train.base import SessionMember, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, Technique, TrainingSession
 from dovetail.train.spill.refusals import refusal
 from dovetail.train.spill.spill_knobs import SpillKnobs
 from dovetail.train.spill.spill_session import SpillSession
-from dovetail.vocabulary import FrozenDict, TechniqueRefused
+from dovetail.vocabulary import TechniqueRefused
 
 
 class Spill(Technique):
@@ -21,20 +18,13 @@ class Spill(Technique):
         "updates what a CUDA device computes, equal up to rounding: parameters within 1e-4 of their norm after 50 steps"
     )
 
-    def refuse(self, members: Sequence[SessionMember]) -> str | None:
+    def refuse(self, members: Members) -> str | None:
         """Gangs, steps of the program's own, and optimizers that look at several parameters at once."""
         if len(members) != 1:
             return f"spill trains one task at a time, got {len(members)}"
         return refusal(members[0].training)
 
-    def open(
-        self,
-        members: Sequence[SessionMember],
-        *,
-        device: torch.device,
-        threads: int,
-        knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> SpillSession:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session within the budgets of the knobs; refused with numbers where no layout keeps within them."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -7,18 +7,18 @@ timetable here.) Each maker takes the replicas of every stage and the microbatch
 from collections.abc import Callable
 
 from dovetail.planning.pipeline.timetables.actions import Action, Timetable
-from dovetail.planning.pipeline.timetables.alternating import (
+from dovetail.planning.pipeline.timetables.consistency import check, versions_kept
+from dovetail.planning.pipeline.timetables.makers import (
     double_buffered,
     gpipe,
+    interleaved,
     one_forward_one_backward,
     stashing,
     vertical_sync,
+    zero_bubble,
 )
-from dovetail.planning.pipeline.timetables.consistency import check, versions_kept
-from dovetail.planning.pipeline.timetables.interleaved_timetable import interleaved
+from dovetail.planning.pipeline.timetables.picture import one_step, recorded
 from dovetail.planning.pipeline.timetables.timing import Durations, Simulated, Timed, simulate, steady_seconds
-from dovetail.planning.pipeline.timetables.window import one_step, recorded
-from dovetail.planning.pipeline.timetables.zero_bubble_timetable import zero_bubble
 
 TIMETABLES: dict[str, Callable[..., Timetable]] = {
     "gpipe": gpipe,

@@ -89,7 +89,7 @@ class Simulated:
 def simulate(timetable: Timetable, durations: Durations) -> Simulated:
     """Every action as early as it can begin. The timetable is checked first.
 
-    >>> from dovetail.planning.pipeline.timetables.alternating import one_forward_one_backward
+    >>> from dovetail.planning.pipeline.timetables.makers import one_forward_one_backward
     >>> simulated = simulate(one_forward_one_backward([1, 1], microbatches=4), Durations.equal(2))
     >>> simulated.seconds, round(simulated.bubble_share, 3), simulated.held
     (15.0, 0.2, (2, 1))
@@ -126,7 +126,7 @@ def simulate(timetable: Timetable, durations: Durations) -> Simulated:
 def steady_seconds(make: Callable[[int], Timetable], durations: Durations, *, microbatches: int) -> float:
     """Seconds for each further microbatch once the pipeline runs: from two lengths of a timetable that never flushes.
 
-    >>> from dovetail.planning.pipeline.timetables.alternating import stashing
+    >>> from dovetail.planning.pipeline.timetables.makers import stashing
     >>> steady_seconds(lambda count: stashing([1, 1], microbatches=count), Durations.equal(2), microbatches=8)
     3.0
     """
@@ -168,7 +168,7 @@ def _receivers(timetable: Timetable) -> dict[Done, list[tuple[int, int]]]:
 def most_held(timetable: Timetable) -> tuple[int, ...]:
     """The most microbatches that each rank has between forward and the end of their backward, chunks counted apart.
 
-    >>> from dovetail.planning.pipeline.timetables.alternating import one_forward_one_backward
+    >>> from dovetail.planning.pipeline.timetables.makers import one_forward_one_backward
     >>> most_held(one_forward_one_backward([1, 1, 1], microbatches=8))
     (3, 2, 1)
     """
@@ -178,7 +178,7 @@ def most_held(timetable: Timetable) -> tuple[int, ...]:
 def held_at(timetable: Timetable) -> tuple[int, ...]:
     """The most microbatches that a rank of each stage has there between forward and the end of their backward.
 
-    >>> from dovetail.planning.pipeline.timetables.interleaved_timetable import interleaved
+    >>> from dovetail.planning.pipeline.timetables.makers import interleaved
     >>> held_at(interleaved([1, 1], microbatches=4))
     (4, 3, 2, 1)
     """

@@ -6,9 +6,8 @@ from functools import cached_property
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.room import Room
-from dovetail.planning.share.rounds.leftovers import Leftovers
-from dovetail.planning.share.rounds.records import Gang, Received, Round
-from dovetail.planning.share.rounds.turns import Lines, Turn, turns
+from dovetail.planning.share.rounds.round_records import Gang, Received, Round
+from dovetail.planning.share.rounds.turns import Leftovers, Lines, Turn, turns
 from dovetail.vocabulary import Allocation, Cluster, Option, TaskId
 
 

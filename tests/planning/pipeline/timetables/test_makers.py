@@ -13,7 +13,7 @@ from dovetail.planning.pipeline.timetables import (
     steady_seconds,
     versions_kept,
 )
-from dovetail.planning.pipeline.timetables.alternating import warm_ups
+from dovetail.planning.pipeline.timetables.makers import warm_ups
 from dovetail.testing.timetables import bubble_share
 from dovetail.vocabulary import InvalidRecord, dumps, loads
 

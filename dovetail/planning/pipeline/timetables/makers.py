@@ -1,4 +1,4 @@
-"""Timetables in which every rank, once warm, does one forward and one backward in turn: 1F1B, and its relatives.
+"""The timetables: 1F1B, in which every rank, once warm, does one forward and one backward in turn, and its relatives.
 
 Warm-up is as in PipeDream (SOSP 2019, section 3.2): (ranks of this and later stages − 1) // replicas of this stage.
 Where stages are replicated that is too little and a strict turn too rigid (see `played.py`): the order is played
@@ -12,11 +12,19 @@ With a flush at the end this is 1F1B-flush; GPipe does all forwards first. Witho
 - vertical sync: besides, a microbatch uses at every stage the version that the first stage gave it.
 - 2BW (ICML 2021): an update after m microbatches; step t uses the weights of step t − 1, so two versions are enough:
   w(t+1) = w(t) − ν∇f(w(t−1)).
+
+Interleaved, every rank holds several chunks of the model, so that the pipeline fills chunk by chunk. The order is
+Megatron's (SC 2021, section 2.2): ranks take depth microbatches through one chunk, then through the next.
+
+Zero bubble has backward in two, so that gradients of weights, for which nobody waits, fill what would be idle. ZB-H1 of
+Qi et al. (ICLR 2024): rank r begins with depth − r forwards, as in 1F1B, and puts the gradients of weights off by r
+microbatches. So every rank holds depth microbatches, no more than the first one of 1F1B does; gradients of inputs
+travel back without waiting for those of weights; and these fill the end, where 1F1B is idle.
 """
 
 from collections.abc import Iterator, Sequence
 
-from dovetail.planning.pipeline.timetables.actions import Action, Timetable, checked_replicas, held_by
+from dovetail.planning.pipeline.timetables.actions import Action, Timetable, checked_replicas, held_by, single
 from dovetail.planning.pipeline.timetables.played import Versions, play
 from dovetail.vocabulary import InvalidRecord
 
@@ -164,11 +172,11 @@ def in_strict_turn(
     for stage, held in enumerate(holders):
         for replica in range(len(held)):
             own = range(replica, microbatches, len(held))
-            ranks.append(tuple(_order(stage, own, min(warm[stage], len(own)), every, versions)))
+            ranks.append(tuple(_alternating_order(stage, own, min(warm[stage], len(own)), every, versions)))
     return Timetable(name=name, ranks=tuple(ranks), holders=holders, microbatches=microbatches, flushes=every is None)
 
 
-def _order(stage: int, own: range, ahead: int, every: int | None, versions: Versions) -> Iterator[Action]:
+def _alternating_order(stage: int, own: range, ahead: int, every: int | None, versions: Versions) -> Iterator[Action]:
     """A rank's actions: `ahead` forwards, then forwards and backwards in turn, and updates."""
     forwards = iter(own)
     used: dict[int, int] = {}
@@ -188,3 +196,74 @@ def _order(stage: int, own: range, ahead: int, every: int | None, versions: Vers
         if done % (every or len(own)) == 0:
             yield Action(operation="update", stage=stage, microbatch=made)
             made += 1
+
+
+def interleaved(replicas: Sequence[int], *, microbatches: int, chunks: int = 2) -> Timetable:
+    """1F1B over `chunks` stages on each rank: stage s is on rank s modulo depth.
+
+    >>> interleaved([1, 1], microbatches=4).holders
+    ((0,), (1,), (0,), (1,))
+    """
+    depth = single("interleaved", replicas, microbatches)
+    if microbatches % depth or chunks < 1:
+        raise InvalidRecord(
+            f"interleaving must have a multiple of its {depth} ranks as microbatches, and at least one chunk; "
+            f"got {microbatches} and {chunks}."
+        )
+    return Timetable(
+        name="interleaved",
+        ranks=tuple(tuple(_interleaved_order(rank, depth, microbatches, chunks)) for rank in range(depth)),
+        holders=tuple((stage % depth,) for stage in range(depth * chunks)),
+        microbatches=microbatches,
+        flushes=True,
+    )
+
+
+def _interleaved_order(rank: int, depth: int, microbatches: int, chunks: int) -> Iterator[Action]:
+    total, group = microbatches * chunks, depth * chunks
+    warm = min(total, (depth - rank - 1) * (2 if chunks > 1 else 1) + (chunks - 1) * depth)
+
+    def action(operation: str, place: int) -> Action:
+        chunk = place % group // depth
+        chunk = chunk if operation == "forward" else chunks - 1 - chunk
+        microbatch = place // group * depth + place % depth
+        return Action(operation=operation, stage=chunk * depth + rank, microbatch=microbatch)
+
+    yield from (action("forward", place) for place in range(warm))
+    for place in range(total - warm):
+        yield action("forward", warm + place)
+        yield action("backward", place)
+    yield from (action("backward", place) for place in range(total - warm, total))
+    yield from (Action(operation="update", stage=c * depth + rank, microbatch=0) for c in range(chunks))
+
+
+def zero_bubble(replicas: Sequence[int], *, microbatches: int) -> Timetable:
+    """1F1B with split backward.
+
+    >>> [action.operation for action in zero_bubble([1, 1], microbatches=2).ranks[1]]
+    ['forward', 'inputs', 'forward', 'inputs', 'weights', 'weights', 'update']
+    """
+    depth = single("zero_bubble", replicas, microbatches)
+    return Timetable(
+        name="zero_bubble",
+        ranks=tuple(tuple(_zero_bubble_order(rank, depth, microbatches)) for rank in range(depth)),
+        holders=held_by([1] * depth),
+        microbatches=microbatches,
+        flushes=True,
+    )
+
+
+def _zero_bubble_order(rank: int, depth: int, microbatches: int) -> Iterator[Action]:
+    def action(operation: str, microbatch: int) -> Iterator[Action]:
+        if 0 <= microbatch < microbatches:
+            yield Action(operation=operation, stage=rank, microbatch=microbatch)
+
+    for microbatch in range(depth - rank):
+        yield from action("forward", microbatch)
+    for microbatch in range(microbatches):
+        yield from action("inputs", microbatch)
+        yield from action("weights", microbatch - rank)
+        yield from action("forward", microbatch + depth - rank)
+    for microbatch in range(microbatches, microbatches + rank):
+        yield from action("weights", microbatch - rank)
+    yield Action(operation="update", stage=rank, microbatch=0)
