@@ -26,7 +26,7 @@ def test_tasks_are_submitted_listed_waited_for_and_cancelled(tmp_path):
         client.submit(dt.workload([dt.task(program, name="long", **SLOW)]), priority=2.0, deadline_seconds=3600.0)
         (row,) = [row for row in client.list() if row["task"] == "long"]
         assert (row["priority"], row["parameters"]["pause"]) == (2.0, 0.005)
-        with pytest.raises(TimeoutError, match="'?long'? have not"):
+        with pytest.raises(TimeoutError, match="long have not"):
             client.wait(timeout_seconds=0.1)
         assert client.clone("long", warm=False, name="copy", slope=5.0) == "copy"
         assert client.priority("copy", 3.0) == "copy has priority 3, before 2"
