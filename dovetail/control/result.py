@@ -164,10 +164,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
             for _, task in opened.described(workload)
             if not progress.get(task.identity, Progress(task=TaskId(""))).vanished
         ]
-        failures = {event.task: event for event in events if isinstance(event, TaskFailed)}
-        results = tuple(
-            result_of(task, progress.get(task.identity), opened, home, failures.get(task.identity)) for task in tasks
-        )
+        results = tuple(result_of(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
     planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
     return Result(
@@ -208,15 +205,13 @@ def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, .
     return tuple(found)
 
 
-def result_of(
-    task: Task, progress: Progress | None, store: Store, home: Path, failure: TaskFailed | None = None
-) -> TaskResult:
-    """What came of one task; `failure` is the event of its last failure, if it ever failed."""
+def result_of(task: Task, progress: Progress | None, store: Store, home: Path) -> TaskResult:
+    """What came of one task."""
     history: dict[str, list[tuple[int, float]]] = {}
     for point in store.points(task.identity):
         history.setdefault(point.name, []).append((point.step, point.value))
     one = progress or Progress(task=task.identity)
-    failure = failure if one.status == "failed" else None
+    failure = _last_failure(store, task.identity) if one.status == "failed" else None
     return TaskResult(
         task=task,
         status=one.status,
@@ -228,6 +223,11 @@ def result_of(
         phase=failure.phase if failure else "",
         traceback=failure.log if failure else "",
     )
+
+
+def _last_failure(store: Store, task: TaskId) -> TaskFailed | None:
+    failures = [event for _, event in store.events(task=task) if isinstance(event, TaskFailed)]
+    return failures[-1] if failures else None
 
 
 def table(result: Result) -> list[dict[str, Any]]:

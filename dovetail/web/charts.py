@@ -13,6 +13,7 @@ from dovetail.metrics.curves import Curve
 from dovetail.metrics.spans import Bar, trained_seconds
 from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
+from dovetail.web.experiment import labels_of, robust_range, seed_groups
 from dovetail.web.report_data import ReportData
 
 # Okabe and Ito's colours for all kinds of colour vision, without black and yellow, which vanish on one of the two
@@ -56,13 +57,20 @@ def gantt(reading: ReportData) -> tuple[Figure | None, list[str]]:
 
 
 def curve_data(reading: ReportData) -> list[dict[str, Any]]:
-    """Every metric with its curves, each over steps, seconds of training and seconds on the wall."""
+    """Every metric with its curves, each over steps, seconds of training and seconds on the wall; and the range of its
+    values without those that run away, where some do."""
+    labels, groups = labels_of(reading), seed_groups(reading)
     return [
         {
             "name": metric.name,
             "goal": metric.goal,
             "total": metric.total,
-            "curves": [_curve_data(reading, task, curve) for task, curve in metric.curves.items()],
+            "range": robust_range(metric),
+            "curves": [
+                _curve_data(reading, task, curve)
+                | {"name": label(labels.get(task, task)), "group": label(groups.get(task, labels.get(task, task)))}
+                for task, curve in metric.curves.items()
+            ],
         }
         for metric in reading.metrics
     ]
@@ -208,7 +216,6 @@ def _curve_data(reading: ReportData, task: TaskId, curve: Curve) -> dict[str, An
     place = reading.places.get(task, 0)
     spans = reading.progress[task].spans if task in reading.progress else []
     return {
-        "name": label(reading.name(task)),
         "color": PALETTE[place % len(PALETTE)][0],
         "dash": _DASHES[place // len(PALETTE) % len(_DASHES)],
         "values": [value if math.isfinite(value) else None for value in curve.values],

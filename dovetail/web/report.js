@@ -42,26 +42,121 @@
     const over = chosen("over");
     const longest = metric.curves.reduce((most, curve) => curve[over].reduce((a, b) => Math.max(a, b), most), 0);
     const [divisor, unit] = over === "steps" ? [1, "steps"] : timeUnit(longest);
-    const traces = metric.curves.map((curve) => ({
-      type: "scatter", name: curve.name, text: curve.name, mode: curve.values.length < 30 ? "lines+markers" : "lines",
-      x: curve[over].map((value) => value / divisor), y: curve.values, marker: { size: 5 },
-      line: { color: curve.color, dash: curve.dash, width: 1.8 },
-      hovertemplate: "<b>%{text}</b><br>%{y:.5g} at %{x:,.6~g} " + unit + "<extra></extra>",
-    }));
+    const weight = Number(byId("smoothing").value), hover = "<b>%{text}</b><br>%{y:.5g} at %{x:,.6~g} " + unit + "<extra></extra>";
+    const line = (curve, x, y) => ({
+      type: "scatter", name: curve.name, text: curve.name, mode: y.length < 30 ? "lines+markers" : "lines",
+      x: x.map((value) => value / divisor), y: smoothed(y, weight), marker: { size: 5 },
+      line: { color: curve.color, dash: curve.dash, width: 1.8 }, hovertemplate: hover,
+    });
+    const traces = byId("bands")?.checked
+      ? bands(metric.curves, over).flatMap((band) => bandTraces(band, line, divisor, weight))
+      : metric.curves.map((curve) => line(curve, curve[over], curve.values));
+    const logarithmic = byId("logarithmic").checked, range = byId("robust")?.checked ? metric.range : null;
+    const shown = range && (logarithmic ? (range[0] > 0 ? range.map(Math.log10) : null) : range);
     const titles = { steps: "steps", trained: unit + " of training", wall: unit + " since the start" };
     const narrow = byId("curves-chart").clientWidth < 560;
     Plotly.react("curves-chart", traces, dressed({
       height: 430, hovermode: "closest", showlegend: !narrow && traces.length > 1, uirevision: "kept",
       xaxis: { title: { text: titles[over] }, zeroline: false },
-      yaxis: { type: byId("logarithmic").checked ? "log" : "linear", zeroline: false },
+      yaxis: { type: logarithmic ? "log" : "linear", zeroline: false, ...(shown ? { range: shown } : { autorange: true }) },
     }), config);
+  }
+
+  // An average in which older values fade, corrected for its beginning; where there is no value, there is none.
+  function smoothed(values, weight) {
+    if (!weight) return values;
+    let sum = 0, mass = 0;
+    return values.map((value) => {
+      if (value === null) return null;
+      sum = weight * sum + (1 - weight) * value;
+      mass = weight * mass + (1 - weight);
+      return sum / mass;
+    });
+  }
+
+  // Tasks that differ in their seed alone: at each place where any has a value, the mean, the least and the greatest.
+  function bands(curves, over) {
+    const groups = new Map();
+    for (const curve of curves) groups.set(curve.group, [...(groups.get(curve.group) ?? []), curve]);
+    return [...groups].map(([name, members]) => {
+      const at = new Map();
+      for (const curve of members) curve.steps.forEach((step, place) => {
+        const value = curve.values[place];
+        if (value !== null) at.set(step, [...(at.get(step) ?? []), [curve[over][place], value]]);
+      });
+      const mean = (list) => list.reduce((sum, each) => sum + each, 0) / list.length;
+      const rows = [...at].sort(([a], [b]) => a - b).map(([, found]) => {
+        const values = found.map(([, value]) => value);
+        return [mean(found.map(([x]) => x)), mean(values), Math.min(...values), Math.max(...values)];
+      });
+      const column = (place) => rows.map((row) => row[place]);
+      return { name, count: members.length, first: members[0], x: column(0), mean: column(1), low: column(2), high: column(3) };
+    });
+  }
+
+  function bandTraces(band, line, divisor, weight) {
+    const edge = (y) => ({
+      type: "scatter", mode: "lines", x: band.x.map((value) => value / divisor), y: smoothed(y, weight), line: { width: 0 },
+      hoverinfo: "skip", showlegend: false, legendgroup: band.name,
+    });
+    const middle = line({ ...band.first, name: `${band.name} (${band.count})` }, band.x, band.mean);
+    if (band.count === 1) return [middle];
+    return [edge(band.low), { ...edge(band.high), fill: "tonexty", fillcolor: band.first.color + "33" }, { ...middle, legendgroup: band.name }];
+  }
+
+  const spansTens = (values) => values.every((value) => value > 0) && Math.max(...values) > 20 * Math.min(...values);
+
+  function drawAgainst() {
+    if (!data.outcomes) return;
+    const { parameters, metrics, tasks } = data.outcomes;
+    const outcome = Number(byId("outcome").value), parameter = Number(byId("parameter").value);
+    const dots = tasks.filter((task) => task.came[outcome] !== null && task.given[parameter] !== null);
+    const x = dots.map((task) => task.given[parameter]), y = dots.map((task) => task.came[outcome]);
+    const numbers = x.every((value) => typeof value === "number");
+    const trace = {
+      type: "scatter", mode: "markers", x: numbers ? x : x.map(String), y, text: dots.map((task) => task.name),
+      marker: { size: 9, opacity: 0.75, color: colour("accent") }, hovertemplate: "<b>%{text}</b><br>%{y:.5g} at %{x}<extra></extra>",
+    };
+    Plotly.react("against-chart", [trace], dressed({
+      height: 380, hovermode: "closest", showlegend: false,
+      xaxis: { title: { text: escaped(parameters[parameter]) }, type: !numbers ? "category" : spansTens(x) ? "log" : "linear", zeroline: false },
+      yaxis: { title: { text: escaped(metrics[outcome].name) }, type: y.length && spansTens(y) ? "log" : "linear", zeroline: false },
+    }), config);
+    drawParallel(outcome, dots);
+  }
+
+  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+  function drawParallel(outcome, dots) {
+    const { parameters, metrics } = data.outcomes, came = dots.map((task) => task.came[outcome]);
+    const dimensions = parameters.map((name, place) => axisOf(name, dots.map((task) => task.given[place])));
+    const better = metrics[outcome].goal === "max";
+    const trace = {
+      type: "parcoords", dimensions: [...dimensions, { label: escaped(metrics[outcome].name), values: came }],
+      line: { color: came, colorscale: "Viridis", reversescale: !better, showscale: true },
+      labelfont: { color: colour("ink") }, tickfont: { color: colour("muted") }, rangefont: { color: colour("muted") },
+    };
+    Plotly.react("parallel-chart", [trace], dressed({ height: 420, margin: { l: 72, r: 72, t: 56, b: 28 }, xaxis: {}, yaxis: {} }), config);
+  }
+
+  // Numbers over several powers of ten are drawn by their logarithms, words by their number in order.
+  function axisOf(name, values) {
+    const given = values.filter((value) => value !== null);
+    if (given.length === values.length && given.every((value) => typeof value === "number")) {
+      if (!spansTens(given)) return { label: escaped(name), values };
+      const ticks = [...new Set(given)].sort((a, b) => a - b), shown = ticks.length > 8 ? [ticks[0], ticks[ticks.length - 1]] : ticks;
+      return { label: escaped(name), values: values.map(Math.log10), tickvals: shown.map(Math.log10), ticktext: shown.map((each) => each.toPrecision(3)) };
+    }
+    const words = [...new Set(values.map((value) => (value === null ? "none" : String(value))))].sort();
+    const place = (value) => words.indexOf(value === null ? "none" : String(value));
+    return { label: escaped(name), values: values.map(place), tickvals: words.map((_, number) => number), ticktext: words.map(escaped) };
   }
 
   function drawPredictions() {
     if (data.predictions) Plotly.react("predictions-chart", data.predictions.data, dressed(data.predictions.layout), config);
   }
 
-  function draw() { drawGantt(); drawCurves(); drawPredictions(); }
+  function draw() { drawGantt(); drawCurves(); drawAgainst(); drawPredictions(); }
 
   // Cells sort by data-sort where they have one, as numbers where both are; empty ones come last either way.
   function sortBy(head) {
@@ -80,7 +175,9 @@
 
   for (const head of document.querySelectorAll("table.sortable th")) head.addEventListener("click", () => sortBy(head));
   for (const input of document.querySelectorAll("input[name=plan]")) input.addEventListener("change", drawGantt);
-  for (const input of document.querySelectorAll("input[name=over], #metric, #logarithmic")) input.addEventListener("change", drawCurves);
+  for (const input of document.querySelectorAll("input[name=over], #metric, #logarithmic, #bands, #robust")) input.addEventListener("change", drawCurves);
+  byId("smoothing")?.addEventListener("input", drawCurves);
+  for (const input of document.querySelectorAll("#outcome, #parameter")) input.addEventListener("change", drawAgainst);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   draw();
 })();

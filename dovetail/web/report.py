@@ -19,7 +19,7 @@ from dovetail.metrics.spans import busy_share
 from dovetail.store import Store, write_atomically
 from dovetail.vocabulary import DovetailError, Plan
 from dovetail.vocabulary.units import show_bytes, show_seconds
-from dovetail.web import charts, tables
+from dovetail.web import charts, experiment, tables
 from dovetail.web.report_data import MOST_CURVES, MOST_TIMETABLES, ReportData, read
 from dovetail.web.tables import show_moment
 from dovetail.web.timetable_charts import KEY
@@ -50,11 +50,17 @@ def render(reading: ReportData, *, written_seconds: float) -> str:
     """The report as the text of one HTML page."""
     script, plotly = _asset("report.js"), _plotly()
     figure, gantt_notes = charts.gantt(reading)
-    data = {"gantt": figure, "metrics": charts.curve_data(reading), "predictions": charts.predictions(reading)}
+    data = {
+        "gantt": figure,
+        "metrics": charts.curve_data(reading),
+        "outcomes": experiment.outcomes(reading),
+        "predictions": charts.predictions(reading),
+    }
     title = reading.workload or "nothing yet"
     sections = [
         _schedule_section(reading, figure, gantt_notes),
         _curves_section(reading),
+        _experiment_section(reading),
         _section("tasks", "Tasks", tables.task_table(reading)),
         _section("targets", "Time to target", tables.target_table(reading)) if reading.targets else "",
         _predictions_section(reading),
@@ -199,6 +205,12 @@ def _curves_section(reading: ReportData) -> str:
     controls = f'<label>Metric <select id="metric">{options}</select></label>'
     controls += _choice("over", [("steps", "Steps"), ("trained", "Training time"), ("wall", "Wall clock")])
     controls += '<label><input type="checkbox" id="logarithmic"> logarithmic</label>'
+    controls += '<label>Smoothing <input type="range" id="smoothing" min="0" max="0.98" step="0.02" value="0"></label>'
+    groups = experiment.seed_groups(reading)
+    if len(set(groups.values())) < len(groups):
+        controls += '<label><input type="checkbox" id="bands"> seeds as bands</label>'
+    if any(experiment.robust_range(metric) for metric in reading.metrics):
+        controls += '<label><input type="checkbox" id="robust" checked> without runaways</label>'
     most = max(metric.total for metric in reading.metrics)
     cut = f" Of {most:,} tasks, the {MOST_CURVES} with the best values are drawn." if most > MOST_CURVES else ""
     return _section(
@@ -207,6 +219,26 @@ def _curves_section(reading: ReportData) -> str:
         f'<div class="controls">{controls}</div><div class="chart" id="curves-chart"></div>'
         + tables.note(f"Click a name to hide its curve, double-click to see it alone.{cut}"),
     )
+
+
+def _experiment_section(reading: ReportData) -> str:
+    """Metrics against parameters, all parameters at once, and who was best."""
+    found = experiment.outcomes(reading)
+    if found is None:
+        return ""
+    outcomes = [metric["name"] for metric in found["metrics"]]
+    controls = _select("outcome", "Metric", outcomes) + _select("parameter", "against", found["parameters"])
+    drawn = (
+        f'<div class="controls">{controls}</div><div class="chart" id="against-chart"></div>'
+        '<h3>All parameters at once</h3><div class="chart" id="parallel-chart"></div>'
+    )
+    said = tables.note("Each task with the best value that it had. Drag along an axis below to keep only some tasks.")
+    return _section("experiment", "Experiment", drawn + said + f"<h3>Ranking</h3>{experiment.ranking(reading)}")
+
+
+def _select(name: str, title: str, options: list[str]) -> str:
+    listed = "".join(f'<option value="{place}">{escape(text)}</option>' for place, text in enumerate(options))
+    return f'<label>{title} <select id="{name}">{listed}</select></label>'
 
 
 def _choice(name: str, options: list[tuple[str, str]]) -> str:

@@ -149,7 +149,7 @@ def test_an_empty_store_makes_a_page(store: Store, tmp_path: Path):
     _, page = write(store, tmp_path)
     assert "nothing yet" in page.text
     assert "No task has been described yet." in page.text
-    assert page.data == {"gantt": None, "metrics": [], "predictions": None}
+    assert page.data == {"gantt": None, "metrics": [], "outcomes": None, "predictions": None}
 
 
 def test_a_plan_that_has_not_started_is_shown(store: Store, tmp_path: Path):
