@@ -108,24 +108,24 @@ def draw(taps: Sequence[Tap], count: int, *, absent: Sequence[Tap] = ()) -> None
         batches = leader._draw(count)
         for other in group:
             if other is not leader:
-                copies = [copied(batch) for batch in batches]
+                copies = [copy_tensors(batch) for batch in batches]
                 other._follow(leader, copies, new_epoch=leader.epoch != epoch or index == 0)
         leader._handed = batches
 
 
-def copied(batch: Any) -> Any:
+def copy_tensors(batch: Any) -> Any:
     """The batch with copies of its tensors: a training may write into what it is given.
 
     >>> batch = {"x": torch.zeros(1)}
-    >>> copied(batch)["x"].add_(1), batch["x"]
+    >>> copy_tensors(batch)["x"].add_(1), batch["x"]
     (tensor([1.]), tensor([0.]))
     """
     if isinstance(batch, torch.Tensor):
         return batch.clone()
     if isinstance(batch, Mapping):
-        return type(batch)({key: copied(value) for key, value in batch.items()})  # type: ignore[call-arg]
+        return type(batch)({key: copy_tensors(value) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(copied(value) for value in batch))
+        return type(batch)(*(copy_tensors(value) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(copied(value) for value in batch)
+        return type(batch)(copy_tensors(value) for value in batch)
     return batch

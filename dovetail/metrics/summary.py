@@ -64,7 +64,7 @@ class Summary:
 
     @property
     def total(self) -> int:
-        """How many tasks count."""
+        """How many tasks there are, without those that were dropped."""
         return sum(self.counts.values())
 
     @property

@@ -80,9 +80,9 @@ def measure(
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             advance = functools.partial(session.advance, range(len(members)))
             timing = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
-            evaluate_seconds, evaluated = _timed(session.evaluate, device)
+            evaluate_seconds, evaluated = _time_call(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
-            spilled = _spilled(session) if isinstance(session, SpillSession) else None
+            spilled = _read_spill_figures(session) if isinstance(session, SpillSession) else None
         peak_bytes = peak.bytes()
         found: tuple[Layers, Edges] = ((), ())
         if spilled is not None:
@@ -129,7 +129,7 @@ class _SpillFigures:
     disk_bytes: int
 
 
-def _spilled(session: SpillSession) -> _SpillFigures:
+def _read_spill_figures(session: SpillSession) -> _SpillFigures:
     """The segments of a spilled session as layers: the model as a whole may be on no device, so they are timed as they
     stream by."""
     timed, forecast = session.timed(), session.forecast()
@@ -176,13 +176,13 @@ def _steps(
     begin = time.perf_counter()
     first: list[float] = []
     while len(first) < warmup and time.perf_counter() - begin < most_seconds:
-        first.append(_timed(advance, device)[0])
+        first.append(_time_call(advance, device)[0])
     # Training does not wait for an accelerator after each step, so a trial does not either, unless steps are very long:
     # a spilled step of 1.05 s took 1.22 s with a wait at its end.
     together = least if device.type == "cuda" and least * min(first, default=0.0) < most_seconds / 3 else 1
     timed: list[float] = []
     while not _is_enough(timed * together, least, seconds, late=time.perf_counter() - begin > most_seconds):
-        stretch_seconds, reports = _timed(lambda: [advance() for _ in range(together)][-1], device)
+        stretch_seconds, reports = _time_call(lambda: [advance() for _ in range(together)][-1], device)
         timed.append(stretch_seconds / together)
     median = statistics.median(timed)
     more = sum(first) - len(first) * median
@@ -205,7 +205,7 @@ def _is_enough(timed: list[float], least: int, seconds: float, *, late: bool) ->
     return late or len(timed) >= MOST_STEPS or (len(timed) >= least and sum(timed) >= seconds)
 
 
-def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+def _time_call(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
     synchronize(device)
     start = time.perf_counter()
     found = action()
@@ -234,7 +234,7 @@ def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float,
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
         state = session.state()
         sample, share = _sample(state)
-        seconds, _ = _timed(lambda: checkpoint.write(Path(directory), sample, task="a trial", attempt=1), device)
+        seconds, _ = _time_call(lambda: checkpoint.write(Path(directory), sample, task="a trial", attempt=1), device)
         return seconds / share, state
 
 

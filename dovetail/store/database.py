@@ -160,29 +160,27 @@ class Store:
             connection.executemany("DELETE FROM points WHERE task = ?", [(task,) for task in without_points_of])
             connection.executemany(
                 _insert("events"),
-                [self._sealed(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data())) for e in events],
+                [self._seal(e.kind, e.task, e.attempt, float(e.at_seconds), dumps(e.data())) for e in events],
             )
             connection.executemany(
                 _insert("points"),
-                [self._sealed(p.task, p.name, p.step, _number(p.value), float(p.at_seconds)) for p in points],
+                [self._seal(p.task, p.name, p.step, _number(p.value), float(p.at_seconds)) for p in points],
             )
             connection.executemany(
                 _insert("tasks"),
-                [self._sealed(task.identity, workload, task.name, dumps(task)) for workload, task in tasks],
+                [self._seal(task.identity, workload, task.name, dumps(task)) for workload, task in tasks],
             )
             connection.executemany(
                 _insert("profiles"),
-                [self._sealed(p.family, _how(p), p.kind, p.count, dumps(p)) for p in profiles],
+                [self._seal(p.family, _how(p), p.kind, p.count, dumps(p)) for p in profiles],
             )
-            connection.executemany(
-                _insert("hardware"), [self._sealed(name, dumps(record)) for name, record in hardware]
-            )
+            connection.executemany(_insert("hardware"), [self._seal(name, dumps(record)) for name, record in hardware])
 
     def add_plan(self, plan: Plan, *, workload: str, at_seconds: float) -> int:
         """Keep a plan; gives its number. Of the first and the last ones all is kept, of those between them that and
         when they were made: there are as many as tasks, and each speaks of every task."""
         with self._transaction() as connection:
-            cursor = connection.execute(_insert("plans"), self._sealed(workload, float(at_seconds), dumps(plan)))
+            cursor = connection.execute(_insert("plans"), self._seal(workload, float(at_seconds), dumps(plan)))
             between = connection.execute(
                 "SELECT number, at_seconds FROM plans WHERE workload = ? ORDER BY number DESC LIMIT 1 OFFSET ?",
                 (workload, LAST_PLANS),
@@ -190,7 +188,7 @@ class Store:
             first = connection.execute("SELECT min(number) FROM plans WHERE workload = ?", (workload,)).fetchone()
             if between is not None and between[:1] != first:
                 number, at = between
-                *_, record, checksum = self._sealed(workload, at, dumps(Plan()))
+                *_, record, checksum = self._seal(workload, at, dumps(Plan()))
                 connection.execute(
                     "UPDATE plans SET record = ?, checksum = ? WHERE number = ?", (record, checksum, number)
                 )
@@ -199,7 +197,7 @@ class Store:
     def events(self, *, task: str | None = None, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, with their numbers: of one task or of all, those after a number."""
         where = "WHERE number > ?" + (" AND task = ?" if task is not None else "")
-        rows = self._checked("events", where, (after, *([] if task is None else [task])), number=True)
+        rows = self._read_checked("events", where, (after, *([] if task is None else [task])), number=True)
         for kind, name, attempt, at, data, number in rows:
             yield (
                 number,
@@ -209,7 +207,7 @@ class Store:
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """All metrics of a task, by name and step."""
         where = "WHERE task = ?" + (" AND name = ?" if name is not None else "")
-        rows = self._checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
+        rows = self._read_checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
         # SQLite keeps NaN as NULL.
         return [
             Point(task=task, name=n, step=s, value=float("nan") if v is None else v, at_seconds=at)
@@ -220,7 +218,7 @@ class Store:
         """Pairs of a workload and a task in the order in which they came. Of all workloads: a task that several have is
         listed once, as it came last."""
         where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
-        rows = self._checked("tasks", f"{where} ORDER BY rowid", arguments)
+        rows = self._read_checked("tasks", f"{where} ORDER BY rowid", arguments)
         found = {identity: (name, record) for identity, name, _, record in rows}
         return [(name, loads(Task, record)) for name, record in found.values()]
 
@@ -228,23 +226,23 @@ class Store:
         """The tasks of a workload as `tasks` gives them; a workload that the store does not know is refused."""
         found = self.tasks(workload=workload)
         if workload is not None and not found:
-            known = sorted({name for _, name, *_ in self._checked("tasks", "", ())})
+            known = sorted({name for _, name, *_ in self._read_checked("tasks", "", ())})
             raise StoreError(f"workload must be one of those in the store, {known}, got {workload!r}.")
         return found
 
     def profiles(self) -> list[Profile]:
         """All profiles of models that were ever measured."""
-        return [loads(Profile, row[-1]) for row in self._checked("profiles", "", ())]
+        return [loads(Profile, row[-1]) for row in self._read_checked("profiles", "", ())]
 
     def plans(self, *, workload: str | None = None) -> list[tuple[int, float, Plan]]:
         """All plans with their numbers and when they were made, oldest first."""
         where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
-        rows = self._checked("plans", f"{where} ORDER BY number", arguments, number=True)
+        rows = self._read_checked("plans", f"{where} ORDER BY number", arguments, number=True)
         return [(number, at, loads(Plan, record)) for _, at, record, number in rows]
 
     def hardware(self, name: str, cls: type[T]) -> T | None:
         """What was measured of the machine under this name, if anything."""
-        rows = self._checked("hardware", "WHERE name = ?", (name,))
+        rows = self._read_checked("hardware", "WHERE name = ?", (name,))
         return loads(cls, rows[0][-1]) if rows else None
 
     def close(self) -> None:
@@ -262,7 +260,7 @@ class Store:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _checked(
+    def _read_checked(
         self, table: str, where: str, arguments: tuple[Any, ...], *, number: bool = False
     ) -> list[tuple[Any, ...]]:
         """The rows of a table, each held against its checksum; with `number`, each with its number last."""
@@ -280,7 +278,7 @@ class Store:
                 )
         return [row[1:] for row in found]
 
-    def _sealed(self, *values: Any) -> tuple[Any, ...]:
+    def _seal(self, *values: Any) -> tuple[Any, ...]:
         """A row with its checksum. What is kept in memory needs none."""
         return (*values, checksums.checksum(*values) if self._writes else None)
 
@@ -318,7 +316,7 @@ class _Transaction:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as problem:
-            raise self._refused(problem) from problem
+            raise self._refusal(problem) from problem
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -330,9 +328,9 @@ class _Transaction:
             # A transaction that could not be committed is still open, and would refuse the next one.
             if self._connection.in_transaction:
                 self._connection.rollback()
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
 
-    def _refused(self, problem: sqlite3.Error) -> StoreError:
+    def _refusal(self, problem: sqlite3.Error) -> StoreError:
         room = f" ({show_bytes(_free_bytes(self._home))} are free)" if self._home else ""
         return StoreError(
             f"the store at {self._home} must accept writes; found: {problem}. Free some disk space{room} or check "

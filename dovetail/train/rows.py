@@ -124,13 +124,13 @@ class RowwiseDropout:
         def forward(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
             if not module.training:
                 return x
-            found = x * self._drawn(own, module, x)
+            found = x * self._draw_mask(own, module, x)
             self._generator.manual_seed(self._generator.initial_seed())
             return found
 
         return forward
 
-    def _drawn(self, own: Any, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def _draw_mask(self, own: Any, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """What `x`, which is of this process's rows, is to be multiplied by."""
         rows = self.rows
         each, odd = divmod(len(x), rows.count)  # more than one for each row where rows were unfolded, as tokens are

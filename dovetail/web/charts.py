@@ -135,7 +135,7 @@ def _gantt_traces(reading: ReportData, kind: str, pieces: list[tuple[Bar, float]
         alike.setdefault((place, bar.outcome), []).append((bar, lane))
     return [
         _gantt_trace(reading, kind, group, divisor)
-        | (_outlined(place) if kind != "measured" else _filled(place, outcome))
+        | (_draw_outlined(place) if kind != "measured" else _draw_filled(place, outcome))
         for (place, outcome), group in alike.items()
     ]
 
@@ -160,7 +160,7 @@ def _gantt_trace(reading: ReportData, kind: str, pieces: list[tuple[Bar, float]]
     }
 
 
-def _filled(place: int, outcome: str) -> Figure:
+def _draw_filled(place: int, outcome: str) -> Figure:
     fill, text = PALETTE[place]
     marker: Figure = {"color": fill, "line": {"width": 0}}
     if outcome in _HATCHES:  # faint, so that names stay readable
@@ -169,7 +169,7 @@ def _filled(place: int, outcome: str) -> Figure:
     return {"marker": marker, "insidetextfont": {"color": text, "size": 12}}
 
 
-def _outlined(place: int) -> Figure:
+def _draw_outlined(place: int) -> Figure:
     fill = PALETTE[place][0]
     return {"marker": {"color": f"{fill}26", "line": {"color": fill, "width": 1.5}}}
 

@@ -109,7 +109,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     rows = [metrics.add(identity, task) for identity, task in tasks.items()]
     places = {identity: place for place, identity in enumerate(tasks)}
     names = {row.task: row.name + (" (former)" if row.vanished else "") for row in rows}
-    plans = tuple((number, at, _redacted(plan, redact)) for number, at, plan in store.plans(workload=workload))
+    plans = tuple((number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload))
     progress, as_of = watched.progress.values(), watched.as_of_seconds
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
@@ -217,7 +217,7 @@ class _Metrics:
         )
 
 
-def _redacted(plan: Plan, redact: Callable[[str], str]) -> Plan:
+def _redact_plan(plan: Plan, redact: Callable[[str], str]) -> Plan:
     return dataclasses.replace(
         plan,
         explanation=tuple(redact(line) for line in plan.explanation),

@@ -86,7 +86,7 @@ def read_timetables(
         option, devices = (start.option, start.devices) if start is not None else planned.get(identity, (None, ()))
         if option is not None and option.technique == "pipeline":
             is_own = timed is not None and start is not None and timed.attempt == start.attempt
-            drawn = _drawn(name, option, devices, timed if is_own else None, profiles, cluster)
+            drawn = _draw(name, option, devices, timed if is_own else None, profiles, cluster)
             found += [drawn] if drawn.seconds else []
         if len(found) == most:
             break
@@ -120,7 +120,7 @@ def _planned(store: Store, workload: str | None) -> dict[str, tuple[Option, tupl
     return {task: (each.option, each.devices) for each in placed for task in each.tasks}
 
 
-def _drawn(
+def _draw(
     name: str,
     option: Option,
     devices: tuple[str, ...],

@@ -63,7 +63,7 @@ def test_a_known_model(tmp_path):
 def test_what_first_steps_compile_is_paid_by_each_placement(tmp_path, monkeypatch):
     def build_seconds(first):
         seconds = itertools.chain([first], itertools.repeat(0.01))
-        monkeypatch.setattr(step_measurement, "_timed", lambda action, device: (next(seconds), action()))
+        monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(seconds), action()))
         return profile_of(training(), tmp_path).build_seconds
 
     assert build_seconds(9.01) == pytest.approx(0.5 + 9.0)

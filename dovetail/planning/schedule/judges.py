@@ -58,7 +58,7 @@ class Judge:
 
     @cached_property
     def spends(self) -> list[float]:
-        """What each mode costs."""
+        """What is spent on each mode, by the prices of its devices."""
         return [self._spend(number) for number in range(len(self.table.modes))]
 
     def best(self, candidates: Iterable[Sequence[Start]]) -> Sequence[Start]:

@@ -73,7 +73,7 @@ class SerialList:
         return last
 
     def schedule(self, order: Sequence[int]) -> list[Start]:
-        """The same with devices."""
+        """The modes in this order as starts on named devices."""
         free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
         starts = []
         for number in order:

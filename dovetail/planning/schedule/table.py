@@ -47,7 +47,7 @@ class Mode:
 
     @property
     def area(self) -> float:
-        """Device-seconds."""
+        """How many device-seconds it takes."""
         return self.seconds * self.option.count
 
     def ends(self, groups: Sequence[Group]) -> tuple[float, ...]:

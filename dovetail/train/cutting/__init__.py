@@ -32,11 +32,12 @@ Rules for whoever runs pieces:
   piece. Cutting takes one forward and backward of the whole model and one forward in pieces, on the example call.
 * All refusals are `TechniqueRefused` with a reason that names the operation.
 
-How it works: `watch` records one real run of the model (every operation of torch's outside torch's own modules, every
-call of a module, what flows between them), `assign` places each of these in a stage, `steps` says what each stage runs,
-passes over or goes inside of, and `run` follows that through the model's own code, with `absent` tensors that only know
-their shape for what other stages have. Nothing is traced into another program, so Python, hooks, module paths, buffers
-and modes work as they do in the whole, and a stage leaves the code after its last operation.
+How it works: `recorder` watches one real run of the model (every operation of torch's outside torch's own modules,
+every call of a module, what flows between them), `stage_assignment` places each of these in a stage, `replay_plan` says
+what each stage runs, passes over or goes inside of, and `traced_piece` follows that through the model's own code, with
+`absent` tensors that only know their shape for what other stages have. Nothing is traced into another program, so
+Python, hooks, module paths, buffers and modes work as they do in the whole, and a stage leaves the code after its last
+operation.
 """
 
 from dovetail.train.cutting.cutter import cut, equal, layers

@@ -1,7 +1,8 @@
 """What one run of a model did: events in the order of the model's code, and the values that flow between them.
 
 An event is an operation of torch's outside torch's own modules, or a call of a module, which holds the events inside
-it. Records only; `watch` makes them, `assign` says which stage each event belongs to, `run` follows them.
+it. Records only; `recorder` makes them, `stage_assignment` says which stage each event belongs to, and `traced_piece`
+follows them.
 """
 
 import dataclasses

@@ -55,7 +55,7 @@ class TracedPiece(Piece):
         """Run the model's code for this stage; gives its outputs by name."""
         if missing := [name for name in self.takes if name not in values]:
             raise ValueError(f"stage {self._plan.stage} must be given what it takes; {missing} is missing.")
-        arrived = {value: self._arriving(value, values[name]) for name, value in self._plan.takes.items()}
+        arrived = {value: self._lay_out_arrived(value, values[name]) for name, value in self._plan.takes.items()}
         here = next((tensor.device for tensor in arrived.values()), self._there)
         follower = _Follower(self._plan, arrived, values.get(RANDOM), self._known, here=here, there=self._there)
         args, kwargs = pytree.tree_unflatten(self._inputs(arrived, call, here), self._tree)
@@ -77,7 +77,7 @@ class TracedPiece(Piece):
         for place, old in before:
             place.update({name: old[name] for name, new in place.items() if isinstance(new, Absent)})
 
-    def _arriving(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+    def _lay_out_arrived(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         if self._plan.stage and value.layout is not None:
             tensor = Arriving.apply(tensor, value.layout)
         return tensor.clone() if value in self._plan.copies else tensor
@@ -150,17 +150,17 @@ class _Follower(Interceptor):
         """Run the call, pass over it, or go inside."""
         event = self._next()
         if event is None or event.what is not module:
-            raise self._strayed(f"calls {path!r}", event)
+            raise self._stray_error(f"calls {path!r}", event)
         self._begin(event)
         step = self._plan.steps[event.number]
         if step is ReplayStep.INSIDE:
             self._position += 1
             output = self.within(module, args, kwargs)
             if self._position != event.end:
-                raise self._strayed(f"leaves {event.name!r}", self._next())
+                raise self._stray_error(f"leaves {event.name!r}", self._next())
             return output
         if step is ReplayStep.PASS:
-            return _hooked(module, args, kwargs, self._pass(event, args, kwargs))
+            return _run_hooks(module, args, kwargs, self._pass(event, args, kwargs))
         output = self.natively(module, args, kwargs)
         self._ran(event, output)
         return output
@@ -171,7 +171,7 @@ class _Follower(Interceptor):
         if event is None or event.module is not None or event.what != function:
             output = self.execute(function, args, kwargs)
             if isinstance(output, torch.Tensor):
-                raise self._strayed(f"does {getattr(function, '__name__', function)!r}", event)
+                raise self._stray_error(f"does {getattr(function, '__name__', function)!r}", event)
             return output
         self._begin(event)
         if self._plan.steps[event.number] is ReplayStep.PASS:
@@ -193,7 +193,7 @@ class _Follower(Interceptor):
     def ended(self) -> None:
         """Note that the model's code came to its end."""
         if self._position != len(self._plan.events):
-            raise self._strayed("ends", self._next())
+            raise self._stray_error("ends", self._next())
 
     def _next(self) -> TraceEvent | None:
         return self._plan.events[self._position] if self._position < len(self._plan.events) else None
@@ -261,17 +261,17 @@ class _Follower(Interceptor):
                     f"{operation_name(error.func)!r}. Use batches of one size."
                 ) from error
         if len(found) != len(event.outputs):
-            raise self._strayed(f"gives {len(found)} values", event)
+            raise self._stray_error(f"gives {len(found)} values", event)
         return list(found)
 
-    def _strayed(self, what: str, event: TraceEvent | None) -> TechniqueRefused:
+    def _stray_error(self, what: str, event: TraceEvent | None) -> TechniqueRefused:
         return TechniqueRefused(
             f"a model that is cut must do the same operations at every call; this call {what} where the example call "
             f"had {event if event is not None else 'ended'}. Keep decisions that differ by batch inside one module."
         )
 
 
-def _hooked(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+def _run_hooks(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
     """What a module that was passed over gives, after its forward hooks: these may gather what modules give."""
     for number, hook in module._forward_hooks.items():
         if number in module._forward_hooks_with_kwargs:

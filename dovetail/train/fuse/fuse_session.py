@@ -97,14 +97,14 @@ class FuseSession(GangSession[FusedMember]):
         self._graphs = Graphs(device) if how in ("graph", "full") and device.type == "cuda" else None
         self._forward = Compiled(self._program, compile=how == "full")
         self._update = Compiled(self._rule.apply, compile=how == "full")
-        self._stack = self._stacked(range(len(members)))
+        self._stack = self._make_stack(range(len(members)))
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """Take one step of each live member, all at once."""
         rows = tuple(live)
         if not rows:
             return []
-        batches = [self._guarded(place, self._members[number].take) for place, number in enumerate(rows)]
+        batches = [self._run_guarded(place, self._members[number].take) for place, number in enumerate(rows)]
         if rows != self._stack.rows:
             self._restack(rows)
         parts = self._parts(batches)
@@ -154,7 +154,7 @@ class FuseSession(GangSession[FusedMember]):
 
     # Who is in the stack
 
-    def _stacked(self, rows: Sequence[int]) -> Stack:
+    def _make_stack(self, rows: Sequence[int]) -> Stack:
         return Stack({row: self._members[row] for row in rows}, self._stacking, self._rule, device=self._device)
 
     def _restack(self, rows: tuple[int, ...]) -> None:
@@ -162,7 +162,7 @@ class FuseSession(GangSession[FusedMember]):
         if self._graphs is not None:
             self._graphs.clear()
         self._stack.dissolve()
-        self._stack = self._stacked(rows)
+        self._stack = self._make_stack(rows)
 
     # One step
 
@@ -274,7 +274,7 @@ class FuseSession(GangSession[FusedMember]):
 
     # What goes wrong
 
-    def _guarded(self, place: int, call: Callable[[], Any]) -> Any:
+    def _run_guarded(self, place: int, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:

@@ -79,7 +79,7 @@ class FusedProgram:
         prepare(self.masked, (), {})
         for module in self.masked.values():
             module.recording = draws
-        named = self._named(self._halved(tensors))
+        named = self._named(self._to_half(tensors))
         with self.computing(None, attends=False):
             functional_call(self._whole, named, (rebuild(form, iter(leaves)),))
         return draws, named
@@ -96,8 +96,8 @@ class FusedProgram:
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """The loss of each member, and its metrics: tensors with a row for each, or plain values that all share."""
         plain: dict[str, Any] = {}
-        named = {**self._halved(stacked), **masks}
-        fixed = self._named(self._halved(common))
+        named = {**self._to_half(stacked), **masks}
+        fixed = self._named(self._to_half(common))
 
         def one(own: Tensors, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             for module in self.masked.values():
@@ -131,7 +131,7 @@ class FusedProgram:
         """The mode that a microbatch of this outline needs."""
         return Lowering(self.device, casting=self.precision == "bf16") if outline.lowered else None
 
-    def _halved(self, tensors: Tensors) -> Tensors:
+    def _to_half(self, tensors: Tensors) -> Tensors:
         if not self._is_half:
             return tensors
         halves = self._parameters & tensors.keys()

@@ -210,10 +210,10 @@ def examine(members: Sequence[SessionMember], *, device: torch.device | None = N
     for number, training in enumerate(trainings[1:], start=2):
         if reason := _differ(trainings[0], training):
             raise TechniqueRefused(f"tasks must be one program; in task 1 against task {number}, {reason}")
-    return _tried(trainings[0], trainings, device)
+    return _try_out(trainings[0], trainings, device)
 
 
-def _tried(first: Training, trainings: Sequence[Training], device: torch.device | None) -> Examined:
+def _try_out(first: Training, trainings: Sequence[Training], device: torch.device | None) -> Examined:
     try:
         form, leaves = flatten(peek_first(first.batches))
         program = FusedProgram(trainings, device=device or _device(first.model, leaves))

@@ -30,14 +30,16 @@ _OURS = str(Path(__file__).parent)
 def outline(program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form) -> Outline:
     """What a microbatch of this form does. Raises `TechniqueRefused`, naming what cannot be stacked."""
     with _unchanged(program.skeleton), FakeTensorMode(allow_non_fake_inputs=True):
-        draws, alone = _saying("alone", lambda: _recorded(program, model, form))
+        draws, alone = _refuse_what_it_raises("alone", lambda: _run_recorded(program, model, form))
         if replaced := [name for name, (before, after) in alone.items() if before is not after]:
             raise TechniqueRefused(f"forward must change buffers in place; it puts another in {replaced[0]!r}'s place")
-        found: Outline = _saying("in a stack", lambda: _stacked(program, model, layout, form, tuple(draws)))
+        found: Outline = _refuse_what_it_raises(
+            "in a stack", lambda: _run_stacked(program, model, layout, form, tuple(draws))
+        )
         return found
 
 
-def _recorded(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
+def _run_recorded(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
     try:
         return _record(program, model, form)
     except (DataDependentOutputException, DynamicOutputShapeException):
@@ -51,7 +53,7 @@ def _record(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[A
     return draws, {name: (tensors[name], after[f"model.{name}"]) for name in buffers}
 
 
-def _stacked(
+def _run_stacked(
     program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form, draws: tuple[Any, ...]
 ) -> Outline:
     own = _tensors(model)
@@ -96,7 +98,7 @@ def _leaves(form: Form, device: torch.device) -> list[torch.Tensor]:
     return [] if word == "value" else [leaf for part in rest[-1] for leaf in _leaves(part, device)]
 
 
-def _saying(where: str, call: Callable[[], Any]) -> Any:
+def _refuse_what_it_raises(where: str, call: Callable[[], Any]) -> Any:
     """What `call` gives; whatever it raises becomes a refusal that names the operation and the line."""
     try:
         return call()

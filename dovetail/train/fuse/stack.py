@@ -110,7 +110,7 @@ class Stack:
         self._steps: list[list[int]] = [[0] * len(models) for _ in self._members[0].optimizer.param_groups]
         for slab in self._slabs:
             self._fill(slab)
-        self._apart = {name: self._stacked(name) for name in layout.apart}
+        self._apart = {name: self._stack_tensors(name) for name in layout.apart}
         self.common = {name: self._tensors[0][name].detach() for name in layout.common}
         self.clips = any(member.training.clip_norm is not None for member in self._members)
         self._dtype = max((slab.flat.dtype for slab in self._slabs), key=lambda dtype: dtype.itemsize)
@@ -155,7 +155,7 @@ class Stack:
     def update(self, gradients: Sequence[torch.Tensor], numbers: torch.Tensor, apply: Compiled) -> None:
         """Take one step of every member's optimizer. Works on the device alone, so that it can be captured."""
         if self.clips:
-            gradients = _clipped(gradients, numbers[-1])
+            gradients = _clip(gradients, numbers[-1])
         width = self._rule.width
         for slab, gradient in zip(self._slabs, gradients, strict=True):
             own = numbers[slab.group * width : (slab.group + 1) * width].to(slab.flat.dtype)
@@ -225,7 +225,7 @@ class Stack:
                 tensors[name].data = view
         slab.make_slots(self._rule)
 
-    def _stacked(self, name: str) -> torch.Tensor:
+    def _stack_tensors(self, name: str) -> torch.Tensor:
         stacked = torch.stack([tensors[name].detach() for tensors in self._tensors])
         for row, tensors in enumerate(self._tensors):
             tensors[name].data = stacked[row]
@@ -236,7 +236,7 @@ def _tensors(model: nn.Module) -> dict[str, Any]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _clipped(gradients: Sequence[torch.Tensor], most: torch.Tensor) -> list[torch.Tensor]:
+def _clip(gradients: Sequence[torch.Tensor], most: torch.Tensor) -> list[torch.Tensor]:
     """Each member's gradients, scaled so that their norm over all slabs is at most its own limit."""
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1).to(most.dtype) for gradient in gradients])
     norm = torch.linalg.vector_norm(norms, dim=0)[:, None]

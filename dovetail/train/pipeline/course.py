@@ -131,7 +131,7 @@ class Endless:
         self._unit = math.lcm(each, *replicas)
         whole = self._unit // each * max(2, math.ceil(4 * sum(replicas) / self._unit))  # steps that fill the pipeline
         self.table = layout.run((_LONGEST + 2) * _REPEATS * whole)
-        self._stretch, self._starts = self._found()
+        self._stretch, self._starts = self._find_period()
         self.ahead = _open(self.table)[0]
 
     def actions(self, rank: int, first: int) -> Iterator[Action]:
@@ -141,7 +141,7 @@ class Endless:
         skipped = max(0, first // self._stretch - 2 - self.ahead // self._stretch - start // length)
         for place in itertools.count(start + skipped * length if skipped else 0):
             turns = max(0, (place - start) // length)
-            action = listed[place] if turns == 0 else self._shifted(listed[start + (place - start) % length], turns)
+            action = listed[place] if turns == 0 else self._shift(listed[start + (place - start) % length], turns)
             size = self.rounds[action.stage] if _is_update(action) else 1
             if action.microbatch * size >= first:
                 yield action
@@ -151,14 +151,14 @@ class Endless:
         stage = next(s for s, holders in enumerate(self.table.holders) if rank in holders)
         return 2 * self._stretch // len(self.table.holders[stage]) + self._stretch // self.rounds[stage]
 
-    def _shifted(self, action: Action, turns: int) -> Action:
+    def _shift(self, action: Action, turns: int) -> Action:
         by = turns * self._stretch
         rounds = by // self.rounds[action.stage]
         if _is_update(action):
             return dataclasses.replace(action, microbatch=action.microbatch + rounds)
         return dataclasses.replace(action, microbatch=action.microbatch + by, version=action.version + rounds)
 
-    def _found(self) -> tuple[int, list[int]]:
+    def _find_period(self) -> tuple[int, list[int]]:
         """The shortest stretch that repeats itself on all ranks, in microbatches, and where it begins on each."""
         for count in range(1, _LONGEST + 1):
             self._stretch = count * self._unit
@@ -175,7 +175,7 @@ class Endless:
         # Towards the end a rank runs out of forwards, and its order is another.
         end = max(place for place, action in enumerate(listed) if action.operation == "forward") - length
         place = end - 1
-        while place >= length and listed[place] == self._shifted(listed[place - length], 1):
+        while place >= length and listed[place] == self._shift(listed[place - length], 1):
             place -= 1
         start = max(0, place - length + 1)
         return start if end - start >= _REPEATS * length else None

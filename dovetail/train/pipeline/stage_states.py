@@ -80,7 +80,7 @@ class StageStates:
         live = self._live()
         kept |= {f"model/{n}": live[n] for n in self._names if self._teller[n] == self._ranks.rank}
         kept |= {f"{k}/{n}": t for k, each in extra.items() for n, t in each.items() if self._tells(n)}
-        for told, theirs in self._told(slots, kept):
+        for told, theirs in self._exchange(slots, kept):
             for name in slots:
                 slots[name] |= told[name]
             kept |= theirs
@@ -97,7 +97,7 @@ class StageStates:
         """Let rank 0 have the whole model, until `free`. Called by all."""
         live = self._live()
         mine = {name: live[name] for name in self._names if self._tells(name)}
-        for _, theirs in self._told({}, mine):
+        for _, theirs in self._exchange({}, mine):
             for name, tensor in theirs.items():
                 if name not in self._mine:
                     _tensor_of(self._training.model, name).data = tensor.to(device)
@@ -141,7 +141,7 @@ class StageStates:
     def _live(self) -> Tensors:
         return {n: t for n, t in self._training.model.state_dict().items() if isinstance(t, torch.Tensor)}
 
-    def _told(self, values: Any, tensors: Tensors) -> Iterator[tuple[Any, Tensors]]:
+    def _exchange(self, values: Any, tensors: Tensors) -> Iterator[tuple[Any, Tensors]]:
         """On rank 0, what each other rank has; on the others, send it."""
         if not self._ranks.leads:
             outline = [[n, list(t.shape), str(t.dtype).removeprefix("torch.")] for n, t in tensors.items()]

@@ -141,7 +141,7 @@ def cut(
     numbers = {parameter: number for number, parameter in enumerate(places)}
     names = {parameter: name for name, parameter in model.named_parameters()}
     segments: list[LiveSegment] = []
-    for name, modules, own in _merged(list(_subtrees("", model, limit_bytes))):
+    for name, modules, own in _merge_sharing(list(_subtrees("", model, limit_bytes))):
         entries: list[Entry] = []
         # Trainable ones first, so that gradients are a front part of the same layout.
         for parameter in sorted(own, key=lambda parameter: (not parameter.requires_grad, numbers[parameter])):
@@ -236,7 +236,7 @@ def _cuttable(module: nn.Module) -> bool:
     return not own and any(True for _ in module.children())
 
 
-def _merged(pieces: list[_Piece]) -> list[_Piece]:
+def _merge_sharing(pieces: list[_Piece]) -> list[_Piece]:
     """Pieces that share a parameter become one."""
     owner: dict[nn.Parameter, int] = {}
     groups: dict[int, _Piece] = {}

@@ -1,5 +1,5 @@
 """Timetables: which rank of a pipeline does what, in which order. Plain data: the runtime follows it, the simulator
-times it, the picture draws it, and `check.py` proves that it cannot hang, all from the same lists.
+times it, the picture draws it, and `consistency.py` proves that it cannot hang, all from the same lists.
 
 A *stage* is a part of the model; a *rank* is a process with one device, which holds one stage, or several as chunks. A
 stage on several ranks is replicated: microbatch b goes to its replica number b modulo their count.
