@@ -65,3 +65,11 @@ def test_the_demo_ends_with_its_tables_and_a_report(tmp_path: Path) -> None:
     for words in ("line", "plain mean", "gain, whole command against whole plain loop", "of which training"):
         assert words in done.stdout
     assert Path(done.stdout.rpartition("report: ")[2].strip()).read_text().startswith("<!")
+
+
+@pytest.mark.process
+def test_the_first_week_counts_good_and_bad_programs() -> None:
+    done = run("bench/first_week.py", "crashing", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     crashing, good tasks that finish: 26" in done.stdout
+    assert "met     crashing, bad tasks that are set aside: 4" in done.stdout

@@ -114,7 +114,8 @@ class Measuring:
 
     def _ask(self) -> None:
         """Ask for what is to be learned next: families, then options. What was lost before comes last, and of its
-        families is learned along with the options of the others."""
+        families is learned along with the options of the others. Of options, those of the largest families come first:
+        should a worker be lost, most tasks can be placed by then."""
         state = self._state
         self._learned = state.ledger.measured
         unknown = wanted.fingerprints(state.tasks, state.ledger, state.cluster, seen=self._seen())
@@ -124,7 +125,8 @@ class Measuring:
             state.fail(wanted.impossible(state.workload, state.ledger))
             self._batch.clear()
             orders = [*self._orders_of(self._trials()), *orders]
-        self._waiting = sorted(orders, key=self._was_lost)
+        sizes = Counter(one.fingerprint.family for _, one in state.known() if one.fingerprint)
+        self._waiting = sorted(orders, key=lambda order: (self._was_lost(order), -sizes[order.family]))
         if not orders:
             state.is_measuring = False
 

@@ -121,3 +121,11 @@ def test_where_every_program_is_bad_all_fail_and_the_run_ends() -> None:
     found = carry_out(controller(workload(*tasks), Store(None, write=True), engine=engine))
     assert set(statuses(found).values()) == {"failed"}
     assert not any(plan.schedule.placements for _, plan in found.plans)
+
+
+def test_families_of_many_tasks_are_tried_before_those_of_few() -> None:
+    engine = RiggedEngine(world())
+    tasks = [*(task(f"single {n}", family=f"single{n}") for n in range(3)), *(task(f"many {n}") for n in range(4))]
+    carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(1), engine=engine))
+    tried = [order.family for order in engine.orders if order.purpose == "measure"]
+    assert tried == ["f", "single0", "single1", "single2"]
