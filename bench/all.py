@@ -22,6 +22,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "convergence": ("convergence.py",),
     "demo": ("demo.py",),
     "sweep": ("sweep.py",),
+    "first_week": ("first_week.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),

@@ -150,7 +150,7 @@ def check(
         _cores(witness, found)
     _metrics(acknowledged(home), acknowledged(reference), seen, found)
     for task, name in names.items():
-        _parameters(name, home / "checkpoints" / task, reference / "checkpoints" / task, steps, found)
+        compare_checkpoints(name, home / "checkpoints" / task, reference / "checkpoints" / task, steps, found)
         if bare and name in bare:
             _as_bare(name, home / "checkpoints" / task, bare[name], steps, found)
     return found
@@ -284,7 +284,7 @@ def _metrics(final: Acknowledged, reference: Acknowledged, seen: Acknowledged, f
         found.wrong.append(f"{len(apart)} metrics are not those of the undisturbed run, such as {sorted(apart)[0]}")
 
 
-def _parameters(name: str, one: Path, other: Path, steps: int, found: Findings) -> None:
+def compare_checkpoints(name: str, one: Path, other: Path, steps: int, found: Findings) -> None:
     """The last checkpoints, bit by bit: parameters, optimizer, schedule, data position, random state."""
     ours, theirs = (_last(folder, steps) for folder in (one, other))
     if not ours or not theirs:

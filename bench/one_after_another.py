@@ -34,24 +34,16 @@ def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
     began = time.perf_counter()
     torch.manual_seed(task.seed)
     training: Training = load(task.program)(**task.parameters)
-    model, optimizer = training.model, training.optimizer
-    assert training.loss is not None
-    assert isinstance(optimizer, torch.optim.Optimizer)
+    model = training.model
     every = training.evaluate_every or training.steps_per_epoch()
     steps = task.stop.last_step(training.steps_per_epoch())
     metrics: dict[str, float] = {}
     batches = endless(training)
     for step in range(1, steps + 1):
-        for _ in range(training.accumulate):
-            found = training.loss(model, next(batches))
-            loss = found[0] if isinstance(found, tuple) else found
-            (loss / training.accumulate).backward()
-        if training.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
-        optimizer.step()
-        if training.schedule is not None:
-            training.schedule.step()
-        optimizer.zero_grad()
+        if training.step is not None:
+            training.step(training, next(batches))
+        else:
+            take_step(training, batches)
         if training.evaluate is not None and (step == steps or (every and step % every == 0)):
             model.eval()
             with torch.no_grad():
@@ -62,6 +54,22 @@ def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
             {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / f"{task.name}.st"
         )
     return {"task": task.name, "seconds": time.perf_counter() - began, "metrics": metrics}
+
+
+def take_step(training: Training, batches: Iterator[Any]) -> None:
+    """A step as most people write it."""
+    assert training.loss is not None
+    assert isinstance(training.optimizer, torch.optim.Optimizer)
+    for _ in range(training.accumulate):
+        found = training.loss(training.model, next(batches))
+        loss = found[0] if isinstance(found, tuple) else found
+        (loss / training.accumulate).backward()
+    if training.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.clip_norm)
+    training.optimizer.step()
+    if training.schedule is not None:
+        training.schedule.step()
+    training.optimizer.zero_grad()
 
 
 def endless(training: Training) -> Iterator[Any]:

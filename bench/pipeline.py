@@ -44,7 +44,7 @@ from dovetail.planning.techniques import pipeline as predicting
 from dovetail.profile.step_measurement import measure
 from dovetail.testing import programs
 from dovetail.testing.ranks import Followers
-from dovetail.train import PIPELINE, RESIDENT, Session, Training
+from dovetail.train import PIPELINE, RESIDENT, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.vocabulary import Kind, Profile
@@ -197,7 +197,7 @@ class Timed:
     losses: list[float]
 
 
-def timed(session: Session, steps: int, *, processes: list[int]) -> Timed:
+def timed(session: TrainingSession, steps: int, *, processes: list[int]) -> Timed:
     """So many steps of two ranks, after two more."""
     losses = [session.advance()[0].loss for _ in range(2)]
     start, before = time.perf_counter(), waited(processes)

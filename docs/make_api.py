@@ -41,7 +41,7 @@ PUBLIC = {
         "Training",
         "Scheduler",
     ],
-    "Plan and run": ["plan", "run", "detect", "Settings"],
+    "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError"],
 }
@@ -52,7 +52,7 @@ EXTENSION = {
         "planning.techniques:Evidence",
         "planning:Trial",
         "train:Technique",
-        "train:Session",
+        "train:TrainingSession",
         "train:SessionMember",
         "train:StepReport",
         "train:TrainingState",

@@ -15,12 +15,14 @@ _WHERE = {
     "Plan": "dovetail.vocabulary",
     "Result": "dovetail.control",
     "Scheduler": "dovetail.train",
+    "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
     "Workload": "dovetail.vocabulary",
     "choice": "dovetail.describe",
+    "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
     "grid": "dovetail.describe",
     "integers": "dovetail.describe",
@@ -43,6 +45,7 @@ __all__ = [
     "Plan",
     "Result",
     "Scheduler",
+    "Session",
     "Settings",
     "Stop",
     "Task",
@@ -50,6 +53,7 @@ __all__ = [
     "Workload",
     "__version__",
     "choice",
+    "connect",
     "detect",
     "grid",
     "integers",
@@ -70,8 +74,10 @@ if TYPE_CHECKING:
     from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
     from dovetail.train import Scheduler, Training
+    from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.run_workload import run
+    from dovetail.verbs.session import Session
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload
 
 

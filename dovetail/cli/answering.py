@@ -6,7 +6,7 @@ Exit codes: 0 all is well; 1 some task failed; 2 the input cannot be; 3 another 
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,14 +52,11 @@ def answering() -> Iterator[None]:
         sys.exit(0)
 
 
-def asked(store: Path, request: dict[str, Any]) -> dict[str, Any]:
+def asked(store: Path, request: dict[str, Any]) -> Mapping[str, Any]:
     """The answer of the store's controller; what it refuses is raised."""
-    from dovetail.control import ask
+    from dovetail.verbs.client import Client
 
-    answer = ask(store, request)
-    if "error" in answer:
-        raise DovetailError(answer["error"])
-    return answer
+    return Client(store).ask(request)
 
 
 def entities(given: list[str] | None) -> tuple[Entity, ...]:

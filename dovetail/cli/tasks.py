@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,18 +106,12 @@ def submit(
 ) -> None:
     """Give the daemon a workload's tasks, or one task of a program."""
     with answering():
-        from dovetail.vocabulary import to_json
+        from dovetail.verbs.client import Client
 
         workload = _workload(what, _values(parameters), steps=steps, epochs=epochs, name=name)
-        request = {
-            "do": "submit",
-            "workload": workload.name,
-            "tasks": [to_json(task) for task in workload.tasks],
-            "priority": priority,
-            "deadline_seconds": None if deadline is None else _moment(deadline),
-            "entity": entity,
-        }
-        _told(asked(store, request))
+        left_seconds = None if deadline is None else _moment(deadline) - time.time()
+        names = Client(store).submit(workload, priority=priority, deadline_seconds=left_seconds, entity=entity)
+        typer.echo(f"{len(names)} task{'' if len(names) == 1 else 's'} submitted")
 
 
 @app.command("list")
@@ -230,7 +225,7 @@ def _ask_each(store: Path, words: list[str], request: dict[str, Any]) -> None:
         raise type(refused[0])("\n".join(str(each) for each in refused))
 
 
-def _told(answer: dict[str, Any]) -> None:
+def _told(answer: Mapping[str, Any]) -> None:
     typer.echo(answer["done"])
 
 
@@ -241,23 +236,7 @@ def _workload(what: str, parameters: dict[str, Any], *, steps: int | None, epoch
     if steps is None and epochs is None:
         if parameters or name:
             raise InvalidWorkload("parameters and --name must go with a program, and with its --steps or --epochs.")
-        found = load_workload(what)
-        if found.halving is not None:
-            raise InvalidWorkload(
-                f"a daemon's tasks come and go, so that they cannot be halved; {found.name!r} is to be. "
-                f"Use 'dovetail run', or leave out halving."
-            )
-        of_whole = [
-            name for name in ("weights", "deadlines", "techniques", "device_memory_bytes") if getattr(found, name)
-        ]
-        of_whole += ["objective"] if found.objective != "makespan" else []
-        if of_whole:
-            raise InvalidWorkload(
-                f"a daemon's tasks share what it was started with; {found.name!r} has {', '.join(of_whole)} of its "
-                f"own. Start the daemon with --objective, --techniques or --device-memory, submit with --priority or "
-                f"--deadline, or use 'dovetail run'."
-            )
-        return found
+        return load_workload(what)
     reference = program(what)
     check_parameters(load(reference), parameters, name=reference.function)
     words = [reference.function, *(f"{key}={value}" for key, value in parameters.items())]

@@ -167,6 +167,19 @@ def _is_file(module: types.ModuleType, path: Path) -> bool:
     return file is not None and Path(file).resolve() == path
 
 
+def forget_modules() -> None:
+    """Import users' modules anew when they are next wanted: their files may have been edited since. What is installed
+    stays."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        is_own = name.partition(".")[0] in ("dovetail", "__main__")
+        if file and not is_own and not is_installed(file):
+            del sys.modules[name]
+    _ASIDE.clear()
+    _load_file.cache_clear()
+    importlib.invalidate_caches()
+
+
 def _enter(folder: Path) -> None:
     """Let plain imports find what lies in `folder`: programs of two folders may each have a `model.py` beside them,
     and one worker may run both."""

@@ -16,7 +16,8 @@ from dovetail.vocabulary import Cluster
 
 
 class LocalEngine(WorkerEngine):
-    """Placements in worker processes of this machine; the first workers are taken from `spares` where those suit."""
+    """Placements in worker processes of this machine; the first workers are taken from `spares` where those suit, and
+    given back to them at the end where they are lasting."""
 
     def __init__(
         self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0, spares: Spares | None = None
@@ -24,6 +25,7 @@ class LocalEngine(WorkerEngine):
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._selector = selectors.DefaultSelector()
         self._meetings: dict[str, Path] = {}
+        self._spares = spares if spares is not None and spares.lasting else None
         for worker in spares.take(cluster) if spares is not None else ():
             worker.configure(self._log(worker.devices))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
@@ -35,7 +37,13 @@ class LocalEngine(WorkerEngine):
         return {",".join(worker.devices): worker.process.pid for worker in workers}
 
     def close(self) -> None:
-        """Stop the idle workers and kill the busy ones."""
+        """Give the idle workers back or stop them, and kill the busy ones."""
+        for worker in list(self._workers.values()) if self._spares is not None else ():
+            if isinstance(worker, WorkerProcess) and not worker.order:
+                assert self._spares is not None
+                self._selector.unregister(worker.channel)
+                del self._workers[worker.devices]
+                self._spares.give(worker)
         super().close()
         self._selector.close()
 

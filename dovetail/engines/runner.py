@@ -26,7 +26,7 @@ from dovetail.engines.worker_context import (
     restoring_process,
 )
 from dovetail.train import SessionMember, load_technique
-from dovetail.train.base import Session, Technique, Training
+from dovetail.train.base import Technique, Training, TrainingSession
 from dovetail.train.build import build
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
@@ -97,7 +97,7 @@ def _technique(order: Order, around: WorkerContext) -> Technique:
     return technique.among(around.ranks)
 
 
-def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> Session:
+def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> TrainingSession:
     knobs = local_knobs(order.technique, order.knobs, around)
     return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
 

@@ -1,5 +1,6 @@
-"""Workers that start before it is known what they will do: they import torch while somebody reads the workload, and
-what that imports from installed packages, for the programs most often import it too. Only time depends on them. One
+"""Workers that no engine has just now: kept from one run to the next, or started before it is known what they will do.
+Those import torch while somebody reads the workload, and what that imports from installed packages, for the programs
+most often import it too. Only time depends on them. One
 that is dead by the time it is wanted, or whose libraries might have been set up otherwise by what reading changed, is
 let go, and its engine starts another.
 """
@@ -22,7 +23,8 @@ _MOST = 4
 
 
 class Spares:
-    """One worker for each device of this machine, up to four. Whoever makes them closes them.
+    """One worker for each device of this machine, up to four. Whoever makes them closes them. Those that are `lasting`
+    start none by themselves, and are given back by the engine that took them.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -31,12 +33,12 @@ class Spares:
     [('n0:0',), ('n0:1',)]
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self._paths = cluster, set(sys.path)
+    def __init__(self, cluster: Cluster, *, lasting: bool = False) -> None:
+        self.cluster, self.lasting, self._paths = cluster, lasting, set(sys.path)
         self.workers: list[WorkerProcess] = []
         # Where no process can be started, the engine says so when it needs one.
         with contextlib.suppress(OSError):
-            for device in cluster.devices[:_MOST]:
+            for device in cluster.devices[: 0 if lasting else _MOST]:
                 self.workers.append(WorkerProcess((device.name,), cluster=cluster))
 
     @contextlib.contextmanager
@@ -57,6 +59,10 @@ class Spares:
         self.workers = [worker for worker in self.workers if worker not in taken]
         self.close()
         return taken
+
+    def give(self, worker: WorkerProcess) -> None:
+        """Keep a worker that has nothing to do for the next engine."""
+        self.workers.append(worker)
 
     def close(self) -> None:
         """Stop the workers that nobody took. May be called twice."""

@@ -14,7 +14,7 @@ from dovetail.engines.best_value import BestValue
 from dovetail.engines.worker_context import WorkerContext, event_of, reporting_failure
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
-from dovetail.train.base import Session, StepReport, Training
+from dovetail.train.base import StepReport, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.schedulers import steps_on_metrics
 from dovetail.train.state import with_weights
@@ -42,7 +42,9 @@ class Trainer:
     What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
     """
 
-    def __init__(self, order: Order, number: int, training: Training, session: Session, around: WorkerContext) -> None:
+    def __init__(
+        self, order: Order, number: int, training: Training, session: TrainingSession, around: WorkerContext
+    ) -> None:
         self.number, self.member, self.session = number, order.members[number], session
         self._order, self._training, self._around = order, training, around
         self._every = training.evaluate_every or training.steps_per_epoch()

@@ -287,11 +287,13 @@ def _point_output(out: int, err: int) -> None:
 
 def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     """Write to this log, and import as a worker does that was started with these paths and variables."""
+    from dovetail.describe.programs import forget_modules
+
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _point_output(opened, opened)
     os.close(opened)
     os.environ.update(variables)
-    importlib.invalidate_caches()  # a folder that was not there may be now
+    forget_modules()  # it may have served an earlier run; and a folder that was not there may be now
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
 

@@ -90,10 +90,8 @@ def _refusal(word: str, rows: list[Row]) -> str:
     names = [row["task"] for row in rows]
     near = difflib.get_close_matches(word, names, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return (
-        f"a task must be named by its name, the beginning of its id, a pattern such as 'net*', or parameters such as "
-        f"'rate=0.1*'; there are {_list(names)}, got {word!r}.{hint}"
-    )
+    ways = "its name, the beginning of its id, a pattern such as 'net*', or parameters such as 'rate=0.1*'"
+    return f"the task must be one of {_list(names)}, got {word!r}.{hint} It is named by {ways}."
 
 
 def _list(names: list[str]) -> str:

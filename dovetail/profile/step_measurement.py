@@ -22,7 +22,7 @@ from dovetail.profile.family_digest import shared, versions
 from dovetail.profile.layers import Edges, Layers, measure_layers
 from dovetail.profile.peak_memory import PeakMemory
 from dovetail.train import checkpoint
-from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
 from dovetail.train.spill import SpillSession
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
@@ -227,7 +227,7 @@ def _batch_seconds(training: Training) -> float:
     return statistics.median(timed) if timed else 0.0
 
 
-def _save(session: Session, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:
+def _save(session: TrainingSession, scratch: Path, device: torch.device) -> tuple[float, TrainingState]:
     """The seconds that one checkpoint takes, and the state that it holds. Of a large one only a part is written, and
     the rest is taken to go as fast: a trial must not fill the disk."""
     scratch.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ import torch
 
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
-from dovetail.train import RESIDENT, Ranks, Session, SessionMember, Training
+from dovetail.train import RESIDENT, Ranks, SessionMember, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique
 from dovetail.train.schedulers import steps_on_metrics
@@ -73,7 +73,9 @@ class Followers:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def open(self, technique: RankedTechnique, build: Build, *, knobs: Mapping[str, Any] = FrozenDict()) -> Session:
+    def open(
+        self, technique: RankedTechnique, build: Build, *, knobs: Mapping[str, Any] = FrozenDict()
+    ) -> TrainingSession:
         """A session of all ranks, each with its own build of the program."""
         return self.session(technique, programs.fresh(build), build, knobs=knobs)
 
@@ -84,7 +86,7 @@ class Followers:
         build: Build,
         *,
         knobs: Mapping[str, Any] = FrozenDict(),
-    ) -> Session:
+    ) -> TrainingSession:
         """The same, with what rank 0 has built already."""
         self._part()
         for end in self._ends:
@@ -175,7 +177,7 @@ class RankedConformance(TechniqueConformance):
         self._observes = steps_on_metrics(member.training)
         return member
 
-    def _session(self, members: Sequence[SessionMember]) -> Session:
+    def _session(self, members: Sequence[SessionMember]) -> TrainingSession:
         if self.technique.refuse(members):
             return self.technique.open(members, device=self.device, threads=self.threads)  # raises
         (member,) = members

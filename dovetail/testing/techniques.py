@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from dovetail.testing import programs
-from dovetail.train import Session, SessionMember, Technique, Training, TrainingState, checkpoint
+from dovetail.train import SessionMember, Technique, Training, TrainingSession, TrainingState, checkpoint
 from dovetail.train.randomness import reseed
 from dovetail.train.schedulers import steps_on_metrics
 from dovetail.vocabulary import TechniqueRefused
@@ -172,30 +172,30 @@ class TechniqueConformance:
             pytest.skip(f"{self.technique.name} refuses {program!r}: {reason}")
         return members
 
-    def _session(self, members: Sequence[SessionMember]) -> Session:
+    def _session(self, members: Sequence[SessionMember]) -> TrainingSession:
         return self.technique.open(members, device=self.device, threads=self.threads)
 
-    def _open(self, program: str) -> Session:
+    def _open(self, program: str) -> TrainingSession:
         return self._session(self._admitted(program))
 
-    def _continued(self, program: str, states: Sequence[TrainingState], folder: Path) -> Session:
+    def _continued(self, program: str, states: Sequence[TrainingState], folder: Path) -> TrainingSession:
         session = self._open(program)
         for number, state in enumerate(states):
             path, _ = checkpoint.write(folder / str(number), state, task=program, attempt=1)
             session.load(checkpoint.read(path), number)
         return session
 
-    def _advance(self, session: Session) -> list[list[float]]:
+    def _advance(self, session: TrainingSession) -> list[list[float]]:
         reports = session.advance(range(self._size))
         if self._observes:  # a number that rounding does not change, and that only gets worse
             for member, report in enumerate(reports):
                 session.observe({"train/step": float(report.step)}, member)
         return [[float(report.loss) for report in reports]]
 
-    def _states(self, session: Session) -> list[TrainingState]:
+    def _states(self, session: TrainingSession) -> list[TrainingState]:
         return [session.state(member) for member in range(self._size)]
 
-    def _run(self, session: Session, steps: int) -> tuple[list[TrainingState], list[list[float]]]:
+    def _run(self, session: TrainingSession, steps: int) -> tuple[list[TrainingState], list[list[float]]]:
         losses = [row for _ in range(steps) for row in self._advance(session)]
         return self._states(session), losses
 

@@ -3,7 +3,7 @@
 import importlib
 
 from dovetail.planning.techniques import spec_of
-from dovetail.train.base import Session, SessionMember, StepReport, Technique, Training
+from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
 from dovetail.train.fuse import FUSE
 from dovetail.train.interleave import INTERLEAVE
 from dovetail.train.pipeline import PIPELINE
@@ -46,11 +46,11 @@ __all__ = [
     "TOGETHER",
     "Ranks",
     "Scheduler",
-    "Session",
     "SessionMember",
     "StepReport",
     "Technique",
     "Training",
+    "TrainingSession",
     "TrainingState",
     "load_technique",
 ]

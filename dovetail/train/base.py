@@ -1,4 +1,4 @@
-"""What users build (`Training`) and what a technique promises (`Technique`, `Session`).
+"""What users build (`Training`) and what a technique promises (`Technique`, `TrainingSession`).
 
 Knows torch, and nothing of processes, stores or schedules.
 """
@@ -198,7 +198,7 @@ Knobs = Mapping[str, Any]
 NO_KNOBS: Knobs = FrozenDict()
 
 
-class Session(abc.ABC):
+class TrainingSession(abc.ABC):
     """Live training of one gang on its devices. Called from one thread of one worker, never at once.
 
     After any method raises, only `close` may be called.
@@ -234,10 +234,10 @@ class Session(abc.ABC):
         """Give back devices and threads. May be called twice."""
 
 
-Each = TypeVar("Each", bound=Session)
+Each = TypeVar("Each", bound=TrainingSession)
 
 
-class GangSession(Session, Generic[Each]):
+class GangSession(TrainingSession, Generic[Each]):
     """A session of several tasks, each with a session of its own in `_members`, which is asked what it alone knows.
     Subclasses say what a step of several is."""
 
@@ -279,6 +279,6 @@ class Technique(abc.ABC):
         """Why this technique cannot train these members exactly, or None if it can."""
 
     @abc.abstractmethod
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session at step 0 on this device, with the knobs of the option that was chosen. Raises `TechniqueRefused`
         where `refuse` gives a reason, or where memory that the knobs allow is too small, with the numbers."""

@@ -16,7 +16,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
-from dovetail.train.base import NO_KNOBS, GangSession, Knobs, Members, Session, SessionMember, StepReport, Technique
+from dovetail.train.base import (
+    NO_KNOBS,
+    GangSession,
+    Knobs,
+    Members,
+    SessionMember,
+    StepReport,
+    Technique,
+    TrainingSession,
+)
 from dovetail.train.spill import SPILL, SpillKnobs, SpillSession
 from dovetail.train.spill.device_resources import DeviceResources
 from dovetail.train.spill.forecast import Forecast, pace
@@ -45,7 +54,7 @@ class Interleave(Technique):
         found = ((number, SPILL.refuse([member])) for number, member in enumerate(members, start=1))
         return next((f"task {number} of {len(members)}: {reason}" for number, reason in found if reason), None)
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session whose budgets are the whole gang's."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dovetail.feed import Cursor
-from dovetail.train.base import Session, SessionMember, StepReport
+from dovetail.train.base import SessionMember, StepReport, TrainingSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
@@ -19,7 +19,7 @@ from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class LoopSession(Session):
+class LoopSession(TrainingSession):
     """A training loop of one member that can be stopped after any step and go on anywhere.
 
     The model is where the technique wants it when this is made.

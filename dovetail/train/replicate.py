@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session, SessionMember
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, TrainingSession
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
@@ -39,7 +39,7 @@ class Replicate(RankedTechnique):
             return "no parameter is trained, so there is nothing to average"
         return None
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0; rank 0's weights are everybody's."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointError as RecomputationError
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session, SessionMember, StepReport, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.loop import LoopSession
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.rows import is_due
@@ -35,7 +35,7 @@ class Resident(Technique):
         """Resident refuses nothing but gangs."""
         return None if len(members) == 1 else f"resident trains one task at a time, got {len(members)}"
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session with this one member at step 0."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

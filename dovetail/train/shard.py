@@ -15,7 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session, SessionMember
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, TrainingSession
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
@@ -50,7 +50,7 @@ class Shard(RankedTechnique):
                 return f"parameter {name!r} is not contiguous in memory, so that it cannot be cut"
         return None
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

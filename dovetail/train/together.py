@@ -14,7 +14,16 @@ import numpy
 import torch
 
 from dovetail.feed import Tap, digest, draw
-from dovetail.train.base import NO_KNOBS, GangSession, Knobs, Members, Session, SessionMember, StepReport, Technique
+from dovetail.train.base import (
+    NO_KNOBS,
+    GangSession,
+    Knobs,
+    Members,
+    SessionMember,
+    StepReport,
+    Technique,
+    TrainingSession,
+)
 from dovetail.train.fuse.stacked_batches import keep_position, read_first
 from dovetail.train.resident import RESIDENT, ResidentSession
 from dovetail.vocabulary import TechniqueRefused
@@ -38,7 +47,7 @@ class Together(Technique):
             return f"tasks must take as many batches a step as each other; found accumulate of {counts}"
         return None
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of all members at step 0. Raises `TechniqueRefused` where their first batches differ."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

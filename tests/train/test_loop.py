@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from dovetail.testing import programs
-from dovetail.train import RESIDENT, SPILL, Session, Training
+from dovetail.train import RESIDENT, SPILL, Training, TrainingSession
 from dovetail.train.loop import describe, to_device
 from dovetail.vocabulary import ProgramError, TrainingError
 
@@ -34,7 +34,7 @@ def build(**options: Any) -> Training:
     return Training(**found | options)
 
 
-def opened(technique: str, **options: Any) -> Session:
+def opened(technique: str, **options: Any) -> TrainingSession:
     chosen = {"resident": RESIDENT, "spill": SPILL}[technique]
     return chosen.open([programs.fresh(lambda: build(**options))], device=CPU, threads=1)
 

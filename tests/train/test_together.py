@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dovetail.testing.techniques import TechniqueConformance
-from dovetail.train import RESIDENT, TOGETHER, Session, SessionMember, Training
+from dovetail.train import RESIDENT, TOGETHER, SessionMember, Training, TrainingSession
 from dovetail.vocabulary import TechniqueRefused
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def members(*names: str, **fields: Any) -> list[SessionMember]:
     return [SessionMember(training=training(name, **fields), seed=number) for number, name in enumerate(names)]
 
 
-def opened(gang: list[SessionMember]) -> Session:
+def opened(gang: list[SessionMember]) -> TrainingSession:
     return TOGETHER.open(gang, device=CPU, threads=1)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, Technique, TrainingSession
 from dovetail.train.fuse.fuse_session import FuseKnobs, FuseSession
 from dovetail.train.fuse.fusibility import examine
 from dovetail.vocabulary import TechniqueRefused
@@ -25,7 +25,7 @@ class Fuse(Technique):
             return str(refused)
         return None
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of the whole gang, at step 0."""
         return FuseSession(members, device=device, threads=threads, knobs=FuseKnobs.read(knobs))
 

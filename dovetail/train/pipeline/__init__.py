@@ -6,7 +6,7 @@ simulated and drawn.
 
 import torch
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session
+from dovetail.train.base import NO_KNOBS, Knobs, Members, TrainingSession
 from dovetail.train.pipeline.pipeline_layout import PipelineLayout
 from dovetail.train.pipeline.pipeline_session import PipelineSession
 from dovetail.train.ranks import RankedTechnique
@@ -38,7 +38,7 @@ class Pipeline(RankedTechnique):
             return "pipeline computes under autocast or in fp32; use precision 'bf16', or shard"
         return refusal(training, name=self.name)
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights, and be given the same knobs."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -2,7 +2,7 @@
 
 import torch
 
-from dovetail.train.base import NO_KNOBS, Knobs, Members, Session, Technique
+from dovetail.train.base import NO_KNOBS, Knobs, Members, Technique, TrainingSession
 from dovetail.train.spill.refusals import refusal
 from dovetail.train.spill.spill_knobs import SpillKnobs
 from dovetail.train.spill.spill_session import SpillSession
@@ -24,7 +24,7 @@ class Spill(Technique):
             return f"spill trains one task at a time, got {len(members)}"
         return refusal(members[0].training)
 
-    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> Session:
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session within the budgets of the knobs; refused with numbers where no layout keeps within them."""
         if reason := self.refuse(members):
             raise TechniqueRefused(reason)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
 from dovetail.testing.techniques import STEPS, TechniqueConformance
-from dovetail.train import RESIDENT, SPILL, Session, SessionMember, Training, TrainingState, checkpoint
+from dovetail.train import RESIDENT, SPILL, SessionMember, Training, TrainingSession, TrainingState, checkpoint
 from dovetail.train.spill import SpillSession, parked_inputs, resident_segments
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ class _WithKnobs(TechniqueConformance):
     technique = SPILL
     knobs = "tight"
 
-    def _session(self, members: Sequence[SessionMember]) -> Session:
+    def _session(self, members: Sequence[SessionMember]) -> TrainingSession:
         return spill(members, self.knobs, device=self.device)
 
 
@@ -271,7 +271,7 @@ def test_spill_and_resident_agree_bit_by_bit(build: str, knobs: str) -> None:
 
 @pytest.mark.parametrize("build", ["dropout", "odd bf16-pure", "odd accumulated and clipped", "norm"])
 def test_each_goes_on_from_the_other(build: str, tmp_path: Path) -> None:
-    def opened(spilled: bool) -> Session:
+    def opened(spilled: bool) -> TrainingSession:
         member = programs.fresh(BUILDS[build])
         return spill([member]) if spilled else RESIDENT.open([member], device=CPU, threads=1)
 
@@ -286,7 +286,7 @@ def test_each_goes_on_from_the_other(build: str, tmp_path: Path) -> None:
         _assert_equal(after, whole)
 
 
-def _run(session: Session, steps: int) -> tuple[TrainingState, list[float]]:
+def _run(session: TrainingSession, steps: int) -> tuple[TrainingState, list[float]]:
     with contextlib.closing(session):
         losses = [float(session.advance()[0].loss) for _ in range(steps)]
         state = session.state()

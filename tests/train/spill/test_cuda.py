@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dovetail.testing import programs
-from dovetail.train import INTERLEAVE, RESIDENT, SPILL, Session, SessionMember, Training
+from dovetail.train import INTERLEAVE, RESIDENT, SPILL, SessionMember, Training, TrainingSession
 from dovetail.vocabulary import TechniqueRefused
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -174,7 +174,7 @@ def test_a_gang_trains_as_its_members_do_alone() -> None:
         assert [row[seed] for row in found] == pytest.approx(expected, rel=1e-3)
 
 
-def _distance(one: Session, other: Session) -> float:
+def _distance(one: TrainingSession, other: TrainingSession) -> float:
     """How far apart the parameters are, relative to their norm."""
     first, second = one.state().tensors, other.state().tensors
     names = [name for name in first if name.startswith("model/")]

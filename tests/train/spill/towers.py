@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.testing import programs
-from dovetail.train import RESIDENT, SPILL, Session, Training, TrainingState
+from dovetail.train import RESIDENT, SPILL, Training, TrainingSession, TrainingState
 from dovetail.train.spill import SpillSession, resident_segments
 
 CPU = torch.device("cpu")
@@ -98,12 +98,12 @@ def spilled(build: Build, *, device_bytes: int = 1, depth: int = 1, **knobs: Any
                 device_bytes = max(device_bytes + 1, error.needed_bytes)
 
 
-def resident(build: Build) -> Session:
+def resident(build: Build) -> TrainingSession:
     """The same training, whole on the CPU."""
     return RESIDENT.open([programs.fresh(build)], device=CPU, threads=1)
 
 
-def run(session: Session, steps: int) -> tuple[list[float], TrainingState]:
+def run(session: TrainingSession, steps: int) -> tuple[list[float], TrainingState]:
     """The losses of some steps, and where they led."""
     losses = [float(session.advance()[0].loss) for _ in range(steps)]
     return losses, session.state()

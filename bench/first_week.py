@@ -1,0 +1,177 @@
+"""Programs as people bring them in their first week (`sweeps/first_week`), each through `dovetail run`.
+
+Each is run whole beside the same six tasks in a plain loop, and beside two plain processes; the two random searches
+also beside joblib with two processes. Then each is stopped by Ctrl-C on the way and run again, and must end as without
+that, to the bit; and thirty programs of which four crash must not keep the good ones waiting.
+`python bench/first_week.py [NAME ...] [--rounds N] [--check] [--quick]`
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from invariants import Findings, compare_checkpoints
+from reporting import Bar, finish
+
+from dovetail.control import open_result
+from dovetail.store import Store
+from dovetail.vocabulary.events import AttemptStarted, CheckpointSaved, StepsDone
+
+HERE = Path(__file__).parent
+SWEEPS = HERE / "sweeps" / "first_week"
+SIX = {
+    "resnets": "pictures.py",
+    "berts": "language.py",
+    "gpt2s": "language.py",
+    "llamas": "language.py",
+    "t5_loras": "language.py",
+    "padded_lstms": "others.py",
+    "gans": "others.py",
+    "vaes": "others.py",
+    "reinforces": "others.py",
+    "graphs": "others.py",
+}
+SEARCHES = {"search_100": "search.py", "search_500": "search.py"}
+CRASHING = "crashing"
+MORE_SECONDS, OVER_JOBLIB, FIRST_STEP_SECONDS = 3.0, 1.5, 15.0
+WAYS = {
+    "loop": ("one_after_another.py",),
+    "two": ("two_at_a_time.py",),
+    "joblib": ("joblib_pool.py",),
+}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    every = (*SIX, *SEARCHES, CRASHING)
+    arguments.add_argument("names", nargs="*", metavar="NAME", help=", ".join(every))
+    arguments.add_argument("--rounds", type=int, default=1, help="how often each is run; medians are compared")
+    arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
+    arguments.add_argument("--quick", action="store_true", help="a few steps of each; writes nothing")
+    chosen = arguments.parse_args()
+    if unknown := set(chosen.names) - set(every):
+        arguments.error(f"NAME must be one of {', '.join(every)}, got {', '.join(sorted(unknown))}")
+    environment = os.environ | ({"DOVETAIL_BENCH_STEPS": "20"} if chosen.quick else {})
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once, not in every process
+    rows, bars = [], []
+    for name in chosen.names or every:
+        row, more = crash(environment) if name == CRASHING else whole(name, chosen.rounds, environment)
+        rows.append(row)
+        bars += more
+        print(row, flush=True)
+    return finish("first_week", rows, bars, check=chosen.check, quick=chosen.quick or bool(chosen.names))
+
+
+def whole(name: str, rounds: int, environment: dict[str, str]) -> tuple[dict[str, Any], list[Bar]]:
+    """One kind of program, whole against whole, and stopped and resumed."""
+    ways = ("loop", "two", "joblib") if name in SEARCHES else ("loop", "two")
+    seconds: dict[str, list[float]] = {way: [] for way in ("dovetail", *ways)}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            seconds["dovetail"].append(timed(command(name, Path(folder) / "store"), environment))
+            done = [task.status for task in open_result(Path(folder) / "store").tasks]
+        for way in ways:
+            words = [sys.executable, *(str(HERE / word) for word in WAYS[way]), place(name)]
+            seconds[way].append(timed(words, environment))
+    middle = {way: statistics.median(each) for way, each in seconds.items()}
+    row: dict[str, Any] = {"program": name, "tasks": len(done), "finished": done.count("finished")}
+    row |= {f"{way}_seconds": each for way, each in middle.items()}
+    bars = [Bar(f"{name}, share of tasks that finish", done.count("finished") / len(done), least=1.0)]
+    if name in SEARCHES:
+        row["over_joblib"] = middle["joblib"] / middle["dovetail"]
+        return row, [*bars, Bar(f"{name}, times faster than joblib", row["over_joblib"], least=OVER_JOBLIB)]
+    better = min(middle["loop"], middle["two"])
+    wrong, steps = stopped_and_resumed(name, environment)
+    row |= {"over_better": better / middle["dovetail"], "stopped_at_step": steps, "wrong": len(wrong)}
+    print("\n".join(wrong), end="\n" if wrong else "")
+    return row, [
+        *bars,
+        Bar(f"{name}, seconds beyond the better plain way", middle["dovetail"] - better, most=MORE_SECONDS),
+        Bar(f"{name}, tasks that end otherwise for a stop", float(len(wrong)), most=0.0),
+        Bar(f"{name}, steps taken when it was stopped", float(steps), least=1.0),
+    ]
+
+
+def place(name: str) -> str:
+    """The workload of this name, as commands take it."""
+    return f"{SWEEPS / (SIX | SEARCHES)[name]}:{name}"
+
+
+def command(name: str, home: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "dovetail", "run", place(name), "--store", str(home), "--json", *more]
+
+
+def timed(words: list[str], environment: dict[str, str]) -> float:
+    """The seconds of a whole command."""
+    began = time.perf_counter()
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+    return time.perf_counter() - began
+
+
+def stopped_and_resumed(name: str, environment: dict[str, str]) -> tuple[list[str], int]:
+    """What differs between an undisturbed run and one that was interrupted once, and how many steps had been saved of
+    unfinished tasks when it was. Both with `--exact`: which technique trains is then no matter of time."""
+    found = Findings()
+    with tempfile.TemporaryDirectory() as folder:
+        calm, stormy = Path(folder) / "calm", Path(folder) / "stormy"
+        timed(command(name, calm, "--exact"), environment)
+        process = subprocess.Popen(
+            command(name, stormy, "--exact", "--save-seconds", "0.2"),
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not saved_steps(stormy):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=300)
+        steps = saved_steps(stormy)
+        timed(command(name, stormy, "--exact"), environment)
+        for task in open_result(calm).tasks:
+            folders = [home / "checkpoints" / task.task.identity for home in (stormy, calm)]
+            compare_checkpoints(task.name, folders[0], folders[1], task.step, found)
+    return found.wrong, steps
+
+
+def saved_steps(home: Path) -> int:
+    """The steps that were saved of tasks that have not ended."""
+    if not (home / "store.sqlite").exists():
+        return 0
+    with Store(home) as store:
+        events = [event for _, event in store.events()]
+    ended = {event.task for event in events if event.kind == "finished"}
+    saved = [event for event in events if isinstance(event, CheckpointSaved) and event.task not in ended]
+    return max((event.step for event in saved), default=0)
+
+
+def crash(environment: dict[str, str]) -> tuple[dict[str, Any], list[Bar]]:
+    """Thirty programs of which four end their process: when the first good one takes its first step."""
+    with tempfile.TemporaryDirectory() as folder:
+        home, began = Path(folder) / "store", time.time()
+        words = [sys.executable, "-m", "dovetail", "run", str(SWEEPS / "crashing.py"), "--store", str(home)]
+        subprocess.run([*words, "--json"], env=environment, capture_output=True, check=False)
+        seconds = time.time() - began
+        with Store(home) as store:
+            events = [event for _, event in store.events()]
+        first = min(event.at_seconds for event in events if isinstance(event, AttemptStarted | StepsDone)) - began
+        statuses = [task.status for task in open_result(home).tasks]
+    row = {"program": CRASHING, "tasks": len(statuses), "finished": statuses.count("finished")}
+    row |= {"first_step_seconds": first, "dovetail_seconds": seconds}
+    return row, [
+        Bar("crashing, good tasks that finish", float(statuses.count("finished")), least=26.0),
+        Bar("crashing, bad tasks that are set aside", float(statuses.count("failed")), least=4.0),
+        Bar("crashing, seconds to the first good step", first, most=FIRST_STEP_SECONDS),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
