@@ -3,8 +3,12 @@ did to them in the same worker.
 
 Put back are names that were assigned anew, and the contents of lists, dicts, sets and deques, of objects and classes of
 the user's own, of default arguments, and of random generators. Not put back are tensors and arrays that were written in
-place, containers of more than 10,000 items, and what `functools.cache` holds: that is how to keep something for all
-tasks of a worker. Nothing is imported anew, since an import may take longer than a task.
+place, containers of more than 10,000 items, variables with more than 100,000 things in them, and what
+`functools.cache` holds: that is how to keep something for all tasks of a worker. Nothing is imported anew, since an
+import may take longer than a task.
+
+What imports do to modules that were imported before, as where a decorator fills a registry, is part of importing and
+not of a task: a module is as its import left it once the outermost import has ended.
 """
 
 import collections
@@ -22,6 +26,7 @@ from typing import Any
 from dovetail.describe.installed import is_dovetail, is_installed
 
 _MOST_ITEMS = 10_000
+_MOST_OF_VARIABLE = 100_000
 _DEPTH = 4
 _DICTS = (dict, collections.defaultdict, collections.OrderedDict, collections.Counter)
 _CONTAINERS = (*_DICTS, list, collections.deque, set)
@@ -46,6 +51,9 @@ class ModuleVariables:
         self._seen: dict[int, Any] = {}  # by identity, and held, so that no other thing can have the same
         self._modules: list[tuple[types.ModuleType, dict[str, Any]]] = []
         self._found: list[tuple[str, Any, Any]] = []
+        self._imports: list[object] = []  # those under way, of all threads
+        self._before: tuple[list[dict[str, Any]], list[Any]] = [], []
+        self._left = 0  # how many more things may be looked at in the variable at hand
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
@@ -53,9 +61,26 @@ class ModuleVariables:
         within or later, are known too."""
         self.put_back()
         _Watching.install(self)
-        yield
-        for module in list(sys.modules.values()):
-            self.add(module)
+        with self.importing():
+            yield
+
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        """Import within. At the end of the outermost import, variables of new modules become known as they are then,
+        and so does whatever it has changed in others."""
+        this = object()
+        if not self._imports:
+            spaces = [dict(vars(module)) for module, _ in self._modules]
+            self._before = spaces, [_saved(thing) for _, thing, _ in self._found]
+        self._imports.append(this)
+        try:
+            yield
+        finally:
+            self._imports.remove(this)
+            if not self._imports:
+                self._adopt(*self._before)
+                for module in list(sys.modules.values()):
+                    self.add(module)
 
     def add(self, module: Any) -> None:
         """Know a module's variables as they are now, where it is the user's own and not known yet."""
@@ -72,8 +97,9 @@ class ModuleVariables:
         changed = []
         for module, before in self._modules:
             for name in _differing(vars(module), before, skip_dunder=True):
-                changed += [] if _is_module(vars(module).get(name)) else [f"{module.__name__}.{name}"]
-                _assign(vars(module), name, before.get(name, _ABSENT))
+                if not _is_imported(vars(module).get(name)):  # imported by a task, and so it stays
+                    changed.append(f"{module.__name__}.{name}")
+                    _assign(vars(module), name, before.get(name, _ABSENT))
         for name, thing, saved in self._found:
             if _differs(thing, saved):
                 changed.append(name)
@@ -83,11 +109,29 @@ class ModuleVariables:
     def _inside(self, module: types.ModuleType, names: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         for name, value in names.items():
             if not name.startswith("__"):
-                yield from self._look(value, f"{module.__name__}.{name}", 0)
+                yield from self._look_all([value], f"{module.__name__}.{name}", 0)
+
+    def _adopt(self, spaces: list[dict[str, Any]], contents: list[Any]) -> None:
+        """Take for known what differs now from what there was when an import began."""
+        for (module, known), before in zip(self._modules, spaces, strict=False):
+            for name in _differing(vars(module), before, skip_dunder=True):
+                _assign(known, name, value := vars(module).get(name, _ABSENT))
+                self._found += self._look_all([value], f"{module.__name__}.{name}", 0)
+        for number, began in enumerate(contents):
+            name, thing, known = self._found[number]
+            if began is not None and _saved(thing) is not None and _differs(thing, began):
+                self._found[number] = name, thing, _merge(thing, began, known)
+                self._found += self._look_all(_reached(thing), name, 1)
+
+    def _look_all(self, values: Iterable[Any], name: str, depth: int) -> list[tuple[str, Any, Any]]:
+        self._left = _MOST_OF_VARIABLE
+        found = [each for value in values for each in self._look(value, name, depth)]
+        return found if self._left >= 0 else []
 
     def _look(self, value: Any, name: str, depth: int) -> Iterator[tuple[str, Any, Any]]:
         """Whatever can change inside a value, under the name of the variable that reaches it, with what is in it."""
-        if isinstance(value, _PLAIN | types.ModuleType) or id(value) in self._seen or depth > _DEPTH:
+        self._left -= 1
+        if isinstance(value, _PLAIN | types.ModuleType) or id(value) in self._seen or depth > _DEPTH or self._left < 0:
             return
         self._seen[id(value)] = value
         saved = _saved(value)
@@ -109,8 +153,8 @@ def _is_own(kind: type) -> bool:
     return module is not None and _is_own_file(module)
 
 
-def _is_module(value: Any) -> bool:
-    return isinstance(value, types.ModuleType)
+def _is_imported(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value
 
 
 def _saved(value: Any) -> Any:
@@ -163,6 +207,21 @@ def _restore(value: Any, saved: Any) -> None:
         value.set_state(saved)
 
 
+def _merge(value: Any, began: Any, known: Any) -> Any:
+    """What was known of a value, with what has changed in it since an import began."""
+    if isinstance(value, type | dict):
+        now, merged = (vars(value) if isinstance(value, type) else value), known.copy()
+        for name in _differing(now, began, skip_dunder=isinstance(value, type)):
+            _assign(merged, name, now.get(name, _ABSENT))
+        return merged
+    if isinstance(value, set):
+        return (known | (value - began)) - (began - value)
+    if isinstance(value, list | collections.deque):
+        is_longer = len(value) >= len(began) and all(map(_is_same, value, began))
+        return [*known, *list(value)[len(began) :]] if is_longer else list(value)
+    return _generator_state(value)
+
+
 def _generator_state(value: Any) -> Any:
     """The state of a random generator of Python's, NumPy's or torch's; None for anything else."""
     if isinstance(value, random.Random):
@@ -193,7 +252,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _assign(space: dict[str, Any], name: str, value: Any) -> None:
     if value is _ABSENT:
-        del space[name]
+        space.pop(name, None)
     else:
         space[name] = value
 
@@ -226,8 +285,8 @@ class _Watching(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def executed(module: types.ModuleType) -> None:
-                execute(module)
-                self._modules.add(module)
+                with self._modules.importing():
+                    execute(module)
 
             spec.loader.exec_module = executed  # type: ignore[method-assign]
         return spec

@@ -5,6 +5,7 @@ import numpy
 import pytest
 import torch
 
+from dovetail.describe import module_variables
 from dovetail.describe.module_variables import ModuleVariables
 
 SOURCE = """
@@ -121,3 +122,89 @@ def test_installed_packages_are_left_alone(module):
     numpy.random.rand()
     assert modules.put_back() == []
     assert random.getstate() != state
+
+
+PACKAGE = {
+    "leaky_package/__init__.py": "",
+    "leaky_package/config.py": "WIDTH, KINDS, ORDER, TAGS = 64, {'a': [1]}, [1], {'x'}\nclass Base: kinds = {}\n",
+    "leaky_package/model.py": """
+from leaky_package import config
+config.WIDTH, config.DEPTH, config.KINDS["b"], config.Base.depth = 128, [3], [2], 5
+config.Base.kinds["mine"] = 1
+config.ORDER.append(2)
+config.TAGS.add("y")
+""",
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = before
+    for name in [each for each in sys.modules if each.startswith("leaky_package")]:
+        del sys.modules[name]
+
+
+def left(config):
+    """What the imports of both modules make of the first."""
+    held = config.WIDTH, config.DEPTH, config.KINDS, config.ORDER, config.TAGS, config.Base.depth, config.Base.kinds
+    return held == (128, [3], {"a": [1], "b": [2]}, [1, 2], {"x", "y"}, 5, {"mine": 1})
+
+
+def test_what_one_module_makes_of_another_is_part_of_importing_both(package):
+    modules = ModuleVariables()
+    with modules.loading():
+        import leaky_package.model
+    config = leaky_package.config
+    assert left(config)
+    assert modules.put_back() == []
+    assert left(config)
+    config.KINDS["b"].append(3)
+    assert modules.put_back() == ["leaky_package.config.KINDS"]
+    assert left(config)
+
+
+def test_what_an_import_in_the_midst_of_a_task_makes_of_a_module_stays_and_what_the_task_does_is_undone(package):
+    modules = ModuleVariables()
+    with modules.loading():
+        from leaky_package import config
+    config.KINDS["task"], config.MORE = [4], 1
+    config.ORDER.insert(0, 0)
+    config.TAGS.add("task")
+    config.KINDS["a"].append(9)
+    import leaky_package.model
+
+    config.DEPTH.append(4)
+    changed = modules.put_back()
+    assert "leaky_package.config.WIDTH" not in changed
+    assert left(config)
+    assert not hasattr(config, "MORE")
+    assert leaky_package.model is sys.modules["leaky_package.model"]
+    assert modules.put_back() == []
+
+
+def test_a_module_that_a_task_imported_stays_where_it_is(package):
+    modules = ModuleVariables()
+    with modules.loading():
+        import leaky_package
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, module_variables._Watching)]
+    import leaky_package.config
+
+    assert modules.put_back() == []
+    assert leaky_package.config is sys.modules["leaky_package.config"]
+
+
+def test_a_variable_with_very_much_in_it_is_left_alone(module, monkeypatch):
+    monkeypatch.setattr(module_variables, "_MOST_OF_VARIABLE", 3)
+    modules = ModuleVariables()
+    with modules.loading():
+        import leaky_module
+    leaky_module.CONFIG["sizes"].append(3)
+    leaky_module.SEEN.append(3)
+    assert modules.put_back() == ["leaky_module.SEEN"]
+    assert leaky_module.CONFIG["sizes"] == [1, 2, 3]
