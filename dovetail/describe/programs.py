@@ -170,14 +170,26 @@ def _is_file(module: types.ModuleType, path: Path) -> bool:
 def forget_modules() -> None:
     """Import users' modules anew when they are next wanted: their files may have been edited since. What is installed
     stays."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        is_own = name.partition(".")[0] in ("dovetail", "__main__")
-        if file and not is_own and not is_installed(file):
-            del sys.modules[name]
+    forgotten = {name: module for name, module in list(sys.modules.items()) if _is_users(name, module)}
+    for name, module in forgotten.items():
+        del sys.modules[name]
+        around, _, short = name.rpartition(".")
+        # A package that stays would go on giving the old one to `from package import name`.
+        if around and getattr(parent := sys.modules.get(around), short, None) is module:
+            delattr(parent, short)
     _ASIDE.clear()
     _load_file.cache_clear()
     importlib.invalidate_caches()
+
+
+def _is_users(name: str, module: Any) -> bool:
+    """Whether a module is the user's own. A package without `__init__.py` has no file, but folders."""
+    if name.partition(".")[0] in ("dovetail", "__main__"):
+        return False
+    file = getattr(module, "__file__", None)
+    places = [file] if file else list(getattr(module, "__path__", None) or ())
+    # Some of torch's modules name files that are nowhere.
+    return bool(places) and all(os.path.isabs(str(each)) and not is_installed(str(each)) for each in places)
 
 
 def _enter(folder: Path) -> None:

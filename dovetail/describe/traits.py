@@ -29,6 +29,7 @@ _GIVEN = {
     "__qualname__",
     "__firstlineno__",
     "__static_attributes__",
+    "__slotnames__",  # written by `copyreg` when an object of the class is first taken apart
 }
 # How a value is put together again: calling a function with arguments, then setting state, items and entries.
 _REDUCE_PROTOCOL = 4
@@ -157,7 +158,8 @@ def _class(cls: type, seen: Seen) -> Iterator[str]:
     """A class that no file holds: all that stands in it, and what its methods reach."""
     yield from _all(cls.__bases__, seen)
     for name, value in vars(cls).items():
-        if name not in _GIVEN and not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
+        is_given = name in _GIVEN or (name == "__annotations__" and not value)  # made when it is first asked for
+        if not is_given and not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
             yield name
             yield from _traits(value, seen)
 

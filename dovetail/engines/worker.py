@@ -88,14 +88,19 @@ class Worker:
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         while True:
-            message = self._orders.get()
-            match message["do"]:
-                case "import":
-                    self._import(message["module"])
-                case "configure":
-                    _configure(Path(message["log"]), message["paths"], message["variables"])
-                case "order":
-                    self._run(message)
+            self._obey(self._orders.get())
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "import":
+                self._import(message["module"])
+            case "configure":
+                _configure(Path(message["log"]), message["paths"], message["variables"])
+                # An earlier run's modules are forgotten, and so are its tasks, whose names may come again.
+                self._modules = ModuleVariables()
+                self._acknowledged.clear()
+            case "order":
+                self._run(message)
 
     def _import(self, module: str) -> None:
         """Import a module that orders will probably need. An error is left to the order that imports it again."""

@@ -99,6 +99,33 @@ def test_programs_of_two_folders_have_neighbours_of_their_own(tmp_path):
         assert load(program(str(tmp_path / name / "sweep.py") + ":f"))() == (name,) * 4
 
 
+FORGETTING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import json.decoder, torch
+import space.inner, space.deep.inner, whole.inner
+from dovetail.describe.programs import forget_modules
+json.mine = sys.modules["json.mine"] = inner = whole.inner  # as in a namespace of which a part is installed
+kept = json.decoder, torch.ops, torch.classes
+space_file = sys.argv[1] + "/space/inner.py"
+open(space_file, "w").write("WHO = 'edited'")
+forget_modules()
+assert (sys.modules["json.decoder"], sys.modules["torch.ops"], sys.modules["torch.classes"]) == kept
+assert torch.ops is kept[1] and json.decoder is kept[0] and not hasattr(json, "mine")
+assert not [name for name in sys.modules if name.partition(".")[0] in ("space", "whole")]
+from space import inner
+print(inner.WHO)
+"""
+
+
+def test_packages_without_a_file_are_forgotten_too(tmp_path):
+    for name in ("space/inner.py", "space/deep/inner.py", "whole/__init__.py", "whole/inner.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("WHO = 'first'")
+    found = subprocess.run([sys.executable, "-Bc", FORGETTING, tmp_path], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("edited\n", "")
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

@@ -114,6 +114,15 @@ def test_what_a_program_does_not_reach_is_not_part_of_it(then):
     assert program(then=then) == program()
 
 
+@pytest.mark.parametrize("then", ["", "POINT.__reduce_ex__(4)", "Point.__annotations__"])
+def test_a_program_with_an_object_is_the_same_however_often_it_is_asked(then):
+    scope = {"__name__": "__main__"}
+    exec(compile(CELL, "<stdin>", "exec"), scope)
+    before = digest_of(scope["program"])
+    exec(compile(then, "<stdin>", "exec"), scope)
+    assert digest_of(scope["program"]) == before
+
+
 def test_the_source_of_the_users_modules_counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = []

@@ -1,9 +1,11 @@
 """What a worker does to its process before an order."""
 
+import socket
 from types import SimpleNamespace
 
 import pytest
 
+from dovetail.engines import worker
 from dovetail.engines.worker import limit_device_memory
 from dovetail.vocabulary import Kind
 
@@ -30,3 +32,17 @@ def test_a_process_keeps_within_the_memory_of_a_limited_device(kind, asked):
     found: list[tuple[float, int]] = []
     limit_device_memory(torch_of(144 << 30, found), kind)
     assert found == asked
+
+
+def test_a_worker_that_served_an_earlier_run_keeps_nothing_of_it(monkeypatch):
+    configured = []
+    monkeypatch.setattr(worker, "_configure", lambda *given: configured.append(given))
+    here, there = socket.socketpair()
+    with here, there:
+        served = worker.Worker(here)
+        served._acknowledged["task"] = 7
+        modules = served._modules
+        served._obey({"do": "configure", "log": "worker.log", "paths": [], "variables": {}})
+    assert len(configured) == 1
+    assert served._acknowledged == {}
+    assert served._modules is not modules
