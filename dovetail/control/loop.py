@@ -358,6 +358,8 @@ class Controller:
         self._queues.release(running.order.devices, running.option)
         if running.placement is not None:
             self._note(self._deciding.freed(running, taken_seconds=event.duration_seconds))
+        elif not self._measuring.holds():
+            self._note("a device that measured is free")
 
     # Commands
 
@@ -377,8 +379,11 @@ class Controller:
         self._note(answer.because)
         self._measuring.is_stale |= answer.has_come
         for name, running in list(self._running.items()):
-            if running.placement and answer.stop in running.tasks:
-                self._engine.stop(name, reason=answer.reason)
+            if answer.stop in running.tasks:
+                if running.placement:
+                    self._engine.stop(name, reason=answer.reason)
+                elif all(map(self._ledger.rests, running.tasks)):  # nobody wants to know what it measures
+                    self._engine.stop(name, reason=answer.reason, save=False)
         return answer.told
 
     def _end_what_does_not_stop(self) -> None:

@@ -135,7 +135,7 @@ def _submitted(one: Progress, event: TaskSubmitted) -> None:
 
 
 def _fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
-    one.fingerprint = event.fingerprint
+    one.fingerprint, one.ending = event.fingerprint, ""
 
 
 def _threads_before(event: AttemptStarted) -> int:
@@ -171,7 +171,7 @@ def _advanced(one: Progress, event: StepsDone) -> None:
 
 def _saved(one: Progress, event: CheckpointSaved) -> None:
     if event.step > one.saved_step:
-        one.losses = one.gang_losses = 0
+        one.losses, one.gang_losses, one.ending = 0, 0, ""
     one.step = one.saved_step = event.step
 
 
@@ -207,7 +207,14 @@ def _halved(one: Progress, event: TaskHalved) -> None:
     _end(one, event, status="halved", step=event.step, reason=event.reason)
 
 
+def _goes_on(one: Progress, event: Event) -> bool:
+    """Whether what was measured with a task went wrong, which says nothing of the attempt that is under way."""
+    return not event.attempt and one.status == "running"
+
+
 def _failed(one: Progress, event: TaskFailed) -> None:
+    if _goes_on(one, event):
+        return
     _end(one, event, status="failed", reason=event.reason)
 
 
@@ -216,6 +223,8 @@ def _cancelled(one: Progress, event: TaskCancelled) -> None:
 
 
 def _lost(one: Progress, event: AttemptLost) -> None:
+    if _goes_on(one, event):
+        return
     _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
     one.step = one.saved_step
     if event.again_in_seconds:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.control import Result, ask, open_result
 from dovetail.metrics.progress import ENDED
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Workload, to_json
+from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError, Workload, to_json
 
 # How often the controller is asked where tasks stand, while they are waited for.
 POLL_SECONDS = 0.5
@@ -50,14 +50,19 @@ Start one: dovetail daemon, or dovetail run.
         """Wait until these tasks have ended, or all there are; gives what the store holds then. Raises `TimeoutError`
         where that takes longer than `timeout_seconds`."""
         due = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while left := self._unended(tasks):
+        while left := self._unended_now(tasks):
             if due is not None and time.monotonic() > due:
                 raise TimeoutError(f"tasks must have ended within {timeout_seconds:g} s; {', '.join(left)} have not.")
             time.sleep(POLL_SECONDS)
         return open_result(self._store)
 
-    def _unended(self, tasks: tuple[str, ...]) -> Sequence[str]:
-        rows = {row["task"]: row["status"] for row in self.list()}
+    def _unended_now(self, tasks: tuple[str, ...]) -> Sequence[str]:
+        try:
+            rows = {row["task"]: row["status"] for row in self.list()}
+        except StoreError:  # a run ends with its last task; what it leaves says whether that was so
+            rows = {task.name: task.status for task in open_result(self._store).tasks}
+            if any(rows.get(task) not in ENDED for task in tasks or rows):
+                raise
         if strange := [task for task in tasks if task not in rows]:
             raise InvalidWorkload(f"the task must be one of {list(rows)}, got {strange[0]!r}.")
         return [task for task in tasks or rows if rows[task] not in ENDED]

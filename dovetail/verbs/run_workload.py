@@ -99,7 +99,7 @@ def run(
         )
         if plan and plan.cluster and not cluster:
             # An engine of one's own knows for itself which devices it has.
-            _check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
+            check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
             here = plan.cluster
         chosen = limit_cluster(price_cluster(cluster or here, prices, workload), workload)
         if observe is None and progress:
@@ -139,7 +139,7 @@ def _check_failures(result: Result, store: str | Path) -> None:
         )
 
 
-def _check_planned(plan: Plan, workload: Workload, here: Cluster) -> None:
+def check_planned(plan: Plan, workload: Workload, here: Cluster) -> None:
     """Refuse a plan for other devices than those that are here."""
     assert plan.cluster is not None
     if plan.workload is not None and plan.workload.device_memory_bytes != workload.device_memory_bytes:

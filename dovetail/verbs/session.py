@@ -9,7 +9,7 @@ from dovetail.control import Result
 from dovetail.engines import LocalEngine, Spares, detect
 from dovetail.verbs.engine_places import Given
 from dovetail.verbs.make_plan import plan
-from dovetail.verbs.run_workload import run
+from dovetail.verbs.run_workload import check_planned, run
 from dovetail.vocabulary import DovetailError, Plan
 
 
@@ -34,6 +34,8 @@ class Session:
 
     def run(self, what: Plan | Given, **how: Any) -> Result:
         """Run a plan or a workload, as `dt.run` does, with its arguments."""
+        if isinstance(what, Plan) and what.cluster and what.workload:
+            check_planned(what, what.workload, detect())
         return run(what, store=self._store, engine=self._engine(), **how)
 
     def plan(self, workload: Given, **how: Any) -> Plan:

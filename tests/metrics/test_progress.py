@@ -28,6 +28,12 @@ def test_a_start_opens_a_span_with_its_prediction():
     assert (span.predicted_seconds, span.devices) == (50.0, ("n0:0", "n0:1"))
 
 
+def test_what_goes_wrong_in_a_trial_with_a_task_that_runs_leaves_its_attempt_alone():
+    for kind in ("lost", "failed"):
+        task = one(started(), event("progress", 30, step=60), event(kind, 31, attempt=0, reason="its trial died"))
+        assert (task.status, task.step, task.losses, task.spans[-1].end_seconds) == ("running", 60, 0, None)
+
+
 def test_a_loss_goes_back_to_the_saved_step_and_counts():
     task = one(
         started(), event("saved", 20, step=40, path="x", bytes=1), event("progress", 30, step=60), event("lost", 31)

@@ -98,7 +98,7 @@ class Scheduling(Deciding):
             return
         if move is None:
             return
-        (name,) = (n for n, each in state.running.items() if set(move.placement.tasks) & each.tasks)
+        (name,) = (n for n, each in state.running.items() if each.placement and set(move.placement.tasks) & each.tasks)
         self._moving = state.running[name].tasks
         reason = (
             f"placing it anew ends everything in {show_seconds(move.after_seconds)} instead of "

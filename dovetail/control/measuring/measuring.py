@@ -163,8 +163,11 @@ class Measuring:
         return [trial for trial in missing if self._asked[trial] <= state.settings.retries + 1]
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
+        """Of these trials those that could shorten the plan. What runs has its place: nothing is tried for it."""
         state, problem = self._state, self._state.problem()
         left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
+        wait = {family.measured_as for family in problem.families}
+        missing = [trial for trial in missing if trial.family in wait]
         return worthwhile(missing, without(problem, unplaceable(problem)), budget_seconds=left_seconds)
 
     # Where it goes

@@ -76,9 +76,9 @@ def trial_orders(
 
 
 def _able(tasks: Mapping[TaskId, Task], ledger: Ledger) -> dict[str, Task]:
-    """The first task of each family that has something to train."""
+    """Of each family a task that has something to train: the first that waits, or else the first that runs."""
     found: dict[str, Task] = {}
-    for task, record in tasks.items():
+    for task, record in sorted(tasks.items(), key=lambda item: ledger[item[0]].status == "running"):
         if known := _known(task, ledger):
             found.setdefault(known.family, record)
     return found

@@ -16,6 +16,7 @@ from dovetail.vocabulary.events import (
     PlanMade,
     StepsDone,
     TaskRestarted,
+    TaskRetried,
     TrialMeasured,
 )
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
@@ -44,7 +45,7 @@ class Ledger:
         self._profiles = {trial_of(profile): profile for profile in store.profiles()}
         self._rejections: dict[Trial, Rejection] = {}
         self._unfit: set[Trial] = set()
-        self._deadly: set[tuple[str, str]] = set()
+        self._lost: set[Trial] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
         self._reject(event for _, event in store.events())
         self.listeners: list[Callable[[list[Event]], None]] = []
@@ -106,7 +107,10 @@ class Ledger:
     def deadly(self) -> set[tuple[str, str]]:
         """The families, and on which kind of device, of which a trial ended its worker each time and nothing else was
         ever measured."""
-        return self._deadly - {(trial.family, trial.kind) for trial in self._profiles}
+        # Of a larger or another way to train it a loss may well be that way's own fault.
+        first = [trial for trial in self._lost if (trial.technique, trial.count) == ("resident", 1)]
+        known = {(trial.family, trial.kind) for trial in self._profiles}
+        return {(trial.family, trial.kind) for trial in first} - known
 
     def event(self, kind: type[E], task: TaskId, *, attempt: int | None = None, **fields: Any) -> E:
         """An event of this moment, by default of the task's newest attempt."""
@@ -157,14 +161,24 @@ class Ledger:
                 self._rejections[trial] = event.rejection
                 self._unfit.add(trial)
                 if event.lost:
-                    self._deadly.add((trial.family, trial.kind))
+                    self._lost.add(trial)
                 self._divided.pop(trial, None)  # what was offered of it last; more parts come with their own event
+            elif isinstance(event, TaskRetried) and self._lost:
+                self._forget_lost(event.task)
             elif isinstance(event, BatchDivided):
                 knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}
                 knobs |= {"recompute": True} if event.recompute else {}
                 trial = Trial(technique=event.technique, family=event.family, kind=event.device_kind, count=event.count)
                 self._divided[trial] = knobs
         return count
+
+    def _forget_lost(self, task: TaskId) -> None:
+        """A task that was set aside is tried again, and so are the options that were lost with its family."""
+        known = self[task].fingerprint
+        for trial in [trial for trial in self._lost if known is not None and trial.family == known.family]:
+            self._lost.discard(trial)
+            self._unfit.discard(trial)
+            self._rejections.pop(trial, None)
 
     def record_plan(self, plan: Plan, *, workload: str, because: str) -> None:
         """Keep a plan and why it was made."""

@@ -193,6 +193,9 @@ class State:
     def placeable(self, problem: Problem) -> Problem:
         """A problem less the tasks that nothing fits: they fail, with the reason, or wait while something is still to
         be learned."""
+        if not problem.rejections and self.measures:  # rounds are made without; who fails is told why
+            rejections = (*self.offers().rejections, *self.ledger.rejections().values())
+            problem = dataclasses.replace(problem, rejections=rejections) if rejections else problem
         nowhere = unplaceable(problem, techniques=self.workload.techniques)
         if not self.is_measuring:
             self.fail(nowhere)

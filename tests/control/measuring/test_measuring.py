@@ -129,3 +129,30 @@ def test_families_of_many_tasks_are_tried_before_those_of_few() -> None:
     carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(1), engine=engine))
     tried = [order.family for order in engine.orders if order.purpose == "measure"]
     assert tried == ["f", "single0", "single1", "single2"]
+
+
+def test_what_is_measured_and_cancelled_is_stopped_at_once() -> None:
+    engine = RiggedEngine(world())
+    stopped: list[str] = []
+
+    def stop(name: str, *, reason: str, save: bool = True) -> None:
+        stopped.append(f"{reason}, {'saved' if save else 'at once'}")
+        RiggedEngine.stop(engine, name, reason=reason, save=save)
+
+    def observe(found: Controller) -> None:
+        if any(order.family == "bad" for order in engine.orders) and "bad" in statuses(found):
+            found.post("cancel", task="bad")
+
+    engine.stop = stop  # type: ignore[method-assign]
+    tasks = [task("bad", family="bad"), task("good")]
+    found = controller(workload(*tasks), Store(None, write=True), on=cluster(2), engine=engine, observe=observe)
+    assert statuses(carry_out(found)) == {"bad": "cancelled", "good": "finished"}
+    assert set(stopped) <= {"cancelled, at once"}
+
+
+def test_what_killed_its_worker_in_an_earlier_run_is_tried_again() -> None:
+    store, tasks = Store(None, write=True), [task("bad", family="bad0"), task("good")]
+    first = RiggedEngine(world(), Faults(killed=is_bad, ending="SIGSEGV"))
+    assert statuses(carry_out(controller(workload(*tasks), store, engine=first)))["bad"] == "failed"
+    again = carry_out(controller(workload(*tasks), store, engine=RiggedEngine(world())))
+    assert set(statuses(again).values()) == {"finished"}

@@ -7,7 +7,7 @@ from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.store import Store
 from dovetail.vocabulary import Fingerprint, Profile, Program, Stop, Task, read_event, to_json
-from dovetail.vocabulary.events import TaskFailed, TaskFingerprinted
+from dovetail.vocabulary.events import AttemptStarted, TaskFailed, TaskFingerprinted
 from tests.control.simulations import cluster, task, workload
 
 
@@ -78,6 +78,16 @@ def test_a_trial_is_made_with_a_task_that_has_not_failed(ledger):
     for each in tasks:
         fingerprinted(ledger, each)
     ledger.record([ledger.event(TaskFailed, tasks[0].identity, reason="it broke")])
+    missing = wanted.missing_trials(by_identity(*tasks), ledger, cluster(2))
+    assert set(members(wanted.trial_orders(missing, by_identity(*tasks), ledger, cluster(2)))) == {"b"}
+
+
+def test_a_trial_is_made_with_a_task_that_waits_where_another_runs(ledger):
+    tasks = [task("a"), task("b")]
+    for each in tasks:
+        fingerprinted(ledger, each)
+    where = {"placement": "p", "devices": ("n0:0",), "step": 0, "until": 9, "predicted_seconds": 1.0}
+    ledger.record([ledger.event(AttemptStarted, tasks[0].identity, attempt=1, **where)])
     missing = wanted.missing_trials(by_identity(*tasks), ledger, cluster(2))
     assert set(members(wanted.trial_orders(missing, by_identity(*tasks), ledger, cluster(2)))) == {"b"}
 
