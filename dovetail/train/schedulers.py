@@ -54,8 +54,9 @@ class Scheduler:
             raise ProgramError(f"a scheduler must step every 'step' or every 'epoch', got every={self.every!r}.")
         if self.metric is not None and self.every != "step":
             raise ProgramError("a scheduler with a metric steps when evaluation reports it; leave out every=.")
-        if self.metric is None and _needs_metric(type(self.scheduler)):
-            name = type(self.scheduler).__name__
+        kind: Any = type(self.scheduler)
+        if self.metric is None and _needs_metric(kind):
+            name = kind.__name__
             raise ProgramError(
                 f"{name} must be told a metric when it steps. Give it as dt.Scheduler({name}(...), metric='loss'), "
                 f"with a metric that evaluate reports."
