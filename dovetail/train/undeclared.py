@@ -2,8 +2,9 @@
 it, so it would be lost at the first stop, and training would go on as another. It is found out and refused, with what
 to do instead.
 
-A scheduler, an optimizer or a gradient scaler that is not declared is refused at once: it is made to change. Other
-variables, of closures, of bound objects and of the functions' modules, are compared after steps 1, 2, 4, 8 and so on.
+A scheduler, an optimizer, a gradient scaler or an iterator that is not declared is refused at once: it is made to
+change. Other variables, of closures, of bound objects and of the functions' modules, are compared after steps 1, 2, 4,
+8 and so on. A dict may gain keys once, as a cache does that the first step fills.
 """
 
 import dataclasses
@@ -31,7 +32,10 @@ _DATA = (Dataset, DataLoader, Sampler)
 _ITEMS = 64  # of a container are looked at; one that grows tells by its length
 _DEPTH = 4
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHECKED_ELEMENTS = 1 << 24  # of a larger tensor only the count of its changes in place is looked at
+_CHECKED_ELEMENTS = 1 << 24  # of a larger tensor only the count of its changes in place is looked at, of an array...
+_SAMPLED_ELEMENTS = 1 << 16  # ...so many elements, evenly apart
+_LONG_TEXT = 1 << 10
+_RANDOM = torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState
 
 
 class UndeclaredState:
@@ -56,20 +60,33 @@ class UndeclaredState:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._declared = {id(thing) for thing in _declared(training)}
+        self._grown: set[tuple[str, str]] = set()
         for whose, name, value in self._variables():
-            if _is_stateful(value) and not isinstance(value, nn.Module):
+            # A gradient scaler that is not enabled has nothing to save.
+            if _is_stateful(value) and not isinstance(value, nn.Module) and value.state_dict():
                 raise _refusal(whose, f"its variable {name!r}, a {type(value).__name__}, is not")
         self._before = self._marks()
 
     def check(self, steps: int) -> None:
         """Raise `ProgramError` where a variable is not what it was before the first of these steps."""
-        for (whose, name), mark in self._marks().items():
+        for variable, mark in self._marks().items():
             # One that a step made itself is looked at from then on.
-            if mark != self._before.setdefault((whose, name), mark):
+            before = self._before.setdefault(variable, mark)
+            if mark != before and (variable in self._grown or not _has_only_grown(before, mark)):
+                whose, name = variable
                 raise _refusal(whose, f"its variable {name!r} changed in the first {steps} steps and is not")
+            if mark != before:
+                self._grown.add(variable)
+                self._before[variable] = mark
 
     def _marks(self) -> dict[tuple[str, str], Any]:
-        return {(whose, name): self._mark(value) for whose, name, value in self._variables()}
+        marks = {}
+        for whose, name, value in self._variables():
+            if _is_drawn_from(value):
+                kind = type(value).__name__
+                raise _refusal(whose, f"its variable {name!r}, a {kind}, is not: its position is in no checkpoint")
+            marks[whose, name] = self._mark(value)
+        return marks
 
     def _variables(self) -> Iterator[tuple[str, str, Any]]:
         """The functions' variables, by whose they are and by name, without those that checkpoints have."""
@@ -84,15 +101,17 @@ class UndeclaredState:
         """Something that is equal for as long as a value is the same."""
         if id(value) in self._declared or depth > _DEPTH or isinstance(value, (*_DATA, type, types.ModuleType)):
             return None
+        if isinstance(value, str | bytes) and len(value) > _LONG_TEXT:
+            return len(value), hash(value)
         if isinstance(value, _SCALARS | itertools.count):
             return repr(value)
-        if isinstance(value, torch.Tensor | numpy.ndarray | torch.Generator | random.Random | numpy.random.Generator):
+        if isinstance(value, torch.Tensor | numpy.ndarray | _RANDOM):
             return _bits(value)
         if isinstance(value, nn.Module):
             return [self._mark(tensor, depth + 1) for tensor in value.state_dict(keep_vars=True).values()]
         if isinstance(value, Mapping):
             items = list(value.items())[:_ITEMS]
-            return [len(value), [(repr(key), self._mark(item, depth + 1)) for key, item in items]]
+            return {None: len(value), **{repr(key): self._mark(item, depth + 1) for key, item in items}}
         if isinstance(value, list | tuple | deque):
             ends = [*value][:_ITEMS] + [*value][-_ITEMS:]
             return [len(value), [self._mark(item, depth + 1) for item in ends]]
@@ -156,7 +175,7 @@ def _names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
         # A module's containers are most often caches; what a step counts there, or steps, is not.
-        if isinstance(value, _SCALARS | types.FunctionType) or _is_stateful(value):
+        if isinstance(value, _SCALARS | types.FunctionType) or _is_stateful(value) or _is_drawn_from(value):
             yield name, value
 
 
@@ -166,9 +185,25 @@ def _is_own(function: Any) -> bool:
 
 
 def _is_stateful(value: Any) -> bool:
-    if isinstance(value, type | types.ModuleType | DataLoader):
+    if isinstance(value, (type, types.ModuleType, *_DATA)):
         return False
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _is_drawn_from(value: Any) -> bool:
+    """Whether a value is an iterator whose position cannot be seen. Files are, but what they hold is not training's."""
+    if isinstance(value, itertools.count) or not isinstance(value, Iterator) or _is_stateful(value):
+        return False
+    return not hasattr(value, "read") and not hasattr(value, "write")
+
+
+def _has_only_grown(before: Any, now: Any) -> bool:
+    """Whether marks differ by keys alone that dicts have gained."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return bool(before == now)
+    return now[None] >= before[None] and all(
+        key in now and _has_only_grown(mark, now[key]) for key, mark in before.items() if key is not None
+    )
 
 
 def _is_of_own_class(value: Any) -> bool:
@@ -180,12 +215,14 @@ def _is_of_own_class(value: Any) -> bool:
 def _bits(value: Any) -> Any:
     if isinstance(value, random.Random):
         return hash(value.getstate())
+    if isinstance(value, numpy.random.RandomState):
+        return repr(value.get_state(legacy=False))
     if isinstance(value, numpy.random.Generator):
         return repr(value.bit_generator.state)
     if isinstance(value, torch.Generator):
         return _bits(value.get_state())
     if isinstance(value, numpy.ndarray):
-        return value.shape, hash(value.tobytes()) if value.dtype != object else None
+        return value.shape, _array_bits(value)
     if value.layout != torch.strided or value.is_meta or value.numel() > _CHECKED_ELEMENTS:
         return value.shape, value._version
     # Through `.data` values change in place without being counted, so their bits are added up.
@@ -194,12 +231,19 @@ def _bits(value: Any) -> Any:
     return value.shape, int(bits.sum(dtype=torch.int64))
 
 
+def _array_bits(array: "numpy.ndarray[Any, Any]") -> int | None:
+    if array.dtype.hasobject or not array.flags.writeable:
+        return None
+    is_large = array.size > _CHECKED_ELEMENTS  # as one that is mapped from a file, and would be read whole
+    return hash((array.flat[:: array.size // _SAMPLED_ELEMENTS] if is_large else array).tobytes())
+
+
 def _refusal(whose: str, what: str) -> ProgramError:
     return ProgramError(
         f"what Training.{whose} changes must be declared; {what}, so it would be lost when training stops and goes on. "
         f"Give schedulers as Training(schedules={{name: ...}}) and anything else as Training(state={{name: ...}}), "
-        f"each with state_dict() and load_state_dict(). What does not decide how training goes on, such as a cache, "
-        f"may stand at the top level of the file."
+        f"each with state_dict() and load_state_dict(), and draw data from Training.batches. What does not decide how "
+        f"training goes on, such as a cache, may stand in a list or dict at the top level of the file."
     )
 
 

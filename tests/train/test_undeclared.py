@@ -5,9 +5,11 @@ import functools
 import itertools
 import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from dovetail.testing import programs
 from dovetail.train import (
@@ -21,11 +23,13 @@ from dovetail.train import (
     SessionMember,
     Training,
     checkpoint,
+    undeclared,
 )
+from dovetail.train.undeclared import UndeclaredState
 from dovetail.vocabulary import CheckpointError, ProgramError
 
 CPU = torch.device("cpu")
-COUNT, CACHE = 0, {}
+COUNT, CACHE, DRAWN = 0, {}, itertools.cycle([1.0])
 
 
 def training_of(step, model=None, **options):
@@ -211,11 +215,12 @@ def seldom():
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     taken = {"step": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
-    tick = iter([False, False, False, True])
+    CACHE.clear()
 
     def step(training, batch):
         found = descend(training, batch)
-        if next(tick):
+        CACHE[len(CACHE)] = batch
+        if len(CACHE) == 4:
             taken["step"].step()
         return found
 
@@ -252,6 +257,57 @@ def counting_by_itertools():
     return training_of(None, loss=loss), "'numbers' changed in the first 1 steps"
 
 
+def drawing_from(make, message):
+    """A loss that draws from an iterator, or from a generator of NumPy's older kind."""
+
+    def build():
+        drawn = make()
+
+        def loss(model, batch):
+            return model(batch).mean() * (drawn.rand() if hasattr(drawn, "rand") else next(drawn)[0])
+
+        return training_of(None, loss=loss), f"'drawn'{message}"
+
+    return build
+
+
+def drawing_globally():
+    def loss(model, batch):
+        return model(batch).mean() * next(DRAWN)
+
+    return training_of(None, loss=loss), "'DRAWN', a cycle, is not: its position is in no checkpoint"
+
+
+def counting_in_a_dict():
+    counts = collections.defaultdict(int)
+
+    def step(training, batch):
+        counts["steps"] += 1
+        return descend(training, batch)
+
+    return training_of(step), "'counts' changed in the first 2 steps"
+
+
+def remembering_in_a_dict():
+    history = {}
+
+    def step(training, batch):
+        history[len(history)] = 1
+        return descend(training, batch)
+
+    return training_of(step), "'history' changed in the first 2 steps"
+
+
+def writing_into_an_array():
+    array = numpy.zeros(4)
+
+    def step(training, batch):
+        array[1] += 1
+        return descend(training, batch)
+
+    return training_of(step), "'array' changed in the first 1 steps"
+
+
 def counting_in_a_callback():
     counts = [0]
 
@@ -269,6 +325,14 @@ def scheduling_in_a_callback():
 
 
 CHANGING = [
+    drawing_from(lambda: iter(DataLoader(torch.ones(8, 1))), ", a _SingleProcessDataLoaderIter, is not: its position"),
+    drawing_from(lambda: itertools.cycle([[1.0]]), ", a cycle, is not: its position is in no checkpoint"),
+    drawing_from(lambda: ([x] for x in range(9)), ", a generator, is not: its position is in no checkpoint"),
+    drawing_from(lambda: numpy.random.RandomState(0), " changed in the first 1 steps"),
+    drawing_globally,
+    counting_in_a_dict,
+    remembering_in_a_dict,
+    writing_into_an_array,
     counting_in_a_loss,
     counting_by_itertools,
     counting_in_a_callback,
@@ -352,6 +416,52 @@ def test_what_stays_as_it_is_may_be_held():
     training = training_of(step, model)
     optimizers += training.optimizer.param_groups
     advance(opened(training), steps=8)
+
+
+class Positioned(Dataset, Count):
+    """A dataset that could be saved, and is not asked to be."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+
+def test_what_has_nothing_to_save_and_caches_that_the_first_step_fills_may_be_held(tmp_path):
+    scaler, data, masks, log = torch.amp.GradScaler("cpu", enabled=False), Positioned(), {}, tmp_path / "log"
+
+    def step(training, batch):
+        masks.setdefault(len(batch), torch.ones(len(batch), 1))
+        file.write("step")
+        return descend(training, scaler.scale(batch) * masks[len(batch)] + data[0])
+
+    with log.open("w") as file:
+        advance(opened(training_of(step)), steps=8)
+
+
+def test_of_large_arrays_only_a_sample_is_read_and_of_those_that_cannot_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(undeclared, "_CHECKED_ELEMENTS", 100)
+    monkeypatch.setattr(undeclared, "_SAMPLED_ELEMENTS", 10)
+    large = numpy.zeros((50, 20))
+    before = undeclared._bits(large)
+    large[0, 1] = 1
+    assert undeclared._bits(large) == before
+    large[5, 0] = 1
+    assert undeclared._bits(large) != before
+    large.flags.writeable = False
+    assert undeclared._bits(large) == ((50, 20), None)
+
+
+def test_of_long_text_no_copy_is_kept():
+    found = UndeclaredState(training_of(descend))
+    assert len(repr(found._mark("a" * 10_000))) < 100
+    assert found._mark("a" * 10_000) != found._mark("b" * 10_000)
+
+
+def test_what_may_stand_at_the_top_level_is_no_number():
+    with pytest.raises(ProgramError, match="may stand in a list or dict at the top level of the file"):
+        opened(counting_globally()[0]).advance()
 
 
 @pytest.mark.parametrize(
