@@ -6,11 +6,13 @@ they are now, and the source of the user's own modules. Two programs that differ
 one, because one would then be trained in the other's place.
 """
 
+import copyreg
 import dis
 import functools
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +36,8 @@ _GIVEN = {
 # How a value is put together again: calling a function with arguments, then setting state, items and entries.
 _REDUCE_PROTOCOL = 4
 
+_PLAIN = bool | int | float | complex | str | bytes | None
+
 Seen = dict[int, tuple[int, Any]]
 
 
@@ -51,7 +55,7 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def _traits(value: Any, seen: Seen) -> Iterator[str]:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    if isinstance(value, _PLAIN):
         yield f"{type(value).__qualname__} {value!r}"
     elif id(value) in seen:
         yield f"again {seen[id(value)][0]}"
@@ -64,6 +68,8 @@ def _traits(value: Any, seen: Seen) -> Iterator[str]:
 def _inner(value: Any, seen: Seen) -> Iterator[str]:
     if isinstance(value, types.FunctionType):
         yield from _own_file(value) or _function(value, seen)
+    elif isinstance(value, types.CodeType):
+        yield from _instructions(value, seen)
     elif isinstance(value, types.ModuleType):
         yield from (value.__name__, *_module_source(value.__name__))
     elif isinstance(value, types.BuiltinFunctionType):
@@ -91,7 +97,7 @@ def _data(value: Any, seen: Seen) -> Iterator[str]:
         yield from _all(value, seen)
     elif type(value) in (set, frozenset):
         # In no order: each as if it were the first.
-        yield from sorted("".join(_traits(item, dict(seen))) for item in value)
+        yield from sorted("".join(_traits(item, seen if isinstance(item, _PLAIN) else dict(seen))) for item in value)
     elif (content := _array(value)) is not None:
         yield content
     else:
@@ -100,11 +106,12 @@ def _data(value: Any, seen: Seen) -> Iterator[str]:
 
 
 def _instance(value: Any, seen: Seen) -> Iterator[str]:
-    """How an object is put together again elsewhere, which is how it travels; one that cannot be has no more traits,
-    and is refused where programs are carried."""
+    """How an object is put together again elsewhere, which is how it travels; of one that cannot be, which is refused
+    where programs are carried, how it shows itself, without where it lies."""
     try:
-        made = value.__reduce_ex__(_REDUCE_PROTOCOL)
+        made = _reduce(value)
     except Exception:  # whatever a user's class raises
+        yield re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
         return
     if isinstance(made, str):
         yield made
@@ -112,6 +119,15 @@ def _instance(value: Any, seen: Seen) -> Iterator[str]:
     build, arguments, state, items, entries = (*made, None, None, None)[:5]
     yield from _all((build, arguments, state), seen)
     yield from _all((*(items or ()), *(part for entry in entries or () for part in entry)), seen)
+
+
+def _reduce(value: Any) -> Any:
+    """A value taken apart as when it is carried: what a library registered for its kind goes before its own method."""
+    import cloudpickle
+
+    kind = type(value)
+    registered = copyreg.dispatch_table.get(kind) or cloudpickle.Pickler.dispatch_table.get(kind)
+    return registered(value) if registered is not None else value.__reduce_ex__(_REDUCE_PROTOCOL)
 
 
 def _array(value: Any) -> str | None:

@@ -5,6 +5,7 @@ on where it stopped. Knows no sessions: those of every technique call `step_sche
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,8 +54,9 @@ class Scheduler:
             raise ProgramError(f"a scheduler must step every 'step' or every 'epoch', got every={self.every!r}.")
         if self.metric is not None and self.every != "step":
             raise ProgramError("a scheduler with a metric steps when evaluation reports it; leave out every=.")
-        if self.metric is None and _needs_metric(self.scheduler):
-            name = type(self.scheduler).__name__
+        kind: Any = type(self.scheduler)
+        if self.metric is None and _needs_metric(kind):
+            name = kind.__name__
             raise ProgramError(
                 f"{name} must be told a metric when it steps. Give it as dt.Scheduler({name}(...), metric='loss'), "
                 f"with a metric that evaluate reports."
@@ -69,8 +71,9 @@ class Scheduler:
         self.scheduler.load_state_dict(state_dict)
 
 
-def _needs_metric(scheduler: Any) -> bool:
-    parameters = list(inspect.signature(type(scheduler).step).parameters.values())[1:]
+@functools.cache  # asked at each step
+def _needs_metric(kind: Any) -> bool:
+    parameters = list(inspect.signature(kind.step).parameters.values())[1:]
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 

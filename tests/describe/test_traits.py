@@ -1,11 +1,14 @@
 """Who a program is that no file holds: all that it reaches in `__main__`, and nothing else."""
 
+import functools
+import re
 import subprocess
 import sys
 
+import numpy
 import pytest
 
-from dovetail.describe.traits import digest_of
+from dovetail.describe.traits import _traits, digest_of
 
 CELL = """
 import functools
@@ -121,6 +124,39 @@ def test_a_program_with_an_object_is_the_same_however_often_it_is_asked(then):
     before = digest_of(scope["program"])
     exec(compile(then, "<stdin>", "exec"), scope)
     assert digest_of(scope["program"]) == before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("re.compile('a')", "re.compile('b')"),
+        ("numpy.tanh", "numpy.sin"),
+        ("{1: 2}.keys()", "{2: 2}.keys()"),
+        ("{1: 2}.values()", "{1: 3}.values()"),
+        ("int | str", "int | float"),
+        ("compile('1', 'f', 'eval')", "compile('2', 'f', 'eval')"),
+        ("open('/dev/null', 'w')", "open('/dev/full', 'w')"),
+    ],
+)
+def test_values_that_cannot_say_themselves_what_they_are_are_told_apart(one, other):
+    def digest(text):
+        value = eval(text, {"re": re, "numpy": numpy})
+        try:
+            return digest_of(functools.partial(print, value))
+        finally:
+            value.close() if hasattr(value, "close") else None
+
+    assert digest(one) == digest(one) != digest(other)
+
+
+def test_plain_items_of_a_set_need_no_copy_of_what_was_seen():
+    class Seen(dict):
+        def __iter__(self):
+            raise AssertionError("copied")
+
+        keys = __iter__
+
+    assert len(list(_traits({1, "a", None}, Seen()))) == 4
 
 
 def test_the_source_of_the_users_modules_counts(tmp_path, monkeypatch):

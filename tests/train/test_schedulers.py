@@ -1,9 +1,11 @@
+import inspect
+
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from dovetail.train import FUSE, RESIDENT, Scheduler, SessionMember, Training
+from dovetail.train import FUSE, RESIDENT, Scheduler, SessionMember, Training, schedulers
 from dovetail.train.schedulers import only_after_steps
 from dovetail.vocabulary import ProgramError
 
@@ -129,3 +131,11 @@ def test_weights_that_change_under_way_have_no_epochs():
     assert "at each epoch's end" in only_after_steps(training(lambda o: {"schedule": halving(o, every="epoch")}))
     assert "the metric 'score'" in only_after_steps(training(plateau))
     assert only_after_steps(training(lambda o: {"schedule": halving(o)})) is None
+
+
+def test_the_signature_of_a_scheduler_is_read_once_and_not_at_each_step(monkeypatch):
+    read, signature = [], inspect.signature
+    monkeypatch.setattr(inspect, "signature", lambda each: read.append(each) or signature(each))
+    schedulers._needs_metric.cache_clear()
+    rates(training(lambda o: {"schedule": lr_scheduler.StepLR(o, 1)}), steps=5)
+    assert len([each for each in read if each is lr_scheduler.StepLR.step]) == 1
