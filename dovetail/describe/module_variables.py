@@ -16,7 +16,6 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import os
-import pickle
 import random
 import sys
 import types
@@ -233,7 +232,7 @@ def _generator_state(value: Any) -> Any:
 
 
 def _bytes_of(state: Any) -> bytes:
-    return bytes(state.numpy().tobytes()) if hasattr(state, "numpy") else pickle.dumps(state)
+    return bytes(state.numpy().tobytes()) if hasattr(state, "numpy") else repr(state).encode()
 
 
 def _differing(now: Mapping[str, Any], before: Mapping[str, Any], *, skip_dunder: bool = False) -> list[str]:

@@ -363,7 +363,7 @@ REFUSED = [
     (
         "a target without a metric",
         'workload = dt.grid("programs.py:good", steps=5, at_least=0.9)',
-        "a target must be a metric with either at_least or at_most, got metric=None, at_least=0.9",
+        "a target must be a metric with either at_least or at_most, or with patience, got metric=None, at_least=0.9",
     ),
     (
         "a parameter that a function does not take",
