@@ -217,12 +217,12 @@ def test_planners_choose_the_timetable_and_ranks_follow_it_to_the_bit(tmp_path):
         finally:
             engine.close()
         ((identity, one),) = controller.progress.items()
-        (start,) = [event.data for _, event in store.events() if event.kind == "started"]
+        (start,) = [event for _, event in store.events() if event.kind == "started"]
         (drawn,) = read_timetables(store)
     assert one.status == "finished"
-    assert start["option"]["technique"] == "pipeline"
+    assert start.option.technique == "pipeline"
     # 1F1B would idle for a ninth of a step; chunks make that half as much or less.
-    assert (start["option"]["knobs"]["timetable"], drawn.timetable) == ("interleaved", "interleaved")
+    assert (start.option.knobs["timetable"], drawn.timetable) == ("interleaved", "interleaved")
     assert_drawn(drawn, ranks=2)
     state, damages = checkpoint.recover(tmp_path / "store" / "checkpoints" / identity)
     assert not damages

@@ -107,8 +107,10 @@ def net(most=2):
     model = Net()
 
     def loss(model, batch):
-        holding.most = 1000 if len(batch) == 4 else most
+        loss.holding.most = 1000 if len(batch) == 4 else most
         return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    loss.holding = holding  # where nobody looks for what a training changes
 
     batches = [torch.randn(4 if number < FEW else 6, 8) for number in range(300)]
     return dt.Training(model=model, batches=batches, loss=loss, optimizer=torch.optim.AdamW(model.parameters()))

@@ -93,7 +93,7 @@ def test_versions_name_the_packages_of_the_model():
 
 @pytest.mark.process
 def test_equal_in_every_process():
-    code = "from tests.profile.test_fingerprint import *; print(family(), family(evaluate=lambda m: m in {'a', 'b'}))"
+    code = "from tests.profile.test_family_digest import *; print(family(), family(evaluate=lambda m: m in {'a', 'b'}))"
     root = Path(__file__).parents[2]
     found = [
         subprocess.run(
