@@ -40,7 +40,7 @@ def test_share_prints_its_table_at_a_small_size() -> None:
     assert "16,384 unlike tasks, gap" in done.stdout
     assert "15,000 Philly tasks, wall seconds" in done.stdout
     assert "met     pairs predicted with 10% measured, worst median error of a rate left out" in done.stdout
-    assert "met     nearly equal tasks on a grid, stated gap" in done.stdout
+    assert "nearly equal tasks on a grid, times less CPU" in done.stdout
 
 
 def test_a_task_alone_takes_as_long_as_its_steps(streams: ModuleType) -> None:
