@@ -23,7 +23,6 @@ from dovetail.engines.worker_context import (
     is_out_of_memory,
     local_knobs,
     reporting_failure,
-    restoring_process,
 )
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Technique, Training, TrainingSession
@@ -58,8 +57,8 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
     from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
-        with reporting_failure(member, around), restoring_process():
-            training = build(member.task, home=around.home, modules=around.modules)
+        with reporting_failure(member, around):
+            training = build(member.task, home=around.home, isolation=around.isolation)
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
@@ -106,7 +105,7 @@ def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMem
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
     if len(order.members) > 1:
         return SessionMember(training=build_in_gang(task, around), seed=task.seed)
-    return SessionMember(training=build(task, home=around.home, modules=around.modules), seed=task.seed)
+    return SessionMember(training=build(task, home=around.home, isolation=around.isolation), seed=task.seed)
 
 
 def _follow(order: Order, around: WorkerContext) -> None:

@@ -60,7 +60,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
 
 
 def _build(task: Task, around: WorkerContext, *, alone: bool) -> Training:
-    return build(task, home=around.home, modules=around.modules) if alone else build_in_gang(task, around)
+    return build(task, home=around.home, isolation=around.isolation) if alone else build_in_gang(task, around)
 
 
 def _once(

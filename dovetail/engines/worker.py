@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe.module_variables import ModuleVariables
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
@@ -81,7 +80,7 @@ class Worker:
         self._current = ""
         self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
-        self._modules = ModuleVariables()
+        self._isolation: Any = None
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -97,7 +96,7 @@ class Worker:
             case "configure":
                 _configure(Path(message["log"]), message["paths"], message["variables"])
                 # An earlier run's modules are forgotten, and so are its tasks, whose names may come again.
-                self._modules = ModuleVariables()
+                self._isolation = None
                 self._acknowledged.clear()
             case "order":
                 self._run(message)
@@ -119,7 +118,8 @@ class Worker:
 
         from dovetail.engines import runner
         from dovetail.engines.base import Order
-        from dovetail.engines.worker_context import WorkerContext, restoring_process
+        from dovetail.engines.worker_context import WorkerContext
+        from dovetail.train.isolation import Isolation
         from dovetail.train.ranks import Ranks
 
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
@@ -128,11 +128,13 @@ class Worker:
             if isinstance(stream, Masking):
                 stream.hide(member.task.parameters for member in order.members)
         kind = from_json(Kind, message["kind"])
-        _reset_torch(torch, threads=message["threads"])
+        self._isolation = self._isolation or Isolation()
+        self._isolation.reset()
+        torch.set_num_threads(message["threads"])
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        with restoring_process(), writing_to_log(message.get("log")):
+        with writing_to_log(message.get("log")):
             runner.run(
                 order,
                 WorkerContext(
@@ -145,9 +147,10 @@ class Worker:
                     home=Path(message["home"]),
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
-                    modules=self._modules,
+                    isolation=self._isolation,
                 ),
             )
+        self._isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
         self._send({"released": order.name})
@@ -238,19 +241,6 @@ class Masking(io.TextIOBase):
     def encoding(self) -> str:  # type: ignore[override]
         """The encoding of the stream below."""
         return str(self.below.encoding)
-
-
-def _reset_torch(torch: Any, *, threads: int) -> None:
-    """Undo what the program of an earlier order may have set for the whole process."""
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(True)
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    torch.use_deterministic_algorithms(False)
-    torch.set_float32_matmul_precision("highest")
-    torch.set_flush_denormal(False)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = False
 
 
 def limit_device_memory(torch: Any, kind: Kind) -> None:

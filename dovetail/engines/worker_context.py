@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from dovetail.describe.installed import is_installed
-from dovetail.describe.module_variables import ModuleVariables
 from dovetail.engines.base import MemberOrder
 from dovetail.planning.techniques import spec_of
 from dovetail.train.base import Training
 from dovetail.train.build import build
+from dovetail.train.isolation import Isolation
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
@@ -40,8 +40,8 @@ class WorkerContext:
     home: Path
     ranks: Ranks | None = None
     """This process among those that carry out the order together, one a device; None where there is only this one."""
-    modules: ModuleVariables | None = None
-    """The variables of the user's modules, so that no task finds what another did to them; None: nothing is undone."""
+    isolation: Isolation | None = None
+    """Undoes what tasks do to the process, so that no other finds it; None: nothing is undone."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
 
@@ -57,35 +57,20 @@ def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext)
     return found
 
 
-@contextlib.contextmanager
-def restoring_process() -> Iterator[None]:
-    """Leave the working folder and the environment as they were: a program may change them, and the next task must not
-    find that."""
-    folder, variables = os.getcwd(), dict(os.environ)
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        for name in os.environ.keys() - variables.keys():
-            del os.environ[name]
-        os.environ.update(variables)
-
-
 def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
     """An event of an order's member that happens now."""
     return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
 
 
 def build_in_gang(task: Task, around: WorkerContext) -> Training:
-    """What a program builds that trains in one process with others: one that has changed variables of its modules is
-    refused, since its neighbours would find them so, or it would not find them itself."""
-    with restoring_process():
-        training = build(task, home=around.home, modules=around.modules)
-    changed = around.modules.put_back() if around.modules is not None else []
+    """What a program builds that trains in one process with others: one that has changed variables of its modules or
+    settings of torch is refused, since its neighbours would find them so, or it would not find them itself."""
+    training = build(task, home=around.home, isolation=around.isolation)
+    changed = around.isolation.put_back() if around.isolation is not None else []
     if changed:
         raise TechniqueRefused(
-            f"a program that trains in one process with others must leave the variables of its modules as they are; it "
-            f"changes {', '.join(changed[:3])}. Train it alone, or keep what all tasks share in a functools.cache"
+            f"a program that trains in one process with others must leave its modules and torch's settings as they "
+            f"are; it changes {', '.join(changed[:3])}. Train it alone, or keep what all share in a functools.cache"
         )
     return training
 

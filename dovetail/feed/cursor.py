@@ -7,13 +7,13 @@ knows nothing of models or checkpoints.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from dovetail.feed.generators import generators_in
+from dovetail.feed.loaders import gathered, indices_only
 from dovetail.vocabulary import ProgramError
 
 DIGESTED_BATCHES = 2
@@ -97,7 +97,7 @@ class Cursor:
     def _begin(self, epoch: int) -> None:
         self.epoch, self.index, self._digests = epoch, 0, []
         self._before_draw(epoch, -1)
-        self._iterator = iter(self._batches)
+        self._iterator = iter(gathered(self._batches))
 
     def _take_up_to(self, count: int, *, keep: bool = True) -> list[Any]:
         if self._iterator is None:
@@ -119,7 +119,7 @@ class Cursor:
     def _pass_epoch(self, epoch: int) -> None:
         if isinstance(self._batches, list | tuple):
             return  # nothing is carried from epoch to epoch
-        batches = _indices_only(self._batches) if isinstance(self._batches, DataLoader) else self._batches
+        batches = indices_only(self._batches) if isinstance(self._batches, DataLoader) else self._batches
         self._before_draw(epoch, -1)
         iterator = iter(batches)
         index = 0
@@ -165,19 +165,3 @@ def _digest_into(batch: Any, found: "hashlib.blake2b") -> None:
 
 def _is_stateful(batches: Any) -> bool:
     return hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
-
-
-def _indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
-    # A loader over the indices with the same sampler and generator draws the same numbers and loads nothing.
-    # One with persistent workers draws for them once only, so it must be iterated itself, as must one whose items are
-    # given, not asked for, or draw from a generator that is carried from epoch to epoch.
-    data = loader.dataset
-    asked_for = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset) and loader.batch_sampler
-    if not asked_for or loader.persistent_workers or next(generators_in(data), None):
-        return loader
-    return DataLoader(_Indices(), batch_sampler=loader.batch_sampler, generator=loader.generator, collate_fn=list)
-
-
-class _Indices(torch.utils.data.Dataset[Any]):
-    def __getitem__(self, index: Any) -> Any:
-        return index

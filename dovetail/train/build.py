@@ -4,21 +4,22 @@ import contextlib
 from pathlib import Path
 
 from dovetail.describe import check_parameters, check_source, load
-from dovetail.describe.module_variables import ModuleVariables
 from dovetail.train.base import Training
+from dovetail.train.isolation import Isolation
 from dovetail.train.randomness import reseed
 from dovetail.vocabulary import DovetailError, ProgramError, Task
 
 
-def build(task: Task, *, home: Path | None = None, modules: ModuleVariables | None = None) -> Training:
-    """What the task's program builds. Initial weights depend on the task's seed alone. With `modules`, in a worker,
-    what earlier tasks did to variables of the user's modules is undone first.
+def build(task: Task, *, home: Path | None = None, isolation: Isolation | None = None) -> Training:
+    """What the task's program builds. Initial weights depend on the task's seed alone. With `isolation`, in a
+    worker, what earlier tasks did to the process is undone first.
 
     Raises `ProgramError` or `InvalidWorkload`, naming the task.
     """
     try:
         check_source(task.program)
-        with modules.loading() if modules is not None else contextlib.nullcontext():
+        place = task.program.reference.rpartition(":")[0]
+        with isolation.loading(place) if isolation is not None else contextlib.nullcontext():
             function = load(task.program, home=home)
         arguments = check_parameters(function, task.parameters, name=task.program.function)
         reseed(task.seed, "build")

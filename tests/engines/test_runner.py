@@ -1,5 +1,6 @@
 """What an order does, in this process: single tasks, gangs, trials, and who is told when something goes wrong."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from dovetail.describe.module_variables import ModuleVariables
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
 from dovetail.train import checkpoint
+from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import Event, Kind, Program, Stop, Task
 
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -25,15 +26,22 @@ class Ground:
         self.home = home
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
-        self.modules = ModuleVariables()
+        self.isolation = Isolation()
         self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
     def member(
-        self, program: str, *, steps: int, name: str = "", stop: dict[str, Any] | None = None, **parameters: Any
+        self,
+        program: str,
+        *,
+        steps: int,
+        file: str = "programs",
+        name: str = "",
+        stop: dict[str, Any] | None = None,
+        **parameters: Any,
     ) -> MemberOrder:
         task = Task(
             name=name or program,
-            program=Program(reference=f"{PROGRAMS}:{program}"),
+            program=Program(reference=f"{PROGRAMS.with_name(file)}.py:{program}"),
             parameters=parameters,
             stop=Stop(steps=steps, **(stop or {})),
         )
@@ -59,7 +67,7 @@ class Ground:
                 kind=Kind(name="cpu", processor="cpu"),
                 threads=1,
                 home=self.home,
-                modules=self.modules,
+                isolation=self.isolation,
             ),
         )
 
@@ -190,6 +198,17 @@ def test_no_task_finds_what_another_did_to_the_variables_of_its_module(ground: G
         assert dict(end.metrics) == {"tasks": 1, "rate": 0.02, "now": 1}
 
 
+def test_what_a_file_sets_as_it_is_imported_holds_for_each_of_its_tasks_and_for_no_other(ground: Ground) -> None:
+    for name in ("one", "two"):
+        member = ground.member("telling", file="double", steps=1, name=name)
+        ground.run("train", [member], "resident")
+        assert [dict(end.metrics) for end in ground.of(member, "finished")] == [{"bits": 64, "said": 1}]
+        other = ground.member("leaking", steps=2, name=f"other than {name}")
+        ground.run("train", [other], "resident")
+        assert ground.ends(other) == ["finished"]
+        assert (torch.get_default_dtype(), os.environ.get("DOUBLE_SAYS")) == (torch.float32, None)
+
+
 def test_a_program_that_changes_its_module_is_refused_in_a_gang_by_the_names(ground: Ground) -> None:
     gang = [ground.member("leaking", steps=2, name=name, seed=n) for n, name in enumerate(("one", "two"))]
     ground.run("train", gang, "fuse")
@@ -200,4 +219,4 @@ def test_a_program_that_changes_its_module_is_refused_in_a_gang_by_the_names(gro
     assert "Train it alone" in end.reason
     ground.run("measure", gang[:1], "fuse", knobs={"members": 2})
     (rejected,) = ground.of(gang[0], "rejected")
-    assert "must leave the variables of its modules as they are" in rejected.rejection.reason
+    assert "must leave its modules and torch's settings as they are" in rejected.rejection.reason
