@@ -37,7 +37,7 @@ def gathered(batches: Any) -> Any:
         return batches
     if batches.collate_fn is not default_collate or not _is_gatherable(batches.dataset):
         return batches
-    rows = _Rows(batches.dataset)
+    rows = _RowsAtOnce(batches.dataset)
     return DataLoader(rows, batch_sampler=batches.batch_sampler, generator=batches.generator, collate_fn=list)
 
 
@@ -50,7 +50,7 @@ def _is_gatherable(data: Dataset[Any]) -> bool:
     )
 
 
-class _Rows(Dataset[Any]):
+class _RowsAtOnce(Dataset[Any]):
     """Of the tensors of a dataset, the rows asked for."""
 
     def __init__(self, data: Dataset[Any]) -> None:
