@@ -11,13 +11,12 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from commands import run_words, script_words, timed
 from reporting import Bar, finish, machine
 from rich.console import Console
 
@@ -39,11 +38,11 @@ def main() -> int:
     # A demo measures, so it starts from nothing each time; your own runs go on where they stopped.
     shutil.rmtree(chosen.store, ignore_errors=True)
     console.print(f"[bold]dovetail run {chosen.workload}[/bold]   ({machine()})", highlight=False)
-    ours, _ = timed("-m", "dovetail", "run", chosen.workload, "--store", str(chosen.store), "--json")
+    ours, _ = timed(run_words(chosen.workload, chosen.store))
     console.print("[bold]the same tasks in a plain PyTorch loop[/bold]")
-    theirs, printed = timed(str(ROOT / "bench" / "one_after_another.py"), chosen.workload)
+    theirs, printed = timed(script_words("one_after_another.py", chosen.workload))
     report = chosen.store / "report.html"
-    timed("-m", "dovetail", "report", "--store", str(chosen.store), "-o", str(report))
+    timed([sys.executable, "-m", "dovetail", "report", "--store", str(chosen.store), "-o", str(report)])
     result, plain = open_result(chosen.store), json.loads(printed)
     rows = accuracies(result, plain)
     below = max(row["plain_mean"] - row["mean_accuracy"] for row in rows)
@@ -61,15 +60,6 @@ def main() -> int:
     )
     console.print(f"report: {report}", highlight=False, soft_wrap=True)
     return code
-
-
-def timed(*words: str) -> tuple[float, str]:
-    """The seconds of a whole Python command, its errors and progress on this terminal; and what it printed."""
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}")
-    return time.perf_counter() - began, done.stdout
 
 
 def accuracies(result: Result, plain: dict[str, Any]) -> list[dict[str, Any]]:

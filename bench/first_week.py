@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from commands import environment, run_words, script_words, timed
 from invariants import Findings, compare_checkpoints
 from reporting import Bar, finish
 
@@ -24,8 +25,7 @@ from dovetail.control import open_result
 from dovetail.store import Store
 from dovetail.vocabulary.events import AttemptStarted, CheckpointSaved, StepsDone
 
-HERE = Path(__file__).parent
-SWEEPS = HERE / "sweeps" / "first_week"
+SWEEPS = Path(__file__).parent / "sweeps" / "first_week"
 SIX = {
     "resnets": "pictures.py",
     "berts": "language.py",
@@ -41,11 +41,7 @@ SIX = {
 SEARCHES = {"search_100": "search.py", "search_500": "search.py"}
 CRASHING = "crashing"
 MORE_SECONDS, OVER_JOBLIB, FIRST_STEP_SECONDS = 3.0, 1.5, 15.0
-WAYS = {
-    "loop": ("one_after_another.py",),
-    "two": ("two_at_a_time.py",),
-    "joblib": ("joblib_pool.py",),
-}
+WAYS = {"loop": "one_after_another.py", "two": "two_at_a_time.py", "joblib": "joblib_pool.py"}
 
 
 def main() -> int:
@@ -58,28 +54,27 @@ def main() -> int:
     chosen = arguments.parse_args()
     if unknown := set(chosen.names) - set(every):
         arguments.error(f"NAME must be one of {', '.join(every)}, got {', '.join(sorted(unknown))}")
-    environment = os.environ | ({"DOVETAIL_BENCH_STEPS": "20"} if chosen.quick else {})
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once, not in every process
+    if chosen.quick:
+        os.environ["DOVETAIL_BENCH_STEPS"] = "20"
     rows, bars = [], []
     for name in chosen.names or every:
-        row, more = crash(environment) if name == CRASHING else whole(name, chosen.rounds, environment)
+        row, more = crash() if name == CRASHING else whole(name, chosen.rounds)
         rows.append(row)
         bars += more
         print(row, flush=True)
     return finish("first_week", rows, bars, check=chosen.check, quick=chosen.quick or bool(chosen.names))
 
 
-def whole(name: str, rounds: int, environment: dict[str, str]) -> tuple[dict[str, Any], list[Bar]]:
+def whole(name: str, rounds: int) -> tuple[dict[str, Any], list[Bar]]:
     """One kind of program, whole against whole, and stopped and resumed."""
     ways = ("loop", "two", "joblib") if name in SEARCHES else ("loop", "two")
     seconds: dict[str, list[float]] = {way: [] for way in ("dovetail", *ways)}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            seconds["dovetail"].append(timed(command(name, Path(folder) / "store"), environment))
+            seconds["dovetail"].append(timed(run_words(place(name), Path(folder) / "store"))[0])
             done = [task.status for task in open_result(Path(folder) / "store").tasks]
         for way in ways:
-            words = [sys.executable, *(str(HERE / word) for word in WAYS[way]), place(name)]
-            seconds[way].append(timed(words, environment))
+            seconds[way].append(timed(script_words(WAYS[way], place(name)))[0])
     middle = {way: statistics.median(each) for way, each in seconds.items()}
     row: dict[str, Any] = {"program": name, "tasks": len(done), "finished": done.count("finished")}
     row |= {f"{way}_seconds": each for way, each in middle.items()}
@@ -88,7 +83,7 @@ def whole(name: str, rounds: int, environment: dict[str, str]) -> tuple[dict[str
         row["over_joblib"] = middle["joblib"] / middle["dovetail"]
         return row, [*bars, Bar(f"{name}, times faster than joblib", row["over_joblib"], least=OVER_JOBLIB)]
     better = min(middle["loop"], middle["two"])
-    wrong, steps = stopped_and_resumed(name, environment)
+    wrong, steps = stopped_and_resumed(name)
     row |= {"over_better": better / middle["dovetail"], "stopped_at_step": steps, "wrong": len(wrong)}
     print("\n".join(wrong), end="\n" if wrong else "")
     return row, [
@@ -104,29 +99,16 @@ def place(name: str) -> str:
     return f"{SWEEPS / (SIX | SEARCHES)[name]}:{name}"
 
 
-def command(name: str, home: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "dovetail", "run", place(name), "--store", str(home), "--json", *more]
-
-
-def timed(words: list[str], environment: dict[str, str]) -> float:
-    """The seconds of a whole command."""
-    began = time.perf_counter()
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    return time.perf_counter() - began
-
-
-def stopped_and_resumed(name: str, environment: dict[str, str]) -> tuple[list[str], int]:
+def stopped_and_resumed(name: str) -> tuple[list[str], int]:
     """What differs between an undisturbed run and one that was interrupted once, and how many steps had been saved of
     unfinished tasks when it was. Both with `--exact`: which technique trains is then no matter of time."""
     found = Findings()
     with tempfile.TemporaryDirectory() as folder:
         calm, stormy = Path(folder) / "calm", Path(folder) / "stormy"
-        timed(command(name, calm, "--exact"), environment)
+        timed(run_words(place(name), calm, "--exact"))
         process = subprocess.Popen(
-            command(name, stormy, "--exact", "--save-seconds", "0.2"),
-            env=environment,
+            run_words(place(name), stormy, "--exact", "--save-seconds", "0.2"),
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -135,7 +117,7 @@ def stopped_and_resumed(name: str, environment: dict[str, str]) -> tuple[list[st
         process.send_signal(signal.SIGINT)
         process.wait(timeout=300)
         steps = saved_steps(stormy)
-        timed(command(name, stormy, "--exact"), environment)
+        timed(run_words(place(name), stormy, "--exact"))
         for task in open_result(calm).tasks:
             folders = [home / "checkpoints" / task.task.identity for home in (stormy, calm)]
             compare_checkpoints(task.name, folders[0], folders[1], task.step, found)
@@ -153,12 +135,12 @@ def saved_steps(home: Path) -> int:
     return max((event.step for event in saved), default=0)
 
 
-def crash(environment: dict[str, str]) -> tuple[dict[str, Any], list[Bar]]:
+def crash() -> tuple[dict[str, Any], list[Bar]]:
     """Thirty programs of which four end their process: when the first good one takes its first step."""
     with tempfile.TemporaryDirectory() as folder:
         home, began = Path(folder) / "store", time.time()
-        words = [sys.executable, "-m", "dovetail", "run", str(SWEEPS / "crashing.py"), "--store", str(home)]
-        subprocess.run([*words, "--json"], env=environment, capture_output=True, check=False)
+        words = run_words(str(SWEEPS / "crashing.py"), home)
+        subprocess.run(words, env=environment(), capture_output=True, check=False)  # it ends with 1: four have failed
         seconds = time.time() - began
         with Store(home) as store:
             events = [event for _, event in store.events()]

@@ -9,21 +9,18 @@ after another with all threads: nothing but fusing can be faster than that.
 import argparse
 import json
 import math
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from commands import HERE, run_words, script_words, timed
 from reporting import Bar, finish
 
 from dovetail.control import open_result
 
-HERE = Path(__file__).parent
 SWEEPS = {"mlps": 1.8, "mix": 1.15, "readers": 1.5}
 """Each sweep, with how many times faster than one after another it must be."""
 
@@ -48,8 +45,6 @@ def main() -> None:
 def measure(name: str, *, rounds: int, quick: bool) -> dict[str, Any]:
     """Every way `rounds` times, in turn; medians."""
     steps = "60" if quick else "4000"
-    environment = os.environ | {"DOVETAIL_BENCH_STEPS": steps}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once, not in every process
     path = str(HERE / "sweeps" / f"{name}.py")
     found: dict[str, list[float]] = {"dovetail": [], "one after another": [], "two at a time": []}
     trained: dict[str, list[float]] = {"one": [], "two": []}
@@ -57,15 +52,14 @@ def measure(name: str, *, rounds: int, quick: bool) -> dict[str, Any]:
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder) / "store"
-            words = [sys.executable, "-m", "dovetail", "run", path, "--store", str(home), "--json"]
-            found["dovetail"].append(timed(words, environment)[0])
+            found["dovetail"].append(timed(run_words(path, home), DOVETAIL_BENCH_STEPS=steps)[0])
             result = open_result(home)
             if result.planned_seconds and result.makespan_seconds:
                 predictions.append(result.planned_seconds / result.makespan_seconds)
             used = sorted({event.option.technique for event in started(home)})
             shutil.rmtree(home, ignore_errors=True)
         for way, script in (("one after another", "one_after_another.py"), ("two at a time", "two_at_a_time.py")):
-            seconds, output = timed([sys.executable, str(HERE / script), path], environment)
+            seconds, output = timed(script_words(script, path), DOVETAIL_BENCH_STEPS=steps)
             found[way].append(seconds)
             trained[way.partition(" ")[0]].append(json.loads(output)["seconds"])
         print(f"{name}, round {number + 1} of {rounds}: " + ", ".join(f"{w} {s[-1]:.1f} s" for w, s in found.items()))
@@ -87,15 +81,6 @@ def started(home: Path) -> list[Any]:
 
     with Store(home) as store:
         return [event for _, event in store.events() if event.kind == "started"]
-
-
-def timed(words: list[str], environment: dict[str, str]) -> tuple[float, str]:
-    """The seconds of a whole command, and what it printed."""
-    began = time.perf_counter()
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, env=environment, cwd=HERE.parent)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}")
-    return time.perf_counter() - began, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
 def bars_of(name: str, row: dict[str, Any]) -> list[Bar]:
