@@ -188,8 +188,9 @@ class Controller:
                 break
             self._measure()
             self.phase = "measuring" if self._measuring.holds() else "running"
-            # An open workload may have nothing to do.
-            if self._pending() and not self._measuring.holds() and not self._go_on():
+            if self._measuring.holds():
+                self._engine.wake(self._measuring.wake_seconds())
+            elif self._pending() and not self._go_on():  # an open workload may have nothing to do
                 continue
             self._step()
             if self._state.recovery.ripen():

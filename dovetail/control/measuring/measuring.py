@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dovetail.control.measuring import wanted
 from dovetail.control.measuring.room import in_the_way
 from dovetail.control.orders import Orders
-from dovetail.control.state import State
+from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import unplaceable, without
 from dovetail.engines import Order
 from dovetail.planning import Trial, worthwhile
@@ -20,6 +20,8 @@ from dovetail.vocabulary import TaskId
 
 # Training makes room for measuring at most this often: whoever submits twenty tasks one by one stops it once or twice.
 ROOM_SECONDS = 30.0
+# So long devices may idle for one order before what is known is trained on them.
+PATIENCE_SECONDS = 60.0
 
 
 class Measuring:
@@ -27,14 +29,14 @@ class Measuring:
 
     The loop begins what is `ready`, stops what is `unwanted`, and decides nothing while measuring `holds`. That is
     until all is learned, since options of all families are weighed against each other. Once a worker was lost on the
-    way, nobody waits any longer: half of the devices go on measuring, first those that nothing has happened to, and
-    what is known is trained on the others.
+    way, or devices idle because one order takes long, nobody waits any longer: half of the devices go on measuring,
+    first what nothing has happened to, and what is known is trained on the others.
     """
 
     def __init__(self, state: State, *, orders: Orders) -> None:
         self.is_stale = False  # whether something came that may have to be measured
         self._state, self._orders = state, orders
-        self._is_lossy = self._everything = self._has_begun = False
+        self._is_shared = self._everything = self._has_begun = False
         self._waiting: list[Order] = []
         self._cluster, self._learned = state.cluster, -1
         self._built: set[TaskId] = set()
@@ -47,7 +49,7 @@ class Measuring:
         """Find out what is to be learned of the tasks there are: each one's family, then the options that could matter
         to the plan and were not measured yet; with `everything`, all of them."""
         self._state.is_measuring, self._everything = self._state.measures, everything
-        self.is_stale = self._is_lossy = self._has_begun = False
+        self.is_stale = self._is_shared = self._has_begun = False
         self._waiting, self._told, self._trying_since = [], set(), math.nan
 
     @property
@@ -63,17 +65,25 @@ class Measuring:
 
     def holds(self) -> bool:
         """Whether what is being learned is worth waiting for before anything else is decided."""
-        return self.is_active and not self._is_lossy
+        return self.is_active and not self._is_shared
+
+    def wake_seconds(self) -> float:
+        """When devices will have idled long enough for what is under way."""
+        if not self._state.queues.idles():
+            return math.inf
+        return min((each.started_at for each in self._under_way()), default=math.inf) + PATIENCE_SECONDS
 
     def lost(self) -> None:
-        """A worker was lost while it measured."""
-        self._is_lossy = True
+        """A worker was lost while it measured: devices are shared with training from here on."""
+        self._is_shared = True
 
     def ready(self, *, is_idle: bool = False) -> list[Order]:
         """The orders that are to begin now: their devices are free and count as busy from here on. `is_idle` says that
         nothing trains or is about to."""
         if self.is_stale and not self.is_active and self._is_time():
             self.begin()
+        # A program that hangs must not hold up all others.
+        self._is_shared = self._is_shared or self._state.now() >= self.wake_seconds()
         if self._state.cluster is not self._cluster:
             # Devices have come or gone: what is wanted on those that are left is asked for anew.
             self._cluster, self._waiting = self._state.cluster, []
@@ -94,7 +104,7 @@ class Measuring:
         """Where training has all devices, the placements that are to save and make room for one order at a time, each
         with the reason: what nothing is known of cannot be planned."""
         order = next(iter(self._waiting), None)
-        if order is None or self._is_lossy or self._busy():
+        if order is None or self._is_shared or self._busy():
             return
         for name in set(in_the_way(order, self._state)) - self._told:
             self._told.add(name)
@@ -174,8 +184,10 @@ class Measuring:
 
     def _busy(self, begun: Sequence[Order] = ()) -> int:
         """How many devices measure, with those of orders that are to begin."""
-        measuring = [each.order for each in self._state.running.values() if each.placement is None]
-        return sum(len(order.devices) for order in (*measuring, *begun))
+        return sum(len(order.devices) for order in (*(each.order for each in self._under_way()), *begun))
+
+    def _under_way(self) -> list[Running]:
+        return [each for each in self._state.running.values() if each.placement is None]
 
     def _was_lost(self, order: Order) -> bool:
         return any(self._state.ledger[member.task.identity].losses for member in order.members)
@@ -190,7 +202,7 @@ class Measuring:
             if self._has_ended(order):
                 continue
             most = half if self._was_lost(order) else max(1, half)
-            may = is_idle or not self._is_lossy or busy + len(order.devices) <= most
+            may = is_idle or not self._is_shared or busy + len(order.devices) <= most
             devices = self._free(order) if may else None
             if devices is None:
                 waiting.append(order)

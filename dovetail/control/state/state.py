@@ -226,7 +226,10 @@ class State:
             profiles=self._profiles(),
             cluster=self.cluster,
             may=self.may,
-            running=tuple(self._remaining(each, now) for each in placed),
+            running=tuple(
+                self._remaining(each, now) if each.placement else self._measures(each, now)
+                for each in self.running.values()
+            ),
             rejected=self.ledger.rejections().values(),
             divided=self._divided(),
             objective=self._objective(),
@@ -331,6 +334,16 @@ class State:
         # Late by an unknown amount: a tenth of its length more is as good a guess as any.
         end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
         return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
+
+    def _measures(self, running: Running, now: float) -> Placement:
+        """The devices of an order that measures as planners see them: taken, for ten times as long as they have been.
+        One that takes long may hang, and nothing else is to wait for it; when it ends, all is planned anew."""
+        devices, taken = running.order.devices, now - running.started_at
+        kind = self.cluster.device(devices[0]).kind
+        option = Option(families=("",), technique="resident", kind=kind, count=len(devices), step_seconds=(1.0,))
+        return Placement(
+            tasks=(), steps=(), option=option, devices=devices, start_seconds=-taken, duration_seconds=11 * taken
+        )
 
     def _left(self, running: Running, now: float) -> dict[TaskId, int]:
         """How many steps each task of a running placement has yet to take."""

@@ -3,6 +3,7 @@
 import pytest
 
 from dovetail.control import Controller
+from dovetail.control.measuring.measuring import PATIENCE_SECONDS
 from dovetail.engines import Order, World
 from dovetail.store import Store
 from dovetail.vocabulary import Fingerprint, Profile
@@ -129,6 +130,22 @@ def test_families_of_many_tasks_are_tried_before_those_of_few() -> None:
     carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(1), engine=engine))
     tried = [order.family for order in engine.orders if order.purpose == "measure"]
     assert tried == ["f", "single0", "single1", "single2"]
+
+
+def test_good_tasks_start_beside_a_trial_that_hangs() -> None:
+    slow = world()
+    engine = RiggedEngine(slow)
+
+    def start(order: Order) -> None:
+        slow.trial_seconds = 1e6 if is_bad(order) else 1.0
+        RiggedEngine.start(engine, order)
+
+    engine.start = start  # type: ignore[method-assign]
+    tasks = [task("bad", family="bad"), *(task(f"good {n}") for n in range(3))]
+    found = carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(2), engine=engine))
+    ends = {found.tasks[event.task].name: event.at_seconds for event in events_of(found.store, "finished")}
+    assert max(ends[f"good {n}"] for n in range(3)) < 1e6 < ends["bad"]
+    assert min(event.at_seconds for event in events_of(found.store, "started")) == pytest.approx(PATIENCE_SECONDS)
 
 
 def test_what_is_measured_and_cancelled_is_stopped_at_once() -> None:
