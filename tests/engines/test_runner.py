@@ -19,6 +19,31 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 TIGHT = {"device_bytes": 16_384, "depth": 2}
 
 
+# It sets things for the whole process as it is imported.
+DOUBLE = """
+import os
+
+import torch
+from torch import nn
+
+import dovetail as dt
+
+torch.set_default_dtype(torch.float64)
+os.environ["DOUBLE_SAYS"] = "1"
+
+
+def telling() -> dt.Training:
+    model = nn.Linear(2, 1)
+    return dt.Training(
+        model=model,
+        batches=[torch.ones(4, 2)],
+        loss=lambda model, batch: model(batch).mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        evaluate=lambda model: {"bits": torch.ones(1).element_size() * 8, "said": int(os.environ["DOUBLE_SAYS"])},
+    )
+"""
+
+
 class Ground:
     """Runs orders and keeps what they report."""
 
@@ -34,14 +59,14 @@ class Ground:
         program: str,
         *,
         steps: int,
-        file: str = "programs",
+        file: Path = PROGRAMS,
         name: str = "",
         stop: dict[str, Any] | None = None,
         **parameters: Any,
     ) -> MemberOrder:
         task = Task(
             name=name or program,
-            program=Program(reference=f"{PROGRAMS.with_name(file)}.py:{program}"),
+            program=Program(reference=f"{file}:{program}"),
             parameters=parameters,
             stop=Stop(steps=steps, **(stop or {})),
         )
@@ -199,8 +224,10 @@ def test_no_task_finds_what_another_did_to_the_variables_of_its_module(ground: G
 
 
 def test_what_a_file_sets_as_it_is_imported_holds_for_each_of_its_tasks_and_for_no_other(ground: Ground) -> None:
+    double = ground.home / "double.py"
+    double.write_text(DOUBLE)
     for name in ("one", "two"):
-        member = ground.member("telling", file="double", steps=1, name=name)
+        member = ground.member("telling", file=double, steps=1, name=name)
         ground.run("train", [member], "resident")
         assert [dict(end.metrics) for end in ground.of(member, "finished")] == [{"bits": 64, "said": 1}]
         other = ground.member("leaking", steps=2, name=f"other than {name}")

@@ -26,6 +26,7 @@ def spans_of(depth):
 
 def expected(timetable, replicas, program, count, steps=STEPS):
     """What the recurrence gives. Where stages are replicated, delays are not in closed form, but in the timetable."""
+    torch.set_num_threads(1)  # as in the ranks: more would round otherwise
     layout = PipelineLayout.read({"timetable": timetable, "replicas": replicas}, size=sum(replicas), accumulate=count)
     if max(replicas) == 1:
         version = DELAYS[timetable](len(replicas), count)
