@@ -34,9 +34,11 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
     >>> worthwhile([more], Problem(cluster=cluster, families=(pair,), options=(one,)))
     ()
     """
+    # Tasks that keep their threads are families of their own, of which nothing is measured apart.
+    measured = {family.name: family.measured_as for family in problem.families}
     known: dict[tuple[str, str], Option] = {}
     for option in problem.options:
-        place = option.families[0], option.kind
+        place = measured.get(option.families[0], option.families[0]), option.kind
         if len(option.families) == 1 and _device_seconds(option) < _device_seconds(known.get(place)):
             known[place] = option
     first = {}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dovetail.planning import Problem, Trial, worthwhile
 from dovetail.planning.schedule.plan import plan_list
 from dovetail.planning.schedule.worth import TRIAL_SECONDS, WORKER_SECONDS
-from dovetail.vocabulary import Cluster, Family, Kind, Member, Option
+from dovetail.vocabulary import Cluster, Family, FamilyKey, Kind, Member, Option
 
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 ONE = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,), cores=1)
@@ -75,3 +75,12 @@ def test_a_budget_goes_to_what_could_save_most_for_what_it_takes() -> None:
     # A trial of a gang takes a device for as long as its own takes; one of two devices a new process as well.
     assert worthwhile([MORE, FUSE], found, budget_seconds=2.0) == (FUSE,)
     assert worthwhile([MORE, FUSE], found, budget_seconds=0.0) == ()
+
+
+def test_tasks_that_keep_their_threads_need_no_first_trial_where_their_family_had_one() -> None:
+    key = FamilyKey(family="f", threads=1)
+    kept = Family(name=str(key), members=tuple(Member(task=str(n), steps=10) for n in range(4)), key=key)
+    one = Option(families=(str(key),), technique="resident", kind="cpu", count=1, step_seconds=(1.0,), cores=1)
+    cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+    more = Trial(family="f", technique="resident", kind="cpu", count=2)
+    assert worthwhile([more], Problem(cluster=cluster, families=(kept,), options=(one,))) == ()
