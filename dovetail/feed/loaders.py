@@ -27,8 +27,7 @@ class _Indices(Dataset[Any]):
 
 def gathered(batches: Any) -> Any:
     """The same batches, each taken from its tensors by one indexing instead of row by row, where that is the same to
-    the bit: torch's own loader over a `TensorDataset`, a subset of one, or a list of rows, in this process. Others as
-    they are.
+    the bit: torch's own loader over a `TensorDataset` (or a subset of one), in this process. Others as they are.
 
     >>> data = TensorDataset(torch.arange(6.0), torch.arange(6))
     >>> [rows.tolist() for rows, _ in gathered(DataLoader(data, batch_size=4))]
@@ -36,86 +35,30 @@ def gathered(batches: Any) -> Any:
     """
     if type(batches) is not DataLoader or batches.num_workers or batches.pin_memory or batches.batch_sampler is None:
         return batches
-    if batches.collate_fn is not default_collate or (rows := _rows_at_once(batches.dataset)) is None:
+    if batches.collate_fn is not default_collate or not _is_gatherable(batches.dataset):
         return batches
+    rows = _RowsAtOnce(batches.dataset)
     return DataLoader(rows, batch_sampler=batches.batch_sampler, generator=batches.generator, collate_fn=list)
 
 
-def _rows_at_once(data: Any) -> Dataset[Any] | None:
+def _is_gatherable(data: Dataset[Any]) -> bool:
     if type(data) is Subset:
-        whole = _rows_at_once(data.dataset)
-        return None if whole is None else _PartAtOnce(whole, data.indices)
-    if type(data) is TensorDataset:
-        return _TensorsAtOnce(data.tensors) if all(map(_is_plain, data.tensors)) else None
-    return _ListAtOnce(data) if type(data) is list and _is_table(data) else None
-
-
-def _is_plain(tensor: Any) -> bool:
-    # Rows of others would be stacked to another layout, or as part of a graph.
-    plain = type(tensor) is torch.Tensor and tensor.is_contiguous()
-    return plain and not (tensor.requires_grad or tensor.is_inference())
-
-
-def _is_table(data: list[Any]) -> bool:
-    """Whether all items are tuples of tensors of the same types and shapes, and not too many to have them twice."""
-    if not data or type(data[0]) is not tuple or not all(map(_is_plain, data[0])):
-        return False
-    if len(data) * sum(tensor.nbytes for tensor in data[0]) > _MOST_BYTES:
-        return False
-    form = [(tensor.dtype, tensor.shape, tensor.device) for tensor in data[0]]
-    return all(
-        type(row) is tuple
-        and len(row) == len(form)
-        and all(_is_plain(x) and (x.dtype, x.shape, x.device) == f for x, f in zip(row, form, strict=True))
-        for row in data
+        return _is_gatherable(data.dataset)
+    # Rows of other tensors would be stacked to another layout, or as part of a graph.
+    return type(data) is TensorDataset and all(
+        type(tensor) is torch.Tensor and tensor.is_contiguous() and not tensor.requires_grad for tensor in data.tensors
     )
 
 
-# Of a list's rows, stacked anew at each epoch.
-_MOST_BYTES = 64 << 20
+class _RowsAtOnce(Dataset[Any]):
+    """Of the tensors of a dataset, the rows asked for."""
 
-
-class _TensorsAtOnce(Dataset[Any]):
-    """Of these tensors, the rows asked for."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, data: Dataset[Any]) -> None:
+        self._data = data
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        data: Any = self._data
+        while isinstance(data, Subset):
+            indices, data = [data.indices[index] for index in indices], data.dataset
         chosen = torch.as_tensor(indices)
-        return [tensor[chosen] for tensor in self._tensors]
-
-
-class _PartAtOnce(Dataset[Any]):
-    """Rows of a part by their numbers in it."""
-
-    def __init__(self, whole: Any, indices: Sequence[int]) -> None:
-        self._whole, self._indices = whole, indices
-
-    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = self._whole.__getitems__([self._indices[index] for index in indices])
-        return found
-
-
-class _ListAtOnce(Dataset[Any]):
-    """Of a list of rows, those asked for. Where one was changed since they were stacked, it is as it is now."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self._live, self._rows = rows, list(rows)
-        self._versions = [_versions(row) for row in rows]
-        self._stacked = _TensorsAtOnce([torch.stack(column) for column in zip(*rows, strict=True)])
-
-    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        wanted = [self._live[index] for index in indices]
-        same = all(
-            row is self._rows[index] and _versions(row) == self._versions[index]
-            for index, row in zip(indices, wanted, strict=True)
-        )
-        if same:
-            return self._stacked.__getitems__(indices)
-        collated: list[torch.Tensor] = default_collate(wanted)
-        return collated
-
-
-def _versions(row: tuple[torch.Tensor, ...]) -> list[int]:
-    return [tensor._version for tensor in row]
+        return [tensor[chosen] for tensor in data.tensors]

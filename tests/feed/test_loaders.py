@@ -48,16 +48,6 @@ def test_subsets_of_subsets_and_samplers_are_followed() -> None:
     assert_same(loader)
 
 
-def test_a_list_of_rows_is_gathered_as_it_is_now() -> None:
-    rows = [(torch.full((2,), float(n)), torch.tensor(n)) for n in range(6)]
-    assert_same(DataLoader(rows, batch_size=4, shuffle=True))
-    taken = iter(gathered(DataLoader(rows, batch_size=2)))
-    next(taken)
-    rows[2][0].add_(10)  # as a program may that goes over its own data
-    rows[4] = (torch.zeros(2), torch.tensor(9))
-    assert [batch[0][:, 0].tolist() for batch in taken] == [[12.0, 3.0], [0.0, 5.0]]
-
-
 def test_a_loaders_own_generator_goes_on_from_epoch_to_epoch() -> None:
     def loader() -> "DataLoader[Any]":
         return DataLoader(
@@ -97,9 +87,6 @@ class Listing(Dataset[int]):
         lambda: DataLoader(dataset(4), batch_size=2, num_workers=1),
         lambda: DataLoader(TensorDataset(torch.ones(2, 4).t()), batch_size=2),
         lambda: DataLoader(TensorDataset(torch.ones(4, requires_grad=True)), batch_size=2),
-        lambda: DataLoader([(torch.ones(2),), (torch.ones(3),)], batch_size=1),
-        lambda: DataLoader([torch.ones(2), torch.ones(2)], batch_size=1),
-        lambda: DataLoader([(torch.ones(2), 1), (torch.ones(2), 2)], batch_size=1),
         lambda: [1, 2],
     ],
 )
