@@ -17,7 +17,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy dovetail
 	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile
-	# These wait for processes of their own a third of the time, so three at once keep two cores busy.
+# These wait for processes of their own a third of the time, so three at once keep two cores busy.
 	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile
 
 bench: $(READY)
