@@ -39,6 +39,7 @@ class Row:
     reason: str = ""
     vanished: bool = False
     parameters: Mapping[str, Any] = FrozenDict()
+    program: str = ""
 
     @property
     def done_share(self) -> float | None:
@@ -100,6 +101,7 @@ def row(task: Task, *, progress: Progress | None, curves: Mapping[str, Curve], a
         reason=one.reason,
         vanished=one.vanished,
         parameters=task.parameters,
+        program=task.program.function,
     )
 
 

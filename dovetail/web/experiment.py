@@ -16,6 +16,8 @@ MOST_RANKED = 50
 MOST_TASKS = 2000
 # The parameter in which repetitions of one task differ.
 SEED = "seed"
+# What stands for the program where tasks are of several.
+PROGRAM = "program"
 # Beyond so many times the width of the middle half, a curve's end is no longer worth the scale (Tukey's outer fence).
 _FENCE = 3.0
 
@@ -84,7 +86,7 @@ def outcomes(reading: ReportData) -> dict[str, Any] | None:
             {
                 "name": labels.get(row.task, row.name),
                 "group": groups.get(row.task, row.name),
-                "given": [_plain(row.parameters.get(name)) for name in varied],
+                "given": [_plain(_given(row, name)) for name in varied],
                 "came": [_best(row, name) for name in metrics_of(rows)],
             }
             for row in rows[:MOST_TASKS]
@@ -109,7 +111,7 @@ def ranking(reading: ReportData) -> str:
             cell(place, sort=place, kind="number"),
             cell(labels.get(row.task, row.name), kind="name"),
             *(_number(_best(row, name)) for name in names[:3]),
-            *(_number(_plain(row.parameters.get(name))) for name in varied),
+            *(_number(_plain(_given(row, name))) for name in varied),
         ]
         for place, (_, row) in enumerate(scored[:MOST_RANKED], 1)
     ]
@@ -125,9 +127,16 @@ def metrics_of(rows: Iterable[Row]) -> list[str]:
 
 
 def varied_parameters(rows: Sequence[Row]) -> list[str]:
-    """The parameters in which tasks differ, one that some of them lack included."""
-    names = dict.fromkeys(name for row in rows for name in row.parameters)
-    return [name for name in names if len({repr(thaw(row.parameters.get(name, ...))) for row in rows}) > 1]
+    """What tasks differ in: their program, and parameters, one that some of them lack included. What most tasks have
+    comes first, and seeds last of what as many have."""
+    names = dict.fromkeys([PROGRAM, *(name for row in rows for name in row.parameters)])
+    varied = [name for name in names if len({repr(thaw(_given(row, name, ...))) for row in rows}) > 1]
+    lacking = {name: sum(_given(row, name, ...) is ... for row in rows) for name in varied}
+    return sorted(varied, key=lambda name: (lacking[name], name == SEED))
+
+
+def _given(row: Row, name: str, default: Any = None) -> Any:
+    return row.parameters.get(name, row.program if name == PROGRAM else default)
 
 
 def _measured(reading: ReportData) -> list[Row]:

@@ -122,7 +122,7 @@
       xaxis: { title: { text: escaped(parameters[parameter]) }, type: !numbers ? "category" : spansTens(x) ? "log" : "linear", zeroline: false },
       yaxis: { title: { text: escaped(metrics[outcome].name) }, type: y.length && spansTens(y) ? "log" : "linear", zeroline: false },
     }), config);
-    drawParallel(outcome, dots);
+    drawParallel(outcome, tasks.filter((task) => task.came[outcome] !== null));
   }
 
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -131,12 +131,35 @@
     const { parameters, metrics } = data.outcomes, came = dots.map((task) => task.came[outcome]);
     const dimensions = parameters.map((name, place) => axisOf(name, dots.map((task) => task.given[place])));
     const better = metrics[outcome].goal === "max";
+    dimensions.push({ label: escaped(metrics[outcome].name), values: came });
     const trace = {
-      type: "parcoords", dimensions: [...dimensions, { label: escaped(metrics[outcome].name), values: came }],
+      type: "parcoords", dimensions,
       line: { color: came, colorscale: "Viridis", reversescale: !better, showscale: true },
       labelfont: { color: colour("ink") }, tickfont: { color: colour("muted") }, rangefont: { color: colour("muted") },
     };
     Plotly.react("parallel-chart", [trace], dressed({ height: 420, margin: { l: 72, r: 72, t: 56, b: 28 }, xaxis: {}, yaxis: {} }), config);
+    if (document.querySelector("#parallel-chart .no-webgl")) {
+      Plotly.purge("parallel-chart");
+      byId("parallel-chart").replaceChildren();
+      drawLines(dimensions, dots, better);
+    }
+  }
+
+  // The same where the browser cannot draw it: a line for each task, the better the stronger; nothing can be dragged.
+  function drawLines(dimensions, dots, better) {
+    const shares = dimensions.map(({ values }) => {
+      const low = Math.min(...values), span = Math.max(...values) - low;
+      return values.map((value) => (span ? (value - low) / span : 0.5));
+    });
+    const place = dimensions.map((_, number) => number), last = shares[shares.length - 1];
+    const traces = dots.map((task, number) => ({
+      type: "scatter", mode: "lines", name: task.name, x: place, y: shares.map((each) => each[number]), hoverinfo: "name",
+      line: { color: colour("accent") }, opacity: 0.15 + 0.85 * (better ? last[number] : 1 - last[number]) ** 2,
+    }));
+    Plotly.react("parallel-chart", traces, dressed({
+      height: 420, showlegend: false, hovermode: "closest", yaxis: { visible: false },
+      xaxis: { tickvals: place, ticktext: dimensions.map((each) => each.label), zeroline: false, range: [-0.2, place.length - 0.8] },
+    }), config);
   }
 
   // Numbers over several powers of ten are drawn by their logarithms, words by their number in order.

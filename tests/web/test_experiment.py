@@ -20,18 +20,19 @@ BROWSER = """
 const fs = require("fs");
 const [script, data, ids, checked, weight] = [process.argv[2], process.argv[3], ...JSON.parse(process.argv[4])];
 const elements = Object.fromEntries(ids.map((id) => [id, {
-  value: id === "smoothing" ? weight : "0", checked: checked.includes(id), clientWidth: 900, addEventListener() {},
+  value: id === "smoothing" ? weight : "0", checked: checked.includes(id), clientWidth: 900,
+  addEventListener() {}, replaceChildren() {},
 }]));
 elements.data = { textContent: fs.readFileSync(data, "utf8") };
 globalThis.document = {
   getElementById: (id) => elements[id] ?? null,
-  querySelector: (name) => ({ value: name.includes("over") ? "steps" : "first" }),
+  querySelector: (name) => name.includes("no-webgl") ? null : ({ value: name.includes("over") ? "steps" : "first" }),
   querySelectorAll: () => [], documentElement: {}, body: {},
 };
 globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#123456", fontFamily: "sans" });
 globalThis.matchMedia = () => ({ addEventListener() {} });
 const drawn = {};
-globalThis.Plotly = { react: (id, traces, layout) => { drawn[id] = { traces, layout }; } };
+globalThis.Plotly = { purge() {}, react: (id, traces, layout) => { drawn[id] = { traces, layout }; } };
 eval(fs.readFileSync(script, "utf8"));
 console.log(JSON.stringify(drawn));
 """
@@ -87,9 +88,9 @@ def test_without_a_runaway_there_is_no_range():
 
 def test_outcomes_have_the_parameters_that_vary_and_the_best_values(store):
     found = experiment.outcomes(read(store))
-    assert found["parameters"] == ["rate", "seed", "kind"]
+    assert found["parameters"] == ["rate", "kind", "seed"]
     assert found["metrics"] == [{"name": "loss", "goal": "min"}]
-    assert found["tasks"][1]["given"] == [0.001, 1, "slow"]
+    assert found["tasks"][1]["given"] == [0.001, "slow", 1]
     assert found["tasks"][1]["came"] == [0.5]
 
 
@@ -101,15 +102,16 @@ def test_the_ranking_has_a_column_for_each_parameter_and_the_best_first(store):
     assert "smallest first" in markup
 
 
-def drawn(store, folder, *, checked=(), weight=0.0):
+def drawn(store, folder, *, checked=(), weight=0.0, webgl=True):
     page = write_report(store, folder / "report.html").read_text()
     for anchor in ('id="outcome"', 'id="parameter"', 'id="smoothing"', 'id="bands"', 'id="robust"', "Ranking"):
         assert anchor in page
     text = page.split('<script type="application/json" id="data">')[1].split("</script>")[0]
     (folder / "data.json").write_text(text)
-    (folder / "browser.js").write_text(BROWSER)
+    (folder / "browser.js").write_text(BROWSER if webgl else BROWSER.replace("? null", "? {}"))
     script = Path(dovetail.web.__file__).with_name("report.js")
     ids = ["metric", "logarithmic", "smoothing", "bands", "robust", "outcome", "parameter", "curves-chart"]
+    ids += ["parallel-chart"]
     settings = json.dumps([ids, list(checked), str(weight)])
     command = ["node", str(folder / "browser.js"), str(script), str(folder / "data.json"), settings]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -149,6 +151,16 @@ def test_a_metric_against_a_parameter_and_all_parameters_at_once(store, tmp_path
     assert against["traces"][0]["x"] == [0.001] * 3 + [0.1] * 3 + [9]
     assert against["layout"]["xaxis"]["type"] == "log"
     (parallel,) = found["parallel-chart"]["traces"]
-    assert [each["label"] for each in parallel["dimensions"]] == ["rate", "seed", "kind", "loss"]
+    assert [each["label"] for each in parallel["dimensions"]] == ["rate", "kind", "seed", "loss"]
     assert parallel["dimensions"][0]["values"][0] == -3
-    assert parallel["dimensions"][2]["ticktext"] == ["fast", "slow"]
+    assert parallel["dimensions"][1]["ticktext"] == ["fast", "slow"]
+
+
+@needs_node
+def test_without_webgl_each_task_is_a_line(store, tmp_path):
+    lines = drawn(store, tmp_path, webgl=False)["parallel-chart"]
+    assert [trace["type"] for trace in lines["traces"]] == ["scatter"] * 7
+    assert all(0 <= share <= 1 for trace in lines["traces"] for share in trace["y"])
+    assert lines["layout"]["xaxis"]["ticktext"][-1] == "loss"
+    best = min(lines["traces"], key=lambda trace: trace["y"][-1])
+    assert best["opacity"] == max(trace["opacity"] for trace in lines["traces"])
