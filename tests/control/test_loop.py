@@ -81,7 +81,7 @@ def test_drift_makes_a_new_plan_and_says_why(store):
     assert any(reason.startswith("a placement took ") for reason in reasons[1:])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_whatever_happens_everything_ends_and_no_law_is_broken(seed):
     chance = random.Random(seed)
@@ -318,7 +318,7 @@ class Killed(Exception):
     pass
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(moments=st.lists(st.integers(1, 12), max_size=4), seed=st.integers(0, 1 << 30))
 def test_a_controller_killed_at_any_moment_is_replaced_by_the_next(moments, seed):
     chance = random.Random(seed)

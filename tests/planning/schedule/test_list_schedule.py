@@ -25,7 +25,7 @@ def makespan(problem: Problem) -> float:
     return schedule_of(plan(problem)).makespan_seconds
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(problems())
 def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(problem: Problem) -> None:
     made = plan(problem)
@@ -38,7 +38,7 @@ def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(
 
 
 # The factor is what was found, not what is proven, so the examples are the same in every run.
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(problems())
 def test_within_twice_the_best_schedule_and_the_bound_below_it(problem: Problem) -> None:
     made = plan(problem)
@@ -47,7 +47,7 @@ def test_within_twice_the_best_schedule_and_the_bound_below_it(problem: Problem)
     assert schedule_of(made).makespan_seconds <= 2 * best
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(), st.integers(0, 1000))
 def test_the_order_in_which_a_problem_is_written_changes_nothing(problem: Problem, seed: int) -> None:
     shuffle = random.Random(seed)
@@ -62,7 +62,7 @@ def test_the_order_in_which_a_problem_is_written_changes_nothing(problem: Proble
     assert schedule_of(plan(other)) == schedule_of(plan(problem))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_doubling_all_times_doubles_the_makespan(problem: Problem) -> None:
     assert makespan(scaled(problem, 2.0)) == 2 * makespan(problem)
