@@ -115,14 +115,18 @@ def integers(low: int, high: int, *, step: int = 1, log: bool = False) -> Distri
 
 
 def choice(*values: Any, weights: Iterable[float] = ()) -> Distribution:
-    """One of these values, which may be lists themselves: all of them in a grid, a random one in a sample, as likely as
-    its weight says.
+    """One of these values, or of a list of them: all of them in a grid, a random one in a sample, as likely as its
+    weight says. Values may be lists themselves; one such list alone stands in another.
 
     >>> from dovetail.describe import grid
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=choice([1, 2], 3), steps=10)
     >>> [task.name for task in workload.tasks]
     ['show_bytes count=[1, 2]', 'show_bytes count=3']
+    >>> choice([16, 32]) == choice(16, 32)
+    True
     """
+    if len(values) == 1 and not isinstance(values[0], str | bytes | Mapping) and isinstance(values[0], Iterable):
+        values = tuple(values[0].tolist() if hasattr(values[0], "tolist") else values[0])
     found = tuple(weights)
     if not values:
         raise InvalidWorkload("a choice must have at least one value, got none.")

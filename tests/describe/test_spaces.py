@@ -53,6 +53,9 @@ def test_a_choice_may_have_lists_for_values_and_weights():
     found = grid(program, sizes=choice([1, 2], (3,), "none"), steps=1)
     assert [task.parameters["sizes"] for task in found.tasks] == [(1, 2), (3,), "none"]
     assert set(drawn(choice("a", "b", weights=[0, 1]))) == {"b"}
+    assert choice([1, 2]) == choice(range(1, 3)) == choice(numpy.array([1, 2])) == choice(1, 2)
+    assert choice([[1, 2]]).values == ([1, 2],)
+    assert choice("ab").values == ("ab",)
     assert {task.parameters["sizes"] for task in sample(program, count=20, sizes=choice([1], [2]), steps=1).tasks} == {
         (1,),
         (2,),
