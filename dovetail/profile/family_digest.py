@@ -1,8 +1,8 @@
 """Which family a training belongs to: tasks of one family do the same work at the same speed.
 
 The family is a digest of what a program built: its module tree and code, the shapes of its tensors and of its
-first batch, how a step is taken, and the versions underneath. Learning rates, decays, betas and seeds are not
-in it, so a sweep over them is measured once; what does change the work changes the family, so a stale profile
+first batch, how a step is taken, and the versions underneath. Learning rates, decays, betas, rates of dropout and
+seeds are not in it, so a sweep over them is measured once; what does change the work changes the family, so a stale profile
 is never used. Knows torch; knows nothing of files or processes.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from dovetail.feed import digest
 from dovetail.profile.batch_structure import batch_bytes, structure
@@ -24,7 +25,7 @@ from dovetail.vocabulary import Fingerprint
 
 __all__ = ["FORMAT", "batch_bytes", "fingerprint", "versions"]
 
-FORMAT = 1  # raise it whenever the digest takes in something else
+FORMAT = 2  # raise it whenever the digest takes in something else
 _COUNTS = ("history_size", "max_eval", "max_iter", "ns_steps")  # how often an optimizer's step does its work
 
 
@@ -96,7 +97,11 @@ def shared(training: Training, batch: Any) -> str:
 
 
 def _module(name: str, module: nn.Module) -> list[str]:
-    return [name, _class_name(type(module)), without_addresses(module.extra_repr())]
+    # How much a dropout drops is no matter of time, but whether it does.
+    told = (
+        f"drops={bool(module.p)}, inplace={module.inplace}" if isinstance(module, _DropoutNd) else module.extra_repr()
+    )
+    return [name, _class_name(type(module)), without_addresses(told)]
 
 
 def _class_name(cls: type) -> str:

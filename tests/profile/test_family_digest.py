@@ -51,6 +51,16 @@ def test_what_changes_the_work_changes_the_family(options):
     assert family(**options) != family()
 
 
+def test_dropout_counts_by_being_there():
+    def of(rate, *, inplace=False):
+        built = training()
+        built.model.stem = nn.Sequential(built.model.stem, nn.Dropout(rate, inplace=inplace))
+        return fingerprint(built, {"x": torch.zeros(16, 4)}).family
+
+    assert of(0.1) == of(0.25) != of(0.0)
+    assert of(0.1) != of(0.1, inplace=True)
+
+
 def test_momentum_counts_by_being_there():
     def of(momentum):
         return family(optimizer=torch.optim.SGD, options={"momentum": momentum})
