@@ -2,8 +2,8 @@
 
 The family is a digest of what a program built: its module tree and code, the shapes of its tensors and of its
 first batch, how a step is taken, and the versions underneath. Learning rates, decays, betas, rates of dropout and
-seeds are not in it, so a sweep over them is measured once; what does change the work changes the family, so a stale profile
-is never used. Knows torch; knows nothing of files or processes.
+seeds are not in it, so a sweep over them is measured once; what does change the work changes the family, so a stale
+profile is never used. Knows torch; knows nothing of files or processes.
 """
 
 import hashlib

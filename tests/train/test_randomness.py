@@ -162,3 +162,42 @@ def test_what_is_drawn_next_can_be_restored():
 def test_random_numbers_of_another_scheme_are_refused():
     with pytest.raises(CheckpointError, match=r"keyed by the scheme 'keyed-1'.*'other'"):
         keyed(nn.Linear(1, 1)).restore({"scheme": "other"})
+
+
+DRAWS = {
+    "nothing": lambda: 0.0,
+    "uniform": lambda: numpy.random.rand(),
+    "half of a pair": lambda: numpy.random.standard_normal(),
+    "many": lambda: float(numpy.random.rand(700).sum()),
+    "python": lambda: random.random(),
+    "gauss": lambda: random.gauss(),
+}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(sorted(DRAWS))), max_size=25))
+def test_sessions_that_take_turns_draw_what_each_would_draw_alone(turns):
+    def sessions():
+        return [KeyedRandomness(nn.Linear(1, 1), seed=seed, device=torch.device("cpu")) for seed in range(3)]
+
+    def draw(session, epoch, what):
+        session.before_batch(0, epoch)
+        return DRAWS[what]()
+
+    def begun(each):
+        each.before_batch(0, -1)
+        return each
+
+    expected = []
+    for number, session in enumerate(sessions()):
+        begun(session)
+        expected.append([draw(session, 0, what) for one, what in turns if one == number])
+        session.close()
+    together = [begun(each) for each in sessions()]
+    found = [[] for _ in together]
+    for number, what in turns:
+        found[number].append(draw(together[number], 0, what))
+    for session in together:
+        session.close()
+    assert found == expected
+    states = [copy.deepcopy(each.state()) for each in map(begun, sessions())]
+    assert all(state["carried"]["numpy"][0] == "MT19937" and len(state["carried"]["numpy"]) == 5 for state in states)
