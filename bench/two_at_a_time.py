@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 
@@ -18,8 +19,9 @@ def main() -> None:
     cores = max(1, len(os.sched_getaffinity(0)) // workers)
     os.environ["OMP_NUM_THREADS"] = str(cores)  # before anybody imports torch
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, initializer=prepare, initargs=(path,)) as pool:
-        rows = pool.map(train_number, range(count(path)), chunksize=1)
+    # Those of a multiprocessing.Pool may have no processes of their own, and some programs' loaders do.
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=prepare, initargs=(path,)) as pool:
+        rows = list(pool.map(train_number, range(count(path))))
     print(json.dumps({"seconds": time.perf_counter() - began, "threads": cores, "tasks": rows}))
 
 
@@ -31,8 +33,9 @@ def count(path: str) -> int:
 
 
 def prepare(path: str) -> None:
-    """Read the workload once a process."""
+    """Read the workload once a process, which is to start others as one from a shell does, and not as it was itself."""
     global tasks
+    multiprocessing.set_start_method("fork", force=True)
     from dovetail.describe import load_workload
 
     tasks = load_workload(path).tasks
