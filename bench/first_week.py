@@ -23,6 +23,7 @@ from reporting import Bar, finish
 
 from dovetail.control import open_result
 from dovetail.store import Store
+from dovetail.vocabulary import StoreError
 from dovetail.vocabulary.events import AttemptStarted, CheckpointSaved, StepsDone
 
 SWEEPS = Path(__file__).parent / "sweeps" / "first_week"
@@ -126,10 +127,11 @@ def stopped_and_resumed(name: str) -> tuple[list[str], int]:
 
 def saved_steps(home: Path) -> int:
     """The steps that were saved of tasks that have not ended."""
-    if not (home / "store.sqlite").exists():
+    try:
+        with Store(home) as store:
+            events = [event for _, event in store.events()]
+    except StoreError:  # none yet
         return 0
-    with Store(home) as store:
-        events = [event for _, event in store.events()]
     ended = {event.task for event in events if event.kind == "finished"}
     saved = [event for event in events if isinstance(event, CheckpointSaved) and event.task not in ended]
     return max((event.step for event in saved), default=0)

@@ -136,13 +136,16 @@ class Store:
                 f"the store at {self.home} must be of version {len(MIGRATIONS)} or older; it is of version {version}, "
                 f"written by a newer Dovetail. Upgrade Dovetail, or use another store (--store)."
             )
+        if version == 0 and not write:
+            raise StoreError(f"there must be a store at {self.home}; one is just being made. Try again in a moment.")
         if version < len(MIGRATIONS) and not write:
             raise StoreError(
                 f"the store at {self.home} must be of version {len(MIGRATIONS)}; it is of version {version}. "
                 f"'dovetail run' brings it up to date."
             )
-        for number in range(version, len(MIGRATIONS)):
-            self._connection.executescript(f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version={number + 1}; COMMIT;")
+        if version < len(MIGRATIONS):  # at once: nobody finds it half-way
+            steps = "; ".join(MIGRATIONS[version:])
+            self._connection.executescript(f"BEGIN; {steps}; PRAGMA user_version={len(MIGRATIONS)}; COMMIT;")
 
     def add(
         self,
