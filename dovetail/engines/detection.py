@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -20,9 +21,7 @@ def detect() -> Cluster:
     True
     """
     cores = available_cores()
-    node = Node(
-        name="n0", cores=len(cores), memory_bytes=_memory_bytes(), disk_bytes=shutil.disk_usage(os.getcwd()).total
-    )
+    node = Node(name="n0", cores=len(cores), memory_bytes=_memory_bytes(), disk_bytes=_disk_bytes())
     accelerators = _accelerators()
     if accelerators:
         kinds = {kind.name: kind for _, kind in accelerators}
@@ -32,6 +31,15 @@ def detect() -> Cluster:
         kinds = {kind.name: kind}
         devices = [Device(name=f"n0:{n}", kind=kind.name, node="n0", index=core) for n, core in enumerate(cores)]
     return Cluster(kinds=tuple(kinds.values()), nodes=(node,), devices=tuple(devices))
+
+
+def _disk_bytes() -> int:
+    # The working folder may be gone: where several nodes of a Ray cluster are on one machine, they unpack the code that
+    # was sent to them over each other's.
+    try:
+        return shutil.disk_usage(os.getcwd()).total
+    except FileNotFoundError:
+        return shutil.disk_usage(tempfile.gettempdir()).total
 
 
 def available_cores() -> list[int]:

@@ -47,3 +47,9 @@ def test_what_says_too_little_is_left_out(line):
 def test_only_visible_devices_are_used(mask, left):
     seen = [(number, Kind(name="h200", processor="cuda")) for number in range(3)]
     assert [number for number, _ in visible(seen, mask)] == left
+
+
+def test_a_machine_is_found_from_a_folder_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert detect().nodes[0].disk_bytes > 0
