@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dovetail.feed.loaders import gathered, indices_only
+from dovetail.feed.loaders import direct, indices_only
 from dovetail.vocabulary import ProgramError
 
 DIGESTED_BATCHES = 2
@@ -97,7 +97,7 @@ class Cursor:
     def _begin(self, epoch: int) -> None:
         self.epoch, self.index, self._digests = epoch, 0, []
         self._before_draw(epoch, -1)
-        self._iterator = iter(gathered(self._batches))
+        self._iterator = iter(direct(self._batches))
 
     def _take_up_to(self, count: int, *, keep: bool = True) -> list[Any]:
         if self._iterator is None:

@@ -1,10 +1,10 @@
 """Loaders that give what a `DataLoader` of torch gives, with less work: only its order, or whole batches at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, MapDataPipe, Subset, TensorDataset, default_collate
 
 from dovetail.feed.generators import generators_in
 
@@ -25,20 +25,43 @@ class _Indices(Dataset[Any]):
         return index
 
 
-def gathered(batches: Any) -> Any:
-    """The same batches, each taken from its tensors by one indexing instead of row by row, where that is the same to
-    the bit: torch's own loader over a `TensorDataset` (or a subset of one), in this process. Others as they are.
+def direct(batches: Any) -> Any:
+    """The same batches to the bit with less work: of torch's own loader over items that are asked for, in this process,
+    without torch's iterator, which takes longer than to read a small batch; where the items are rows of tensors, each
+    batch by one indexing instead of row by row. Others as they are.
 
     >>> data = TensorDataset(torch.arange(6.0), torch.arange(6))
-    >>> [rows.tolist() for rows, _ in gathered(DataLoader(data, batch_size=4))]
+    >>> [rows.tolist() for rows, _ in direct(DataLoader(data, batch_size=4))]
     [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0]]
     """
     if type(batches) is not DataLoader or batches.num_workers or batches.pin_memory or batches.batch_sampler is None:
         return batches
-    if batches.collate_fn is not default_collate or not _is_gatherable(batches.dataset):
-        return batches
-    rows = _RowsAtOnce(batches.dataset)
-    return DataLoader(rows, batch_sampler=batches.batch_sampler, generator=batches.generator, collate_fn=list)
+    # Datapipes are given a seed by torch's iterator.
+    return batches if isinstance(batches.dataset, IterableDataset | MapDataPipe) else _Direct(batches)
+
+
+class _Direct:
+    """Iterates over a loader's batches."""
+
+    def __init__(self, loader: "DataLoader[Any]") -> None:
+        self._loader = loader
+        self._gathers = loader.collate_fn is default_collate and _is_gatherable(loader.dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = iter(self._loader.batch_sampler or ())
+        # torch's own iterator then draws a seed for its workers, also where there are none.
+        torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+        return self._batches(order)
+
+    def _batches(self, order: Iterator[Any]) -> Iterator[Any]:
+        data: Any = self._loader.dataset
+        for indices in order:
+            if self._gathers:
+                yield _rows(data, indices)
+            elif getattr(data, "__getitems__", None):
+                yield self._loader.collate_fn(data.__getitems__(indices))
+            else:
+                yield self._loader.collate_fn([data[index] for index in indices])
 
 
 def _is_gatherable(data: Dataset[Any]) -> bool:
@@ -50,15 +73,9 @@ def _is_gatherable(data: Dataset[Any]) -> bool:
     )
 
 
-class _RowsAtOnce(Dataset[Any]):
+def _rows(data: Any, indices: Sequence[int]) -> list[torch.Tensor]:
     """Of the tensors of a dataset, the rows asked for."""
-
-    def __init__(self, data: Dataset[Any]) -> None:
-        self._data = data
-
-    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        data: Any = self._data
-        while isinstance(data, Subset):
-            indices, data = [data.indices[index] for index in indices], data.dataset
-        chosen = torch.as_tensor(indices)
-        return [tensor[chosen] for tensor in data.tensors]
+    while isinstance(data, Subset):
+        indices, data = [data.indices[index] for index in indices], data.dataset
+    chosen = torch.as_tensor(indices)
+    return [tensor[chosen] for tensor in data.tensors]

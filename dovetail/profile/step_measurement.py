@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dovetail.feed.loaders import gathered
+from dovetail.feed.loaders import direct
 from dovetail.profile.batch_structure import batch_bytes
 from dovetail.profile.clocks import synchronize
 from dovetail.profile.family_digest import shared, versions
@@ -217,7 +217,7 @@ def _time_call(action: Callable[[], Any], device: torch.device) -> tuple[float, 
 def _batch_seconds(training: Training) -> float:
     """The median seconds that reading one batch takes."""
     timed: list[float] = []
-    batches, began = iter(gathered(training.batches)), time.perf_counter()
+    batches, began = iter(direct(training.batches)), time.perf_counter()
     while len(timed) < MOST_READ and time.perf_counter() - began < READING_SECONDS:
         start = time.perf_counter()
         try:

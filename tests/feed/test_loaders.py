@@ -1,15 +1,15 @@
-"""Batches gathered at once are those that torch's loader gives, to the bit, and draw the same random numbers."""
+"""Batches read directly are those that torch's loader gives, to the bit, and draw the same random numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
-from dovetail.feed.loaders import gathered
+from dovetail.feed.loaders import direct
 
 
 def dataset(rows: int) -> TensorDataset:
@@ -24,27 +24,28 @@ def read(batches: Any) -> tuple[list[list[torch.Tensor]], torch.Tensor]:
 
 
 def assert_same(loader: "DataLoader[Any]") -> None:
-    (expected, drawn), (found, drawn_too) = read(loader), read(gathered(loader))
+    (expected, drawn), (found, drawn_too) = read(loader), read(direct(loader))
     assert torch.equal(drawn, drawn_too)
     assert len(expected) == len(found)
     for one, other in zip(expected, found, strict=True):
         assert type(one) is type(other)
-        for tensor, same in zip(one, other, strict=True):
+        pairs = [(one, other)] if isinstance(one, torch.Tensor) else zip(one, other, strict=True)
+        for tensor, same in pairs:
             assert (tensor.dtype, tensor.shape, tensor.stride()) == (same.dtype, same.shape, same.stride())
             assert torch.equal(tensor, same)
 
 
 @given(rows=st.integers(1, 9), batch=st.integers(1, 5), shuffle=st.booleans(), drop_last=st.booleans())
-def test_gathered_batches_are_the_loaders(rows: int, batch: int, shuffle: bool, drop_last: bool) -> None:
+def test_direct_batches_are_the_loaders(rows: int, batch: int, shuffle: bool, drop_last: bool) -> None:
     loader = DataLoader(dataset(rows), batch_size=batch, shuffle=shuffle, drop_last=drop_last)
-    assert gathered(loader) is not loader
+    assert direct(loader) is not loader
     assert_same(loader)
 
 
 def test_subsets_of_subsets_and_samplers_are_followed() -> None:
     part = Subset(Subset(dataset(9), [8, 1, 3, 5]), [3, 0, 2])
     loader = DataLoader(part, batch_size=2, sampler=WeightedRandomSampler([0.2, 0.5, 0.3], num_samples=7))
-    assert gathered(loader) is not loader
+    assert direct(loader) is not loader
     assert_same(loader)
 
 
@@ -56,7 +57,7 @@ def test_a_loaders_own_generator_goes_on_from_epoch_to_epoch() -> None:
 
     one, other = loader(), loader()
     for _ in range(3):
-        for expected, found in zip(one, gathered(other), strict=True):
+        for expected, found in zip(one, direct(other), strict=True):
             assert torch.equal(expected[0], found[0])
 
 
@@ -67,29 +68,73 @@ class Doubling(TensorDataset):
         return tuple(2 * tensor for tensor in super().__getitem__(index))
 
 
-class Listing(Dataset[int]):
-    """A dataset of plain numbers."""
+class Drawing(Dataset[torch.Tensor]):
+    """A dataset that augments what it gives."""
 
     def __len__(self) -> int:
-        return 4
+        return 5
 
-    def __getitem__(self, index: int) -> int:
-        return index
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return index + torch.rand(2)
+
+
+class Several(Drawing):
+    """One that can be asked for several items at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [torch.full((2,), float(index)) for index in indices]
+
+
+class Eager:
+    """A sampler of batches that draws its order when it is asked for an iterator."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(4).view(2, 2).tolist())
+
+    def __len__(self) -> int:
+        return 2
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: DataLoader(Doubling(torch.arange(4.0)), batch_size=2),
-        lambda: DataLoader(Listing(), batch_size=2),
-        lambda: DataLoader(dataset(4), batch_size=2, collate_fn=lambda rows: rows),
-        lambda: DataLoader(dataset(4), batch_size=None),
-        lambda: DataLoader(dataset(4), batch_size=2, num_workers=1),
+        lambda: DataLoader(Drawing(), batch_size=2, shuffle=True),
+        lambda: DataLoader(Several(), batch_size=2, shuffle=True),
+        lambda: DataLoader(dataset(4), batch_size=2, collate_fn=lambda rows: torch.stack([row[0] for row in rows])),
         lambda: DataLoader(TensorDataset(torch.ones(2, 4).t()), batch_size=2),
         lambda: DataLoader(TensorDataset(torch.ones(4, requires_grad=True)), batch_size=2),
+        lambda: DataLoader([(torch.ones(2), 1), (torch.zeros(2), 2)], batch_size=2, shuffle=True),
+        lambda: DataLoader(dataset(4), batch_sampler=Eager()),  # type: ignore[arg-type]
+    ],
+)
+def test_whatever_is_read_here_is_what_the_loader_gives(make: Callable[[], Any]) -> None:
+    loader = make()
+    assert direct(loader) is not loader
+    assert_same(loader)
+
+
+class Streaming(IterableDataset[int]):
+    """Items that are given and not asked for."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+class Own(DataLoader[Any]):
+    """A loader of somebody's own."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(dataset(4), batch_size=None),
+        lambda: DataLoader(dataset(4), batch_size=2, num_workers=1),
+        lambda: DataLoader(Streaming(), batch_size=2),
+        lambda: Own(dataset(4), batch_size=2),
         lambda: [1, 2],
     ],
 )
 def test_others_stay_as_they_are(make: Callable[[], Any]) -> None:
     batches = make()
-    assert gathered(batches) is batches
+    assert direct(batches) is batches
