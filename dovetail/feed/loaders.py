@@ -14,7 +14,9 @@ def indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
     # One with persistent workers draws for them once only, so it must be iterated itself, as must one whose items are
     # given, not asked for, or draw from a generator that is carried from epoch to epoch.
     data = loader.dataset
-    asked_for = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset) and loader.batch_sampler
+    asked_for = (
+        hasattr(data, "__getitem__") and not isinstance(data, IterableDataset) and loader.batch_sampler is not None
+    )
     if not asked_for or loader.persistent_workers or next(generators_in(data), None):
         return loader
     return DataLoader(_Indices(), batch_sampler=loader.batch_sampler, generator=loader.generator, collate_fn=list)
@@ -45,10 +47,11 @@ class _Direct:
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
+        self._order: Any = loader.batch_sampler
         self._gathers = loader.collate_fn is default_collate and _is_gatherable(loader.dataset)
 
     def __iter__(self) -> Iterator[Any]:
-        order = iter(self._loader.batch_sampler or ())
+        order = iter(self._order)
         # torch's own iterator then draws a seed for its workers, also where there are none.
         torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
         return self._batches(order)
