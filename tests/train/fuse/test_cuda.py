@@ -11,6 +11,9 @@ from tests.train.fuse.gangs import Build, convolutional, decoder, gang, perceptr
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    # torch's own compiler still imports what torch itself calls deprecated.
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
 ]
 
 GANGS: dict[str, tuple[Build, list[dict[str, Any]], float]] = {
