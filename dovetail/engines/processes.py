@@ -17,8 +17,8 @@ from dovetail.engines.worker_handle import WorkerHandle, cores_of, threads_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
-# What reading a workload may change without a worker that started before it being another: it is told, and the last two
-# scikit-learn sets when it is imported, for libraries that come with it.
+# What reading a workload may change without a worker that started before it being another: it is told. The last two
+# libraries set that come with scikit-learn.
 _HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
@@ -33,6 +33,7 @@ class WorkerProcess(WorkerHandle):
         self.order = ""  # the name of the order that it carries out
         self.doing = "starting"
         self.killed_because = ""  # the engine's reason, if it killed this process
+        self.harmless = set(_HARMLESS)  # variables that may change without this worker being another
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
         self._order_log: Path | None = None
@@ -62,13 +63,13 @@ class WorkerProcess(WorkerHandle):
         """Whether it is alive and has the environment and folder that a worker started now would have."""
         now = _environment(self.devices, self._cluster)
         changed = {name for name, _ in now.items() ^ self._environment.items()}
-        return self.process.poll() is None and changed <= _HARMLESS and os.getcwd() == self._folder
+        return self.process.poll() is None and changed <= self.harmless and os.getcwd() == self._folder
 
     def configure(self, log: Path) -> None:
         """Have the worker write to this log from now on, and import from wherever this process can by now."""
         self.log, self.heard_at = log, time.monotonic()
         now = _environment(self.devices, self._cluster)
-        variables = {name: now[name] for name in _HARMLESS & now.keys()}
+        variables = {name: now[name] for name in self.harmless & now.keys()}
         self.send(
             {"do": "configure", "log": str(log), "paths": now["PYTHONPATH"].split(os.pathsep), "variables": variables}
         )

@@ -1,8 +1,7 @@
 """Workers that no engine has just now: kept from one run to the next, or started before it is known what they will do.
 Those import torch while somebody reads the workload, and what that imports from installed packages, for the programs
-most often import it too. Only time depends on them. One
-that is dead by the time it is wanted, or whose libraries might have been set up otherwise by what reading changed, is
-let go, and its engine starts another.
+most often import it too. Only time depends on them. One that is dead by the time it is wanted, or whose libraries might
+have been set up otherwise by what reading changed, is let go, and its engine starts another.
 """
 
 import contextlib
@@ -11,6 +10,7 @@ import importlib.abc
 import os
 import sys
 import sysconfig
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,13 +43,24 @@ class Spares:
 
     @contextlib.contextmanager
     def importing_along(self) -> Iterator[None]:
-        """Within this context the spare workers import whatever this process imports from installed packages."""
-        finder = _Telling(self.workers)
+        """Within this context the spare workers import whatever this process imports from installed packages. Variables
+        that those set as they are imported they set there, too."""
+        finder, names, putenv = _Telling(self.workers), set[str](), os.putenv
+
+        def note(name: bytes, value: bytes) -> None:
+            if _is_set_by_import(sys._getframe(1)):
+                names.add(os.fsdecode(name))
+            putenv(name, value)
+
         sys.meta_path.insert(0, finder)
+        os.putenv = note
         try:
             yield
         finally:
+            os.putenv = putenv
             sys.meta_path.remove(finder)
+            for worker in self.workers:
+                worker.harmless |= names
 
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Hand over the workers that can serve an engine of this cluster as things are now; the others are stopped."""
@@ -86,6 +97,15 @@ class _Telling(importlib.abc.MetaPathFinder):
         if path and any(is_installed(os.path.join(folder, "__init__.py")) for folder in map(str, path)):
             for worker in self._workers:
                 worker.preload(name)
+
+
+def _is_set_by_import(frame: types.FrameType | None) -> bool:
+    """Whether an installed package is being imported here, and no code of the user's called what runs now."""
+    while frame is not None and is_installed(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.cache

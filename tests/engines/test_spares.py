@@ -85,6 +85,26 @@ def test_none_is_taken_whose_libraries_may_have_been_set_up_otherwise(tmp_path, 
             assert not any(map(psutil.pid_exists, first.values()))
 
 
+def test_what_a_package_sets_as_it_is_imported_is_set_in_all_and_not_what_it_is_called_to_set(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "settled"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "at_import.py").write_text("import os\nos.environ.setdefault('SETTLED_AT_IMPORT', 'yes')")
+    (package / "when_called.py").write_text("import os\ndef load(): os.environ['SETTLED_WHEN_CALLED'] = 'yes'")
+    monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
+    for name in ("SETTLED_AT_IMPORT", "SETTLED_WHEN_CALLED"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with contextlib.closing(Spares(CLUSTER)) as spares:
+        with spares.importing_along():
+            importlib.import_module("settled.at_import")
+        (one, other) = spares.take(CLUSTER)
+        spares.workers += [one, other]
+        with spares.importing_along():
+            importlib.import_module("settled.when_called").load()
+        assert not spares.take(CLUSTER)
+
+
 def test_none_is_taken_from_another_folder_or_for_other_devices(tmp_path, monkeypatch):
     with contextlib.closing(Spares(CLUSTER)) as spares:
         assert not spares.take(CLUSTER.without(["n0:1"]))
