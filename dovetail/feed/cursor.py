@@ -32,7 +32,7 @@ class Cursor:
     """
 
     def __init__(self, batches: Any, *, before_draw: Callable[[int, int], None]) -> None:
-        self._batches = batches
+        self._batches, self._direct = batches, direct(batches)
         self._before_draw = before_draw
         self._iterator: Iterator[Any] | None = None
         self._digests: list[str] = []
@@ -97,7 +97,7 @@ class Cursor:
     def _begin(self, epoch: int) -> None:
         self.epoch, self.index, self._digests = epoch, 0, []
         self._before_draw(epoch, -1)
-        self._iterator = iter(direct(self._batches))
+        self._iterator = iter(self._direct)
 
     def _take_up_to(self, count: int, *, keep: bool = True) -> list[Any]:
         if self._iterator is None:

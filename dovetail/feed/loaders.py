@@ -1,12 +1,19 @@
 """Loaders that give what a `DataLoader` of torch gives, with less work: only its order, or whole batches at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy
+import numpy.typing
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, MapDataPipe, Subset, TensorDataset, default_collate
 
 from dovetail.feed.generators import generators_in
+
+Gather = Callable[[Sequence[int]], Any]
+Places = numpy.typing.NDArray[numpy.int64]
+# To look at the rows of a longer list takes longer than a short training would win by it.
+_MOST_ROWS = 100_000
 
 
 def indices_only(loader: "DataLoader[Any]") -> Iterable[Any]:
@@ -48,37 +55,75 @@ class _Direct:
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
         self._order: Any = loader.batch_sampler
-        self._gathers = loader.collate_fn is default_collate and _is_gatherable(loader.dataset)
+        self._gather = _gathering(loader.dataset)
 
     def __iter__(self) -> Iterator[Any]:
         order = iter(self._order)
         # torch's own iterator then draws a seed for its workers, also where there are none.
         torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
-        return self._batches(order)
+        return map(self._read, order)
 
-    def _batches(self, order: Iterator[Any]) -> Iterator[Any]:
+    def _read(self, indices: Sequence[Any]) -> Any:
         data: Any = self._loader.dataset
-        for indices in order:
-            if self._gathers:
-                yield _rows(data, indices)
-            elif getattr(data, "__getitems__", None):
-                yield self._loader.collate_fn(data.__getitems__(indices))
-            else:
-                yield self._loader.collate_fn([data[index] for index in indices])
+        collate = self._loader.collate_fn
+        if collate is default_collate and self._gather is not None and (batch := self._gather(indices)) is not None:
+            return batch
+        if getattr(data, "__getitems__", None):
+            return collate(data.__getitems__(indices))
+        return collate([data[index] for index in indices])
 
 
-def _is_gatherable(data: Dataset[Any]) -> bool:
+def _gathering(data: Any) -> Gather | None:
+    """What reads a batch by one indexing of each tensor of a dataset, and gives None once its items must be asked for;
+    None where they must from the beginning."""
     if type(data) is Subset:
-        return _is_gatherable(data.dataset)
-    # Rows of other tensors would be stacked to another layout, or as part of a graph.
-    return type(data) is TensorDataset and all(
-        type(tensor) is torch.Tensor and tensor.is_contiguous() and not tensor.requires_grad for tensor in data.tensors
-    )
+        inner = _gathering(data.dataset)
+        return inner and (lambda indices: inner([data.indices[index] for index in indices]))
+    if type(data) is TensorDataset:
+        return lambda indices: _rows(data.tensors, indices)
+    if type(data) is torch.Tensor:
+        return lambda indices: (rows := _rows([data], indices)) and rows[0]
+    return _gathering_rows(data) if type(data) is list else None
 
 
-def _rows(data: Any, indices: Sequence[int]) -> list[torch.Tensor]:
-    """Of the tensors of a dataset, the rows asked for."""
-    while isinstance(data, Subset):
-        indices, data = [data.indices[index] for index in indices], data.dataset
-    chosen = torch.as_tensor(indices)
-    return [tensor[chosen] for tensor in data.tensors]
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Rows of other tensors would be stacked to another layout, or as part of a graph."""
+    return type(tensor) is torch.Tensor and tensor.is_contiguous() and not tensor.requires_grad
+
+
+def _rows(tensors: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor] | None:
+    chosen = torch.from_numpy(numpy.asarray(indices))  # torch itself takes ten times as long to read a list
+    return [tensor[chosen] for tensor in tensors] if all(map(_is_plain, tensors)) else None
+
+
+def _gathering_rows(data: list[Any]) -> Gather | None:
+    """The same for a list of tuples of rows of tensors, such as `list(zip(images, labels))`. Those rows are views, so
+    whatever is written to them is seen; a tuple that is replaced is not, so each is looked at."""
+    if not 1 < len(data) <= _MOST_ROWS or {type(item) for item in data} != {tuple} or len({*map(len, data)}) > 1:
+        return None
+    columns = [_as_rows(column) for column in zip(*data, strict=True)]
+    found = [column for column in columns if column is not None]
+    if not columns or len(found) < len(columns):
+        return None
+    kept = list(data)
+
+    def gather(indices: Sequence[int]) -> list[torch.Tensor] | None:
+        if len(data) != len(kept) or not all(data[index] is kept[index] for index in indices):
+            return None
+        chosen = numpy.asarray(indices)
+        return [base[torch.from_numpy(places[chosen])] for base, places in found]
+
+    return gather
+
+
+def _as_rows(column: Sequence[Any]) -> tuple[torch.Tensor, Places] | None:
+    """The tensor of which all of these are rows, and which."""
+    base: Any = getattr(column[0], "_base", None)
+    if base is None or not _is_plain(base) or not base.dim() or not base.numel():
+        return None
+    shape, stride, apart = base.shape[1:], base.stride()[1:], base.stride(0)
+    for row in column:
+        if type(row) is not torch.Tensor or row._base is not base or (row.shape, row.stride()) != (shape, stride):
+            return None
+    offsets = numpy.array([row.storage_offset() for row in column]) - base.storage_offset()
+    return (base, offsets // apart) if not (offsets % apart).any() else None

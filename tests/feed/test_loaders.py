@@ -17,6 +17,12 @@ def dataset(rows: int) -> TensorDataset:
     return TensorDataset(images, torch.arange(rows), images > 4)
 
 
+def pairs(rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows of tensors as people put them into a list."""
+    images, labels, _ = dataset(rows).tensors
+    return list(zip(images, labels, strict=True))
+
+
 def read(batches: Any) -> tuple[list[list[torch.Tensor]], torch.Tensor]:
     """Two epochs, and what the global generator draws next."""
     torch.manual_seed(3)
@@ -106,12 +112,33 @@ class Eager:
         lambda: DataLoader(TensorDataset(torch.ones(4, requires_grad=True)), batch_size=2),
         lambda: DataLoader([(torch.ones(2), 1), (torch.zeros(2), 2)], batch_size=2, shuffle=True),
         lambda: DataLoader(dataset(4), batch_sampler=Eager()),  # type: ignore[arg-type]
+        lambda: DataLoader(torch.arange(12.0).view(6, 2), batch_size=4, shuffle=True),  # type: ignore[arg-type]
+        lambda: DataLoader(pairs(7), batch_size=3, shuffle=True),  # type: ignore[arg-type]
+        lambda: DataLoader(Subset(pairs(7)[1:], [4, 0, 2]), batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([*pairs(3), *pairs(2)], batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([(image.t(),) for image, _ in pairs(3)], batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([(images[:1],) for images, _ in pairs(3)], batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([[image, label] for image, label in pairs(3)], batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([(image, 1) for image, _ in pairs(3)], batch_size=2),  # type: ignore[arg-type]
+        lambda: DataLoader([(), ()], batch_size=2),  # type: ignore[arg-type]
     ],
 )
 def test_whatever_is_read_here_is_what_the_loader_gives(make: Callable[[], Any]) -> None:
     loader = make()
     assert direct(loader) is not loader
     assert_same(loader)
+
+
+def test_what_is_written_to_rows_or_put_in_their_place_is_seen() -> None:
+    data = pairs(4)
+    batches = direct(DataLoader(data, batch_size=4))  # type: ignore[arg-type]
+    assert next(iter(batches))[1].tolist() == [0, 1, 2, 3]
+    data[2][1].fill_(9)
+    assert next(iter(batches))[1].tolist() == [0, 1, 9, 3]
+    data[0] = data[3]
+    assert next(iter(batches))[1].tolist() == [3, 1, 9, 3]
+    data.append(data[1])
+    assert [batch[1].tolist() for batch in batches] == [[3, 1, 9, 3], [1]]
 
 
 class Streaming(IterableDataset[int]):

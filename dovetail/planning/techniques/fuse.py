@@ -8,10 +8,10 @@ seconds and the same bytes. So both are lines in K. Where gangs of two sizes wer
 
 with s_1 the step of one task alone. `traffic` is what the updates of one more member move (parameters, gradients and
 optimizer state, once each way) at the memory rate of the kind: a small gang can take no longer than one task, and
-without that bound a large one would be free. Below m the slope is `traffic` alone: s_1 is of a program that is not
-fused, and what fusing itself takes does not shrink with the gang (on a CPU two of a family took 11.6 ms where four took
-18.0 and one alone 4.9; the line would have said 9.2). A frozen base that all share is in the bytes of one task and not
-in the slope, so it is counted once without anybody saying so.
+without that bound a large one would be free. Below m the line goes through twice s_1 at one member: what fusing itself
+takes does not shrink with the gang. On a CPU, of four families lines through two measured gangs gave 1.5 to 2.0 × s_1
+there. A frozen base that all share is in the bytes of one task and not in the slope, so it is counted once without
+anybody saying so.
 """
 
 import dataclasses
@@ -25,6 +25,10 @@ from dovetail.vocabulary import Kind, Option, Profile
 
 # So many of a family are fused in its first trial, and at most so many at all.
 TRIED, _MOST = 4, 64
+# On a CPU the first trial is of as many as there are, where building them takes no longer than this.
+_BUILD_SECONDS = 1.0
+# What a step of one member by itself takes in a fused program, over that of the plain one.
+_FUSING = 2.0
 # Steps on a CPU are tried fused only where they are shorter than this: fusing saves the time between operations.
 _SHORT_SECONDS = 0.005
 # A second size is tried where it is so much larger than the first: otherwise the line is known well enough.
@@ -100,7 +104,7 @@ def _line(measured: Sequence[Profile], alone: Profile, kind: Kind, members: int)
         each_bytes = max(0, large.peak_bytes - small.peak_bytes) // between
         return nearest, max(seconds, least_seconds if members > _size(large) else 0.0), each_bytes
     others = max(1, _size(nearest) - 1)
-    seconds = (nearest.step_seconds - alone.step_seconds) / others if grows else 0.0
+    seconds = (nearest.step_seconds - alone.step_seconds * (1.0 if grows else _FUSING)) / others
     return nearest, max(seconds, least_seconds), max(0, nearest.peak_bytes - alone.peak_bytes) // others
 
 
@@ -115,9 +119,10 @@ def _size(profile: Profile) -> int:
 
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
-    """Of a family with several tasks, once one was measured alone: a small gang; then, where there are clearly more
-    tasks, a gang of as many as fit, so that other sizes are predicted from two; and on an accelerator a compiled one.
-    Whether a family can be fused at all only the first trial can say."""
+    """Of a family with several tasks, once one was measured alone: a small gang, or on a CPU, where memory is seldom
+    short, a large one; then, where there are clearly more tasks, a gang of as many as fit, so that other sizes are
+    predicted from two; and on an accelerator a compiled one. Whether a family can be fused at all only the first trial
+    can say."""
     alone = _alone(evidence, family, kind.name, 1)
     count = evidence.members.get(family, 1)
     is_short = alone is not None and (kind.processor != "cpu" or alone.step_seconds < _SHORT_SECONDS)
@@ -127,7 +132,7 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     plain = [each for each in known if each.knobs.get("compile") != "full"]
     if not plain:
         if not any((each.family, each.technique, each.kind) == (family, "fuse", kind.name) for each in evidence.failed):
-            yield _trial(family, kind, members=min(TRIED, count))
+            yield _trial(family, kind, members=_first_size(evidence, alone, kind))
         return
     largest = max(map(_size, plain))
     fitting = [
@@ -140,6 +145,20 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
         yield _trial(family, kind, members=max(fitting))
     if kind.processor == "cuda" and len(plain) == len(known):
         yield _trial(family, kind, members=largest, compile="full")
+
+
+def _first_size(evidence: Evidence, alone: Profile, kind: Kind) -> int:
+    count = evidence.members[alone.family]
+    if kind.processor != "cpu":
+        return min(TRIED, count)
+    one = resident.option(alone, kind=kind)
+    fitting = (
+        size
+        for size in gang_sizes(count, most=_MOST)
+        if size * alone.build_seconds < _BUILD_SECONDS
+        and misfit(dataclasses.replace(one, host_bytes=size * one.host_bytes), evidence.cluster) is None
+    )
+    return max(fitting, default=min(TRIED, count))
 
 
 def _trial(family: str, kind: Kind, **knobs: object) -> Trial:

@@ -75,6 +75,21 @@ def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
     assert trials(["f"], [long], cpu, members={"f": 4}) == ()
 
 
+def test_on_a_cpu_the_first_gang_is_as_large_as_memory_and_building_allow() -> None:
+    kind = Kind(name="cpu", processor="cpu")
+    cpu = Cluster.uniform(kind, memory_bytes=100 << 20)
+    alone = Profile(family="f", kind="cpu", count=1, step_seconds=1e-3, peak_bytes=1 << 20)
+
+    def size(profile: Profile, members: int) -> int:
+        (trial,) = trials(["f"], [profile], cpu, members={"f": members})
+        return trial.members
+
+    assert [size(alone, members) for members in (2, 11, 500)] == [2, 11, 64]
+    assert size(dataclasses.replace(alone, peak_bytes=10 << 20), 11) == 8
+    assert size(dataclasses.replace(alone, build_seconds=0.3), 11) == 3
+    assert size(dataclasses.replace(alone, build_seconds=3.0), 11) == 4
+
+
 def test_a_smaller_gang_than_the_measured_is_not_taken_for_a_bargain() -> None:
     # Four take 18 ms where one alone takes 4.9: what two take is between half of that and all, and is not known.
     cpu = Kind(name="cpu", processor="cpu")
