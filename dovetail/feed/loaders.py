@@ -6,7 +6,18 @@ from typing import Any
 import numpy
 import numpy.typing
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, MapDataPipe, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    MapDataPipe,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from dovetail.feed.generators import generators_in
 
@@ -47,6 +58,24 @@ def direct(batches: Any) -> Any:
         return batches
     # Datapipes are given a seed by torch's iterator.
     return batches if isinstance(batches.dataset, IterableDataset | MapDataPipe) else _Direct(batches)
+
+
+def draws_at_first(batches: Any) -> bool:
+    """Whether reading these batches draws random numbers at most when an epoch begins, with its first batch: of lists,
+    and of torch's own loaders over rows of tensors in torch's own orders.
+
+    >>> draws_at_first([1, 2]), draws_at_first(DataLoader(TensorDataset(torch.arange(6)), shuffle=True))
+    (True, True)
+    """
+    if isinstance(batches, list | tuple):
+        return True
+    if not isinstance(direct(batches), _Direct) or batches.collate_fn is not default_collate:
+        return False
+    data, order = batches.dataset, batches.batch_sampler
+    while type(data) is Subset:
+        data = data.dataset
+    own_order = type(order) is BatchSampler and type(order.sampler) in (SequentialSampler, RandomSampler)
+    return own_order and type(data) in (TensorDataset, torch.Tensor, list)
 
 
 class _Direct:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
-from dovetail.feed.loaders import direct
+from dovetail.feed.loaders import direct, draws_at_first
 
 
 def dataset(rows: int) -> TensorDataset:
@@ -139,6 +139,25 @@ def test_what_is_written_to_rows_or_put_in_their_place_is_seen() -> None:
     assert next(iter(batches))[1].tolist() == [3, 1, 9, 3]
     data.append(data[1])
     assert [batch[1].tolist() for batch in batches] == [[3, 1, 9, 3], [1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: (1, 2), True),
+        (lambda: DataLoader(pairs(4), batch_size=2, shuffle=True), True),  # type: ignore[arg-type]
+        (lambda: DataLoader(Subset(dataset(4), [0, 2])), True),
+        (lambda: DataLoader(Drawing(), batch_size=2), False),
+        (lambda: DataLoader(Subset(Drawing(), [0, 2])), False),
+        (lambda: DataLoader(dataset(4), collate_fn=lambda rows: rows), False),
+        (lambda: DataLoader(dataset(4), sampler=WeightedRandomSampler([1.0] * 4, num_samples=4)), False),
+        (lambda: DataLoader(dataset(4), batch_sampler=Eager()), False),  # type: ignore[arg-type]
+        (lambda: DataLoader(dataset(4), num_workers=1), False),
+        (lambda: iter([1]), False),
+    ],
+)
+def test_whether_later_batches_may_draw_is_known(make: Callable[[], Any], expected: bool) -> None:
+    assert draws_at_first(make()) is expected
 
 
 class Streaming(IterableDataset[int]):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dovetail.feed import Cursor
+from dovetail.feed.loaders import draws_at_first
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness
@@ -22,7 +23,7 @@ class FusedMember(LoopSession):
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
         member.training.model.to(device)
         super().__init__(member, device=device, threads=threads)
-        if isinstance(member.training.batches, list | tuple):
+        if draws_at_first(member.training.batches):
             self._cursor = Cursor(member.training.batches, before_draw=self._before_epoch)
         if schedulers_of(member.training):
             # Else a scheduler's first step would warn that the optimizer's own was never called.
@@ -90,8 +91,8 @@ class FusedMember(LoopSession):
             loss_of(self._training.model, batch)
 
     def _before_epoch(self, epoch: int, index: int) -> None:
-        # A list draws nothing, and that members take turns with Python's and NumPy's generators costs each 0.1 ms.
-        if index < 0:
+        # Later batches draw nothing, and members that take turns with Python's and NumPy's generators pay 0.1 ms each.
+        if index <= 0:
             self._random.before_batch(epoch, index)
 
     @contextlib.contextmanager
