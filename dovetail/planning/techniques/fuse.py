@@ -12,21 +12,27 @@ without that bound a large one would be free. Below m the line goes through twic
 takes does not shrink with the gang. On a CPU, of four families lines through two measured gangs gave 1.5 to 2.0 × s_1
 there. A frozen base that all share is in the bytes of one task and not in the slope, so it is counted once without
 anybody saying so.
+
+Families of like layers, whose steps alone take about as long, are not all tried: two are, and the others borrow, in
+proportion to what they take alone. A random search over widths and depths has many families and little time.
 """
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.fitting import misfit
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, gang_sizes, on_its_kind
-from dovetail.vocabulary import Kind, Option, Profile
+from dovetail.vocabulary import FrozenDict, Kind, Option, Profile
 
 # So many of a family are fused in its first trial, and at most so many at all.
 TRIED, _MOST = 4, 64
 # On a CPU the first trial is of as many as there are, where building them takes no longer than this.
 _BUILD_SECONDS = 1.0
+# So many of like families are tried for all of them.
+_OF_A_LIKENESS = 2
 # What a step of one member by itself takes in a fused program, over that of the plain one.
 _FUSING = 2.0
 # Steps on a CPU are tried fused only where they are shorter than this: fusing saves the time between operations.
@@ -122,16 +128,15 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     """Of a family with several tasks, once one was measured alone: a small gang, or on a CPU, where memory is seldom
     short, a large one; then, where there are clearly more tasks, a gang of as many as fit, so that other sizes are
     predicted from two; and on an accelerator a compiled one. Whether a family can be fused at all only the first trial
-    can say."""
+    can say; one that can borrow from others finds out when it starts."""
     alone = _alone(evidence, family, kind.name, 1)
     count = evidence.members.get(family, 1)
-    is_short = alone is not None and (kind.processor != "cpu" or alone.step_seconds < _SHORT_SECONDS)
-    if alone is None or count < 2 or not is_short or evidence.is_too_large(family, kind.name):
+    if alone is None or not _may_fuse(evidence, alone, kind):
         return
     known = evidence.of(family=family, kind=kind.name, technique="fuse", count=1)
     plain = [each for each in known if each.knobs.get("compile") != "full"]
     if not plain:
-        if not any((each.family, each.technique, each.kind) == (family, "fuse", kind.name) for each in evidence.failed):
+        if family in _tried_of_its_like(evidence, alone, kind):
             yield _trial(family, kind, members=_first_size(evidence, alone, kind))
         return
     largest = max(map(_size, plain))
@@ -145,6 +150,67 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
         yield _trial(family, kind, members=max(fitting))
     if kind.processor == "cuda" and len(plain) == len(known):
         yield _trial(family, kind, members=largest, compile="full")
+
+
+def _may_fuse(evidence: Evidence, alone: Profile, kind: Kind) -> bool:
+    """Whether a family has several tasks, of short steps that fit, and no trial has found it impossible."""
+    family = alone.family
+    is_short = kind.processor != "cpu" or alone.step_seconds < _SHORT_SECONDS
+    has_failed = any(
+        (each.family, each.technique, each.kind) == (family, "fuse", kind.name) and "compile" not in each.knobs
+        for each in evidence.failed
+    )
+    is_able = is_short and not has_failed and not evidence.is_too_large(family, kind.name)
+    return is_able and evidence.members.get(family, 1) > 1
+
+
+def _tried_of_its_like(evidence: Evidence, alone: Profile, kind: Kind) -> list[str]:
+    """The families like this one that are tried for all of them: those with the most tasks."""
+    mine = _likeness(alone)
+    like = [
+        each
+        for each in evidence.of(technique="resident", kind=kind.name, count=1, knobs=FrozenDict())
+        if each.family == alone.family or (mine and _likeness(each) == mine and _may_fuse(evidence, each, kind))
+    ]
+    like.sort(key=lambda each: (-evidence.members.get(each.family, 1), each.family))
+    return [each.family for each in like[:_OF_A_LIKENESS]]
+
+
+def _likeness(alone: Profile) -> tuple[object, ...]:
+    """What families have in common whose gangs take about the same share of what their tasks take alone."""
+    operations = frozenset(layer.operation for layer in alone.layers)
+    if not operations:
+        return ()
+    return operations, alone.precision, alone.accumulate, alone.clips, math.frexp(alone.step_seconds)[1]
+
+
+def _borrowed(evidence: Evidence, alone: Profile, kind: Kind) -> list[Profile]:
+    """Gangs of a family that has none measured, from those of the like family nearest to it."""
+    if not _may_fuse(evidence, alone, kind):
+        return []
+    lenders = []
+    for family in _tried_of_its_like(evidence, alone, kind):
+        lender = _alone(evidence, family, kind.name, alone.count)
+        gangs = evidence.of(family=family, kind=kind.name, technique="fuse", count=alone.count)
+        if lender is not None and gangs:
+            lenders.append((abs(lender.step_seconds - alone.step_seconds), lender, gangs))
+    if not lenders:
+        return []
+    _, lender, gangs = min(lenders, key=lambda each: each[0])
+    slower, larger = alone.step_seconds / lender.step_seconds, alone.peak_bytes / max(1, lender.peak_bytes)
+    return [
+        dataclasses.replace(
+            alone,
+            technique="fuse",
+            step_seconds=gang.step_seconds * slower,
+            peak_bytes=int(gang.peak_bytes * larger),
+            build_seconds=max(alone.build_seconds, gang.build_seconds),
+            knobs=gang.knobs,
+            layers=(),
+            edges=(),
+        )
+        for gang in gangs
+    ]
 
 
 def _first_size(evidence: Evidence, alone: Profile, kind: Kind) -> int:
@@ -195,18 +261,20 @@ def ideal(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
 
 def offers(evidence: Evidence) -> Iterator[Option]:
     """Gangs of other sizes than the measured ones, where they beat their members one after another."""
-    groups: dict[tuple[str, str, int, object], list[Profile]] = {}
-    for profile in evidence.of(technique="fuse"):
-        key = profile.family, profile.kind, profile.count, profile.knobs.get("compile")
-        groups.setdefault(key, []).append(profile)
-    for (family, kind, count, _), measured in groups.items():
-        alone, best = _alone(evidence, family, kind, count), evidence.least_seconds(kind).get(family, float("inf"))
-        for size in gang_sizes(evidence.members.get(family, 1), most=_MOST):
-            if alone is None or size in map(_size, measured):
-                continue
-            found = predict(measured, alone=alone, kind=evidence.cluster.kind(kind), members=size)
-            if found.step_seconds[0] < size * best:
-                yield found
+    for alone in evidence.of(technique="resident", knobs=FrozenDict()):
+        kind = evidence.cluster.kind(alone.kind)
+        measured = evidence.of(technique="fuse", family=alone.family, kind=alone.kind, count=alone.count)
+        best = evidence.least_seconds(alone.kind).get(alone.family, float("inf"))
+        groups: dict[object, list[Profile]] = {}
+        for profile in measured or _borrowed(evidence, alone, kind):
+            groups.setdefault(profile.knobs.get("compile"), []).append(profile)
+        for gangs in groups.values():
+            for size in gang_sizes(evidence.members.get(alone.family, 1), most=_MOST):
+                if measured and size in map(_size, gangs):
+                    continue
+                found = predict(gangs, alone=alone, kind=kind, members=size)
+                if found.step_seconds[0] < size * best:
+                    yield found
 
 
 SPEC = TechniqueSpec(

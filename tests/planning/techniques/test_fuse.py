@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, Trial, derive_options, trials
 from dovetail.planning.techniques import fuse
-from dovetail.vocabulary import Cluster, Family, Kind, Member, Profile, Rejection
+from dovetail.vocabulary import Cluster, Family, Kind, LayerProfile, Member, Profile, Rejection
 
 H200 = Kind(name="h200", processor="cuda", memory_bytes=100 << 30, memory_bytes_per_second=4e12)
 CLUSTER = Cluster.uniform(H200, memory_bytes=256 << 30, cores=16)
@@ -155,3 +155,39 @@ def test_what_was_rejected_is_not_offered_again_nor_anything_larger() -> None:
     assert sizes(no) == {1, 2, 3, 4, 5}
     assert sizes(dataclasses.replace(no, knobs={"members": 6, "compile": "full"})) == {*range(1, 9)}
     assert sizes(dataclasses.replace(no, families=("f",), knobs={})) == {1}  # as older stores have it
+
+
+def like(name: str, seconds: float, *, operation: str = "Linear") -> Profile:
+    layers = (LayerProfile(name="0", operation=operation, forward_seconds=1e-4, backward_seconds=2e-4),)
+    return Profile(
+        family=name, kind="cpu", count=1, step_seconds=seconds, peak_bytes=10 << 20, build_seconds=0.2, layers=layers
+    )
+
+
+def test_of_like_families_two_are_tried_and_the_others_borrow_in_proportion() -> None:
+    kind = Kind(name="cpu", processor="cpu")
+    cluster, members = Cluster.uniform(kind, devices_per_node=2), {"a": 4, "b": 5, "c": 4, "other": 4, "slow": 4}
+    alone = [
+        *(like(name, seconds) for name, seconds in (("a", 1.1e-3), ("b", 1.5e-3), ("c", 1.8e-3), ("slow", 4e-3))),
+        like("other", 1.5e-3, operation="Conv2d"),
+    ]
+
+    def tried(*more: Profile, failed: tuple[Trial, ...] = ()) -> set[str]:
+        found = trials(members, [*alone, *more], cluster, members=members, failed=failed)
+        return {trial.family for trial in found if trial.technique == "fuse"}
+
+    assert tried() == {"a", "b", "other", "slow"}
+    gangs = [
+        dataclasses.replace(like(name, seconds), technique="fuse", knobs={"members": 4}, peak_bytes=16 << 20)
+        for name, seconds in (("a", 2.2e-3), ("b", 4.5e-3), ("other", 4e-3), ("slow", 8e-3))
+    ]
+    assert not tried(*gangs[:1], *gangs[2:]) - {"b"}
+    assert not tried(*gangs)
+    # One that cannot be fused lends to nobody, and the next one is tried in its place.
+    assert "c" in tried(failed=(Trial(family="b", technique="fuse", kind="cpu", count=1, knobs={"members": 4}),))
+    options, _ = derive_options([*alone, *gangs], cluster, members=members)
+    sizes = {len(each.families): each for each in options if each.technique == "fuse" and each.families[0] == "c"}
+    assert set(sizes) == {3, 4}  # two would take longer than one after the other
+    assert not sizes[4].measured
+    assert sizes[4].step_seconds[0] == pytest.approx(1.8e-3 * 4.5 / 1.5)  # as b, whose steps are the nearest
+    assert sizes[4].host_bytes == 16 << 20
