@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from dovetail.engines.worker import PROCESS_NAME
+
 # Ray's own store holds nothing of ours; its least is 75 MiB.
 OBJECT_STORE_BYTES = 80 << 20
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +60,7 @@ class Local:
         """The worker processes of a controller."""
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(controller).children()
-            return sorted(each.pid for each in children if "dovetail.engines.worker" in each.cmdline())
+            return sorted(each.pid for each in children if each.name() == PROCESS_NAME)
         return []
 
     def lose_node(self, chance: random.Random) -> int:

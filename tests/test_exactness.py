@@ -18,6 +18,7 @@ import torch
 from dovetail.control import Controller, Settings, open_result
 from dovetail.describe import load_workload
 from dovetail.engines import LocalEngine
+from dovetail.engines.worker import PROCESS_NAME
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind
@@ -211,7 +212,7 @@ def assert_no_worker_left(home: Path) -> None:
     """Workers end when their controller does, however it ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        left = [p for p in psutil.process_iter(["cmdline"]) if _is_worker_of(p, home)]
+        left = [p for p in psutil.process_iter(["name"]) if _is_worker_of(p, home)]
         if not left:
             return
         time.sleep(0.2)
@@ -220,7 +221,7 @@ def assert_no_worker_left(home: Path) -> None:
 
 def _is_worker_of(process: psutil.Process, home: Path) -> bool:
     try:
-        if "dovetail.engines.worker" not in (process.info["cmdline"] or []):
+        if process.info["name"] != PROCESS_NAME:
             return False
         return any(str(home) in file.path for file in process.open_files())
     except psutil.Error:

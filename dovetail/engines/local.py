@@ -26,6 +26,7 @@ class LocalEngine(WorkerEngine):
         self._selector = selectors.DefaultSelector()
         self._meetings: dict[str, Path] = {}
         self._spares = spares if spares is not None and spares.lasting else None
+        self._starts = spares
         for worker in spares.take(cluster) if spares is not None else ():
             worker.configure(self._log(worker.devices))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
@@ -48,7 +49,13 @@ class LocalEngine(WorkerEngine):
         self._selector.close()
 
     def _start_worker(self, devices: tuple[str, ...]) -> WorkerProcess:
-        worker = WorkerProcess(devices, cluster=self._cluster, log=self._log(devices))
+        server = self._starts.server if self._starts is not None and len(devices) == 1 else None
+        worker = WorkerProcess(
+            devices,
+            cluster=self._cluster,
+            log=self._log(devices),
+            server=server if server and server.is_current else None,
+        )
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         return worker
 

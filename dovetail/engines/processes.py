@@ -11,65 +11,65 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe.installed import standard_paths
 from dovetail.engines.base import order_log
-from dovetail.engines.worker_handle import WorkerHandle, cores_of, threads_of
+from dovetail.engines.fork_server import PRELOADED, ForkServer
+from dovetail.engines.origin import Origin, environment_of
+from dovetail.engines.worker_handle import WorkerHandle, cores_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
-# What reading a workload may change without a worker that started before it being another: it is told. The last two
-# libraries set that come with scikit-learn.
-_HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 class WorkerProcess(WorkerHandle):
-    """A worker bound to its devices. It outlives orders: starting one takes seconds, because it imports torch.
+    """A worker bound to its devices. It outlives orders: starting one takes seconds, because it imports torch; or one
+    is forked by a `server` that has.
 
     One that is started without a `log` imports torch at once, and must be given `configure` before its first order.
     """
 
-    def __init__(self, devices: tuple[str, ...], *, cluster: Cluster, log: Path | None = None) -> None:
+    def __init__(
+        self, devices: tuple[str, ...], *, cluster: Cluster, log: Path | None = None, server: ForkServer | None = None
+    ) -> None:
         self.devices, self.log = devices, log or Path(os.devnull)
         self.order = ""  # the name of the order that it carries out
         self.doing = "starting"
         self.killed_because = ""  # the engine's reason, if it killed this process
-        self.harmless = set(_HARMLESS)  # variables that may change without this worker being another
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
         self._order_log: Path | None = None
-        self._cluster, self._folder, self._environment = cluster, os.getcwd(), _environment(devices, cluster)
-        cores = [str(cluster.device(device).index) for device in cores_of(devices, cluster)]
+        self._cluster, self.origin = cluster, server.origin if server else Origin(devices, cluster)
+        cores = [cluster.device(device).index for device in cores_of(devices, cluster)]
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"))
             self.channel, theirs = socket.socketpair()
             stack.enter_context(theirs)
             undone = stack.enter_context(contextlib.ExitStack())
             undone.callback(self.channel.close)
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dovetail.engines.worker", str(theirs.fileno()), *cores],
+            self.process: Any = (server and server.fork(theirs, cores)) or subprocess.Popen(
+                [sys.executable, "-P", "-m", "dovetail.engines.worker", str(theirs.fileno()), *map(str, cores)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=self._environment,
+                env=environment_of(devices, cluster),
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
             undone.pop_all()
-        if log is None:  # the first optimizer that is made imports this, for a second
-            self.preload("torch._dynamo")
+        if log is None:
+            self.preload(PRELOADED)
+        elif server is not None:
+            self.configure(log)
 
     @property
     def is_current(self) -> bool:
         """Whether it is alive and has the environment and folder that a worker started now would have."""
-        now = _environment(self.devices, self._cluster)
-        changed = {name for name, _ in now.items() ^ self._environment.items()}
-        return self.process.poll() is None and changed <= self.harmless and os.getcwd() == self._folder
+        return self.process.poll() is None and self.origin.is_current()
 
     def configure(self, log: Path) -> None:
         """Have the worker write to this log from now on, and import from wherever this process can by now."""
         self.log, self.heard_at = log, time.monotonic()
-        now = _environment(self.devices, self._cluster)
-        variables = {name: now[name] for name in self.harmless & now.keys()}
+        now = environment_of(self.devices, self._cluster)
+        variables = {name: now[name] for name in self.origin.harmless & now.keys()}
         self.send(
             {"do": "configure", "log": str(log), "paths": now["PYTHONPATH"].split(os.pathsep), "variables": variables}
         )
@@ -162,27 +162,3 @@ def _tail(log: Path, since: int) -> str:
         file.seek(max(since, log.stat().st_size - LOG_TAIL_BYTES))
         return file.read().decode(errors="replace")
     return ""
-
-
-def _environment(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]:
-    found = cluster.device(devices[0])
-    environment = dict(os.environ)
-    environment["OMP_NUM_THREADS"] = str(threads_of(devices, cluster))
-    # What the controller can import, its workers can; but what lies in the user's folders is never taken for the
-    # standard library by what a worker itself imports.
-    paths = dict.fromkeys([*standard_paths(), *(path or os.getcwd() for path in sys.path)])
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    environment.setdefault("PYTHONUNBUFFERED", "1")
-    # Ranks are all on this machine: what they say to one another need not leave it.
-    if loopback := [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]:
-        environment.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
-        environment.setdefault("NCCL_SOCKET_IFNAME", loopback[0])
-    if cluster.kind(found.kind).processor == "cuda":
-        indices = [str(cluster.device(device).index) for device in devices]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which they were detected
-        # Without it the allocator loses several GiB of a 24 GiB budget between its blocks: a spilled model of 6.9
-        # billion parameters did not fit its trial. The variable has an older name, too.
-        if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & environment.keys():
-            environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    return environment

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dovetail.describe.installed import is_installed
+from dovetail.engines.fork_server import ForkServer, can_fork
 from dovetail.engines.processes import WorkerProcess
 from dovetail.vocabulary import Cluster
 
@@ -23,31 +24,37 @@ _MOST = 4
 
 
 class Spares:
-    """One worker for each device of this machine, up to four. Whoever makes them closes them. Those that are `lasting`
-    start none by themselves, and are given back by the engine that took them.
+    """One worker for each device of this machine, up to four, or where it has no accelerators a `server` that forks
+    them. Whoever makes them closes them. Those that are `lasting` start none by themselves, and are given back by the
+    engine that took them.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> with contextlib.closing(Spares(cluster)) as spares:
-    ...     [worker.devices for worker in spares.workers]
+    ...     [worker.devices for worker in spares.take(cluster)]
     [('n0:0',), ('n0:1',)]
     """
 
     def __init__(self, cluster: Cluster, *, lasting: bool = False) -> None:
         self.cluster, self.lasting, self._paths = cluster, lasting, set(sys.path)
         self.workers: list[WorkerProcess] = []
+        self.server: ForkServer | None = None
+        devices = cluster.devices[: 0 if lasting else _MOST]
         # Where no process can be started, the engine says so when it needs one.
         with contextlib.suppress(OSError):
-            for device in cluster.devices[: 0 if lasting else _MOST]:
-                self.workers.append(WorkerProcess((device.name,), cluster=cluster))
+            if devices and can_fork() and all(kind.processor == "cpu" for kind in cluster.kinds):
+                self.server = ForkServer(cluster)
+            else:
+                self.workers += (WorkerProcess((device.name,), cluster=cluster) for device in devices)
 
     @contextlib.contextmanager
     def importing_along(self) -> Iterator[None]:
         """Within this context the spare workers import whatever this process imports from installed packages. Variables
         that those set as they are imported they set there, too."""
-        finder, names, putenv = _Telling(self.workers), set[str](), os.putenv
+        told: list[WorkerProcess | ForkServer] = [*self.workers, *([self.server] if self.server else [])]
+        finder, names, putenv = _Telling(told), set[str](), os.putenv
 
-        def note(name: bytes, value: bytes) -> None:
+        def note(name: Any, value: Any) -> None:
             if _is_set_by_import(sys._getframe(1)):
                 names.add(os.fsdecode(name))
             putenv(name, value)
@@ -59,16 +66,22 @@ class Spares:
         finally:
             os.putenv = putenv
             sys.meta_path.remove(finder)
-            for worker in self.workers:
-                worker.harmless |= names
+            for each in told:
+                each.origin.harmless |= names
 
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Hand over the workers that can serve an engine of this cluster as things are now; the others are stopped."""
         names = [[device.name for device in each.devices] for each in (cluster, self.cluster)]
         same = names[0] == names[1] and not _shadowing(self._paths)
+        if self.server is not None and not (same and self.server.is_current):
+            self.close()
+        if (server := self.server) is not None:
+            self.workers += (
+                WorkerProcess((each.name,), cluster=cluster, server=server) for each in cluster.devices[:_MOST]
+            )
         taken = [worker for worker in self.workers if same and worker.is_current]
         self.workers = [worker for worker in self.workers if worker not in taken]
-        self.close()
+        self._stop_workers()
         return taken
 
     def give(self, worker: WorkerProcess) -> None:
@@ -76,7 +89,13 @@ class Spares:
         self.workers.append(worker)
 
     def close(self) -> None:
-        """Stop the workers that nobody took. May be called twice."""
+        """Stop the server and the workers that nobody took. May be called twice."""
+        self._stop_workers()
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    def _stop_workers(self) -> None:
         for worker in self.workers:
             worker.kill("nobody had work for it")
             worker.exited(10)
@@ -88,15 +107,15 @@ class _Telling(importlib.abc.MetaPathFinder):
     """Finds nothing, and tells of what is looked for inside installed packages. Whatever else is imported may be the
     user's own, and is not run more often than it has to be."""
 
-    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
-        self._workers, self._process = workers, os.getpid()
+    def __init__(self, told: Sequence[WorkerProcess | ForkServer]) -> None:
+        self._told, self._process = told, os.getpid()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
         if os.getpid() != self._process or name.endswith("__main__"):  # of a fork, or run and not imported
             return
         if path and any(is_installed(os.path.join(folder, "__init__.py")) for folder in map(str, path)):
-            for worker in self._workers:
-                worker.preload(name)
+            for each in self._told:
+                each.preload(name)
 
 
 def _is_set_by_import(frame: types.FrameType | None) -> bool:

@@ -31,7 +31,8 @@ from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environmen
 HEARTBEAT_SECONDS = 1.0
 # Heartbeats take a thousandth of a core; what computes takes more than this share even on a crowded machine.
 _BUSY_SHARE = 0.02
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+PROCESS_NAME = "dovetail-worker"  # as `ps` and `top` show it
 
 
 class Idle:
@@ -292,25 +293,42 @@ def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
     # A parent that died before this line shows itself by the end of the socket. Its number says nothing: in a
     # container the engine itself may well be process 1.
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: Any) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def prepare() -> None:
+    """Make this process one of a controller's."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    os.environ["DOVETAIL_WORKER"] = "1"
+
+
+def serve(channel: socket.socket, cores: list[int]) -> None:
+    """Carry out what comes on the channel, on these cores, or on any where none are given. Does not return."""
+    sys.stdout, sys.stderr = (Masking(stream, variables=os.environ) for stream in (sys.stdout, sys.stderr))
+    _prctl(_PR_SET_NAME, PROCESS_NAME.encode())
+    if cores:
+        os.sched_setaffinity(0, cores)
+    worker = Worker(channel)
+    signal.signal(signal.SIGTERM, worker.notice)
+    worker.main()
 
 
 def main() -> None:
     """Run a worker: the entry point of its process."""
-    _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
-    os.environ["DOVETAIL_WORKER"] = "1"
-    sys.stdout, sys.stderr = (Masking(stream, variables=os.environ) for stream in (sys.stdout, sys.stderr))
-    if cores := [int(core) for core in sys.argv[2:]]:
-        os.sched_setaffinity(0, cores)
-    worker = Worker(socket.socket(fileno=int(sys.argv[1])))
+    prepare()
+    descriptor, *cores = map(int, sys.argv[1:])
     del sys.argv[1:]  # programs that read arguments have none here
-    signal.signal(signal.SIGTERM, worker.notice)
-    worker.main()
+    serve(socket.socket(fileno=descriptor), cores)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,13 @@ from dovetail.vocabulary import Cluster, Kind, StoreBusy
 
 pytestmark = pytest.mark.process
 
+
+@pytest.fixture(autouse=True)
+def spawning(monkeypatch):
+    """As on machines with accelerators: each imports for itself. Those that are forked have tests of their own."""
+    monkeypatch.setattr("dovetail.engines.spares.can_fork", lambda: False)
+
+
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 
 

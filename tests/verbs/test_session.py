@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 import dovetail as dt
+from dovetail.engines.worker import PROCESS_NAME
 
 PROGRAM = """
 import torch
@@ -29,7 +30,7 @@ def tiny(learning_rate=0.1):
 def workers() -> set[int]:
     """The processes of workers that this one has started."""
     found = psutil.Process().children()
-    return {each.pid for each in found if "dovetail.engines.worker" in each.cmdline() and each.status() != "zombie"}
+    return {each.pid for each in found if each.name() == PROCESS_NAME and each.status() != "zombie"}
 
 
 @pytest.fixture
