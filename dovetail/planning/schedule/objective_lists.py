@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dovetail.planning.schedule.exact import close_gap
+from dovetail.planning.schedule.exact import PRECISION, close_gap
 from dovetail.planning.schedule.first_results import complete, rank_bound, restrict_to_first, target_bound
 from dovetail.planning.schedule.improve import IMPROVE_SECONDS, IMPROVE_SHARE, improve
 from dovetail.planning.schedule.judges import Judge
@@ -175,6 +175,8 @@ def shortest(judge: Judge, relaxed: Relaxed, *, work: float) -> _Schedule:
     best = judge.best(list_candidates(judge, relaxed, work=work))
     # First what would be tried without work: with it a plan is then never worse.
     for seconds in dict.fromkeys([IMPROVE_SECONDS, IMPROVE_SECONDS + IMPROVE_SHARE * work]):
+        if judge.value(best) <= relaxed.bound * (1 + PRECISION):
+            break
         best = shorten(judge, best, low=relaxed.bound, seconds=seconds)
         best = improve(judge, best, seconds=seconds, enough=relaxed.bound)
     return best
