@@ -39,6 +39,35 @@ before = {task.name: task.metrics for task in result.tasks}
 again = dt.run(dt.grid(line, rate=[0.1, 0.01], steps=20, objective="mean"), progress=False)
 print([(task.name, task.status, before[task.name] == task.metrics) for task in again.tasks])
 """
+PICTURE = "result.frame().plot(backend='plotly', kind='scatter', x='rate', y='size')"
+INTERRUPT = """
+import os, signal, time
+
+
+class Slow(list):
+    def __iter__(self):
+        for batch in super().__iter__():
+            time.sleep(0.01)
+            yield batch
+
+
+def slow(rate=0.1, seed=0) -> dt.Training:
+    training = line(rate)
+    training.batches = Slow(training.batches)
+    return training
+
+
+long = dt.grid(slow, rate=[0.001], steps=300)
+try:  # what the kernel is sent by its menu's Interrupt
+    dt.run(long, progress=False, on_metric=lambda *told: os.kill(os.getpid(), signal.SIGINT))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+GO_ON = """
+steps = []
+(task,) = dt.run(long, progress=False, on_metric=lambda task, name, step, value: steps.append(step)).tasks
+print(task.status, task.step, min(steps) > 1)
+"""
 SHOWN = "[('line rate=0.1', 'finished', 20), ('line rate=0.01', 'finished', 20)]"
 
 
@@ -47,7 +76,7 @@ def test_a_notebook_from_its_program_to_its_result(tmp_path):
     import nbclient
     import nbformat
 
-    cells = [PROGRAM, SWEEP, "result.best('size', goal='min').name", AGAIN, EDIT + AGAIN]
+    cells = [PROGRAM, SWEEP, "result.best('size', goal='min').name", AGAIN, EDIT + AGAIN, PICTURE, INTERRUPT, GO_ON]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = spec
@@ -57,10 +86,14 @@ def test_a_notebook_from_its_program_to_its_result(tmp_path):
     printed = "".join(output["text"] for output in notebook.cells[1].outputs if output.output_type == "stream")
     assert SHOWN in printed
     assert "'size'" in printed
-    same, edited = ("".join(each["text"] for each in cell.outputs if "text" in each) for cell in notebook.cells[3:])
+    texts = ["".join(each["text"] for each in cell.outputs if "text" in each) for cell in notebook.cells]
+    same, edited = texts[3:5]
     assert "[('line rate=0.1', 'finished', True), ('line rate=0.01', 'finished', True)]" in same
     assert "[('line rate=0.1', 'finished', False), ('line rate=0.01', 'finished', False)]" in edited
     assert notebook.cells[2].outputs[0]["data"]["text/plain"] == "'line rate=0.1'"
+    assert any("plotly" in kind for output in notebook.cells[5].outputs for kind in output.get("data", {}))
+    assert "interrupted" in texts[6]
+    assert "finished 300 True" in texts[7]
 
 
 @pytest.mark.process
