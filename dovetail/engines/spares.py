@@ -31,7 +31,9 @@ class Spares:
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> with contextlib.closing(Spares(cluster)) as spares:
-    ...     [worker.devices for worker in spares.take(cluster)]
+    ...     for worker in spares.take(cluster):
+    ...         spares.give(worker)
+    ...     [worker.devices for worker in spares.workers]
     [('n0:0',), ('n0:1',)]
     """
 
