@@ -36,13 +36,13 @@ def test_forked_workers_are_this_processs_own_and_train(tmp_path, reference):
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
             workers = {name: psutil.Process(pid) for name, pid in engine.processes().items()}
             assert set(workers) == {"n0:0", "n0:1"}
-            for name, worker in workers.items():
+            assert train(engine, tmp_path, reference).kind == "finished"
+            assert engine.processes()["n0:0"] == workers["n0:0"].pid
+            for name, worker in workers.items():  # which by now have become workers
                 assert worker.ppid() == os.getpid()
                 assert worker.name() == PROCESS_NAME
                 assert os.getsid(worker.pid) == worker.pid
                 assert worker.cpu_affinity() == [CLUSTER.device(name).index]
-            assert train(engine, tmp_path, reference).kind == "finished"
-            assert engine.processes()["n0:0"] == workers["n0:0"].pid
             assert psutil.Process(server.process.pid).num_threads() == 1
     assert set(psutil.Process().children()) <= before
     assert "fork_server" not in "".join(log.read_text() for log in (tmp_path / "logs").rglob("*.log"))
