@@ -80,15 +80,9 @@ class ForkServer:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
+                words = [str(theirs.fileno()), str(device.index)]
                 self.process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        "dovetail.engines.fork_server",
-                        str(theirs.fileno()),
-                        str(device.index),
-                    ],
+                    [sys.executable, "-P", "-m", "dovetail.engines.fork_server", *words],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -122,6 +116,7 @@ class ForkServer:
                 self._channel.settimeout(seconds)
                 answer = json.loads(self._channel.recv(_MESSAGE_BYTES) or b"{}")
         except OSError:
+            self.process.kill()  # an answer that comes late would be taken for the next one's
             return None
         return AdoptedProcess(answer["pid"]) if answer.get("pid") else None
 
@@ -187,15 +182,15 @@ def _fork(channel: socket.socket, descriptor: int, cores: list[int]) -> int:
             number = int(pipe.read())
         os.waitpid(between, 0)
         return number
+    parent = os.getpid()  # of the one in between, asked for before it can be gone
     if pid := os.fork():
         os.write(writer, str(pid).encode())
         os._exit(0)
     try:
-        parent = os.getppid()
         for each in (reader, writer, channel.fileno()):
             os.close(each)
         os.setsid()
-        while os.getppid() == parent:  # the one in between: it must not take us along
+        while os.getppid() == parent:  # its end must not take us along
             time.sleep(0.0005)
         die_with_parent()
         serve(socket.socket(fileno=descriptor), cores)
