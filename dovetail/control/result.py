@@ -100,7 +100,7 @@ class Result:
     home: Path
 
     def best(self, metric: str, *, goal: str = "max", last: bool = False) -> TaskResult:
-        """The task whose metric is best; `goal` is max or min. Compared are the values with the weights that `model` and
+        """The task whose metric is best; `goal` is max or min. Compared is its value with the weights that `model` and
         `export` give: at the best checkpoint where `Training.keep_best` has one kept, else, or with `last`, at the last
         evaluation. NaN is never best."""
         if goal not in ("max", "min"):
