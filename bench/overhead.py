@@ -32,7 +32,7 @@ from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
 from dovetail.engines.worker import Worker
 from dovetail.engines.worker_context import WorkerContext
-from dovetail.train.build import build
+from dovetail.train.build import Builder, build
 from dovetail.vocabulary import Kind
 
 BAR = 1.03
@@ -176,6 +176,7 @@ class Reporting:
             kind=Kind(name="cpu", processor="cpu"),
             threads=1,
             home=Path(tempfile.mkdtemp()),
+            builder=Builder(),
         )
         return self
 

@@ -282,7 +282,14 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path(
         "model"
     ),
-    best: Annotated[str | None, typer.Option(help="Export the task whose metric of this name is best.")] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="Export the task whose metric of this name is best: its value at the best checkpoint where "
+            "Training.keep_best has one kept, else, or with --last, its last value.",
+        ),
+    ] = None,
     goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
     last: Annotated[
         bool, typer.Option("--last", help="The last weights, though Training.keep_best keeps better.")
@@ -301,10 +308,11 @@ def export(
             raise DovetailError(f"--goal must be max or min, got {goal!r}.")
         found = open_result(store, workload=workload)
         if best is not None:
-            chosen = found.best(best, goal=goal)
+            chosen = found.best(best, goal=goal, last=last)
         else:
             chosen = found[match_task(task or "", table(found))["task"]]
-        typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name})")
+        value = "" if best is None else f", {best} {chosen.value(best, last=last):.4g}"
+        typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name}{value})")
 
 
 @app.command()

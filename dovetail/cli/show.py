@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.text import Text
 from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
 from dovetail.metrics.task_addresses import shorten_ids
-from dovetail.metrics.task_rows import choose_metrics, sort_rows, to_csv
+from dovetail.metrics.task_rows import Row, choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
 from dovetail.vocabulary.units import show_bytes, show_seconds
@@ -41,14 +41,7 @@ def result(
     if as_csv:
         sys.stdout.write(to_csv(tasks))
         return
-    names = choose_metrics(tasks, metrics)
-    rows = _table("id", "task", "status", "step", *names, "")
-    for short, task in zip(shorten_ids([task["id"] for task in tasks]), tasks, strict=True):
-        values = [f"{task['metrics'][name]:.4g}" if name in task["metrics"] else "" for name in names]
-        status = Text(task["status"], style=_COLOURS.get(task["status"], ""))
-        rows.add_row(
-            Text(short, style="dim"), Text(task["task"]), status, str(task["step"]), *values, Text(task["reason"])
-        )
+    rows = _task_table(tasks, choose_metrics(tasks, metrics), {"step": lambda task: str(task["step"])}, last="reason")
     console = Console()
     console.print(rows)
     _print_tracebacks(console, tasks)
@@ -82,8 +75,10 @@ def standing(
     as_json: bool = False,
     as_csv: bool = False,
     sort: str | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> None:
-    """Every task of a controller: where it stands, when it should start and end, and why it waits."""
+    """Every task of a controller: where it stands, when it should start and end, why it waits, and the last values of
+    the metrics that are named."""
     rows = sort_rows(rows, sort)
     if as_json:
         _print_json(rows)
@@ -91,21 +86,35 @@ def standing(
     if as_csv:
         sys.stdout.write(to_csv(rows))
         return
-    found = _table("id", "task", "status", "step", "priority", "start", "end", "why")
+
+    def moment(seconds: float | None) -> str:
+        return "" if seconds is None else clock(seconds, now=now)
+
+    columns: dict[str, Callable[[Row], str]] = {
+        "step": lambda row: f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"]),
+        "priority": lambda row: f"{row['priority']:g}",
+        "start": lambda row: moment(row["start_seconds"]),
+        "end": lambda row: moment(row["end_seconds"]),
+    }
+    Console().print(_task_table(rows, choose_metrics(rows, metrics) if metrics else [], columns, last="why"))
+
+
+def _task_table(
+    rows: Sequence[Row], metrics: Sequence[str], columns: Mapping[str, Callable[[Row], str]], *, last: str
+) -> Table:
+    """A row for each task: its id, name and status, these columns, the last values of these metrics, and in the end
+    the prose that stands under `last`."""
+    found = _table("id", "task", "status", *columns, *metrics, last)
     for short, row in zip(shorten_ids([row["id"] for row in rows]), rows, strict=True):
-        steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
-        moments = ["" if row[each] is None else clock(row[each], now=now) for each in ("start_seconds", "end_seconds")]
-        status = Text(row["status"], style=_COLOURS.get(row["status"], ""))
         found.add_row(
             Text(short, style="dim"),
             Text(row["task"]),
-            status,
-            steps,
-            f"{row['priority']:g}",
-            *moments,
-            Text(row["why"]),
+            Text(row["status"], style=_COLOURS.get(row["status"], "")),
+            *(shown(row) for shown in columns.values()),
+            *(f"{row['metrics'][name]:.4g}" if name in row["metrics"] else "" for name in metrics),
+            Text(row[last]),
         )
-    Console().print(found)
+    return found
 
 
 def plan(found: Plan, *, as_json: bool = False) -> None:

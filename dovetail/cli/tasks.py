@@ -15,6 +15,7 @@ from dovetail.cli.answering import (
     CsvOption,
     DeviceMemoryOption,
     JsonOption,
+    MetricsOption,
     SortOption,
     StoreOption,
     TechniquesOption,
@@ -116,14 +117,19 @@ def submit(
 
 @app.command("list")
 def list_(
-    store: StoreOption = HOME, sort: SortOption = None, as_csv: CsvOption = False, as_json: JsonOption = False
+    store: StoreOption = HOME,
+    sort: SortOption = None,
+    metrics: MetricsOption = None,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show every task: where it stands, why it waits, and when it should start and end."""
+    """Show every task of the controller that runs: where it stands, when it should start and end, and why it waits."""
     with answering():
         from dovetail.cli import show
 
         answer = asked(store, {"do": "list"})
-        show.standing(answer["tasks"], now=answer["now_seconds"], as_json=as_json, as_csv=as_csv, sort=sort)
+        now = answer["now_seconds"]
+        show.standing(answer["tasks"], now=now, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
 
 
 @app.command()

@@ -23,7 +23,8 @@ class TaskResult:
     """One task and what came of it: `metrics` are the last ones, `history` all of them by step.
 
     Of a task that failed, `reason` says why and in which file and line, `phase` what raised (`building`, `training` or
-    `evaluation`, empty where that is not known), and `traceback` has all of it.
+    `evaluation`, empty where that is not known), and `traceback` has all of it. `best_step` is that of the checkpoint
+    which `Training.keep_best` has kept, if any.
     """
 
     task: Task
@@ -35,6 +36,7 @@ class TaskResult:
     home: Path
     phase: str = ""
     traceback: str = ""
+    best_step: int | None = None
 
     @property
     def name(self) -> str:
@@ -45,6 +47,12 @@ class TaskResult:
     def directory(self) -> Folder:
         """Where its checkpoints are."""
         return checkpoints_of(self.home) / self.task.identity
+
+    def value(self, metric: str, *, last: bool = False) -> float:
+        """What a metric is with the weights that `model` gives: its value at the best checkpoint where
+        `Training.keep_best` has one kept, else, or with `last`, its last value. NaN where it has none."""
+        until = math.inf if last or self.best_step is None else self.best_step
+        return next((value for step, value in reversed(self.history.get(metric, ())) if step <= until), math.nan)
 
     def model(self, *, last: bool = False) -> "nn.Module":
         """The trained model: built by its program, with the weights of the best checkpoint where `Training.keep_best`
@@ -91,16 +99,18 @@ class Result:
     warnings: tuple[str, ...]
     home: Path
 
-    def best(self, metric: str, *, goal: str = "max") -> TaskResult:
-        """The task whose metric, at its last evaluation, is best; `goal` is max or min. NaN is never best."""
+    def best(self, metric: str, *, goal: str = "max", last: bool = False) -> TaskResult:
+        """The task whose metric is best; `goal` is max or min. Compared is its value with the weights that `model` and
+        `export` give: at the best checkpoint where `Training.keep_best` has one kept, else, or with `last`, at the last
+        evaluation. NaN is never best."""
         if goal not in ("max", "min"):
             raise DovetailError(f"goal must be 'max' or 'min', got {goal!r}.")
-        scored = [task for task in self.tasks if not math.isnan(task.metrics.get(metric, math.nan))]
+        scored = [task for task in self.tasks if not math.isnan(task.value(metric, last=last))]
         if not scored:
             known = sorted({name for task in self.tasks for name in task.metrics})
             raise DovetailError(f"some task must have reported {metric!r} as a number; reported were {known}.")
         sign = 1.0 if goal == "max" else -1.0
-        return max(scored, key=lambda task: sign * task.metrics[metric])
+        return max(scored, key=lambda task: sign * task.value(metric, last=last))
 
     def frame(self, *, history: bool = False) -> "pandas.DataFrame":
         """The tasks as a pandas DataFrame: a row for each, with its status, step, parameters and last metrics. With
@@ -222,6 +232,7 @@ def result_of(task: Task, progress: Progress | None, store: Store, home: Path) -
         home=home,
         phase=failure.phase if failure else "",
         traceback=failure.log if failure else "",
+        best_step=one.best_step,
     )
 
 

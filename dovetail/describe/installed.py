@@ -66,6 +66,16 @@ def standard_paths() -> list[str]:
     ]
 
 
+def after_installed() -> int:
+    """Where on Python's path a folder stands right after what is installed.
+
+    >>> 0 < after_installed() <= len(sys.path)
+    True
+    """
+    sites = (number for number, each in enumerate(sys.path, 1) if os.path.basename(each) in _SITES)
+    return next(sites, len(sys.path))
+
+
 @functools.cache
 def project_folders(folder: Path) -> tuple[Path, ...]:
     """Where the packages of the project lie that a folder belongs to: the nearest folder above with a `pyproject.toml`,

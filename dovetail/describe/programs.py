@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.describe import carried, source_digest, traits
-from dovetail.describe.installed import StandardLibraryFirst, is_installed, project_folders
+from dovetail.describe.installed import (
+    StandardLibraryFirst,
+    after_installed,
+    is_dovetail,
+    is_installed,
+    project_folders,
+)
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Workload
 from dovetail.vocabulary.records import thaw
 
@@ -31,14 +37,16 @@ _CHANGED: dict[str, int] = {}
 _ASIDE: dict[Path, dict[str, types.ModuleType]] = {}
 
 
-def program(named: str | Callable[..., Any]) -> Program:
-    """The program that a reference or a function names.
+def program(named: str | Program | Callable[..., Any]) -> Program:
+    """The program that a reference or a function names; of a program, as its files have it now.
 
     >>> program("dovetail.vocabulary.units:show_bytes").reference
     'dovetail.vocabulary.units:show_bytes'
     """
     if isinstance(named, str):
         return _from_reference(named)
+    if isinstance(named, Program):
+        return _from_reference(named.reference, root=named.root)
     if not callable(named):
         raise InvalidWorkload(f"a program must be a function or 'file.py:function', got {named!r}.")
     place = _importable_place(named)
@@ -58,7 +66,7 @@ def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
             raise ProgramError(f"{program.reference} lives in a store; open it through that store.")
         return carried.fetch(home, _file_name(program.reference))
     place, _, name = program.reference.rpartition(":")
-    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    module = load_file(Path(place)) if place.endswith(".py") else _import(place, root=program.root)
     function = getattr(module, name, None)
     if not callable(function):
         near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 1)
@@ -75,7 +83,7 @@ def check_source(program: Program) -> None:
     """
     if not program.source or program.reference.startswith(PICKLED):
         return
-    if (found := _from_reference(program.reference).source) != program.source:
+    if (found := _from_reference(program.reference, root=program.root).source) != program.source:
         raise ProgramError(
             f"the code of {program.function!r} must stay as it was when the workload was described ({program.source}); "
             f"it was edited since ({found}). Run the workload again to train what it is now."
@@ -114,9 +122,8 @@ def arguments_of(program: Program) -> tuple[str, ...] | None:
     >>> arguments_of(Program(reference="/nowhere.py:f"))
     """
     place, _, name = program.reference.rpartition(":")
-    if not place.endswith(".py") or not Path(place).is_file():
-        return None
-    return source_digest.arguments(Path(place), name)
+    file = Path(place) if place.endswith(".py") else module_file(place, root=program.root)
+    return source_digest.arguments(file, name) if file and file.is_file() else None
 
 
 def load_file(path: Path) -> types.ModuleType:
@@ -192,9 +199,10 @@ def _is_users(name: str, module: Any) -> bool:
     return bool(places) and all(os.path.isabs(str(each)) and not is_installed(str(each)) for each in places)
 
 
-def _enter(folder: Path) -> None:
+def _enter(folder: Path, *, first: bool = True) -> None:
     """Let plain imports find what lies in `folder`: programs of two folders may each have a `model.py` beside them,
-    and one worker may run both."""
+    and one worker may run both. It comes before all else on the path, as that of a script, or else after what is
+    installed."""
     others = _ASIDE.keys() - {folder}
     within = tuple(os.path.join(other, "") for other in others)
     for name, module in list(sys.modules.items()) if others else ():
@@ -208,7 +216,7 @@ def _enter(folder: Path) -> None:
     _ASIDE[folder] = {}
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0 if first else after_installed(), str(folder))
     if not any(isinstance(finder, StandardLibraryFirst) for finder in sys.meta_path):
         sys.meta_path.insert(0, StandardLibraryFirst())
 
@@ -237,7 +245,11 @@ def _load_file(path: Path, changed: int) -> types.ModuleType:
     return _execute(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
 
-def _import(name: str) -> types.ModuleType:
+def _import(name: str, *, root: str = "") -> types.ModuleType:
+    """The module of that name; `root` is the folder from which it is imported, where that is known."""
+    if root:
+        _enter(Path(root), first=False)
+        _add_paths(project_folders(Path(root)))
     _add_project()
     return _execute(name, lambda: importlib.import_module(name))
 
@@ -278,23 +290,39 @@ def _execute(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleTyp
         ) from error
 
 
-def _from_reference(reference: str) -> Program:
+def _from_reference(reference: str, *, root: str = "") -> Program:
     place, _, name = Program(reference=reference).reference.rpartition(":")
     if not place.endswith(".py"):
-        # Searching does not import the module itself, only the packages around it.
-        _add_project()
-        try:
-            spec = importlib.util.find_spec(place)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            raise ProgramError(f"a program's module must be importable; {place!r} was not found on the path.")
-        parts = place.count(".") + (Path(spec.origin).name == "__init__.py")
-        return Program(reference=reference, source=_digest(Path(spec.origin), name, Path(spec.origin).parents[parts]))
+        file = module_file(place, root=root) or _find_module(place)
+        above = file.parents[place.count(".") + (file.name == "__init__.py")]
+        found = "" if is_installed(str(file)) or is_dovetail(str(file)) else str(above.resolve())
+        return Program(reference=reference, source=_digest(file, name, above), root=found)
     path = Path(place).resolve()
     if not path.is_file():
         raise ProgramError(f"a program's file must exist; {path} does not.")
     return Program(reference=f"{path}:{name}", source=_digest(path, name, path.parent))
+
+
+def module_file(place: str, *, root: str) -> Path | None:
+    """The file of a module that is imported from the folder `root`, found without importing anything.
+
+    >>> module_file("dovetail.vocabulary.units", root="/nowhere")
+    """
+    path = Path(root, *place.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py") if root else ()
+    return next((each for each in candidates if each.is_file()), None)
+
+
+def _find_module(place: str) -> Path:
+    # Searching does not import the module itself, only the packages around it.
+    _add_project()
+    try:
+        spec = importlib.util.find_spec(place)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise ProgramError(f"a program's module must be importable; {place!r} was not found on the path.")
+    return Path(spec.origin)
 
 
 def _digest(file: Path, name: str, root: Path) -> str:

@@ -26,7 +26,6 @@ from dovetail.engines.worker_context import (
 )
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Technique, Training, TrainingSession
-from dovetail.train.build import build
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
 from dovetail.vocabulary import Rejection, Task, TechniqueRefused
@@ -57,8 +56,7 @@ def _fingerprint(order: Order, around: WorkerContext) -> None:
     from dovetail.profile.family_digest import fingerprint
 
     for member in order.members:
-        with reporting_failure(member, around):
-            training = build(member.task, home=around.home, isolation=around.isolation)
+        with reporting_failure(member, around), around.builder.inspecting(member.task) as training:
             found = dataclasses.replace(fingerprint(training, _first_batch(training)), versions=versions())
             around.report(event_of(TaskFingerprinted, member, fingerprint=found))
 
@@ -104,8 +102,8 @@ def _session(order: Order, around: WorkerContext, members: list[SessionMember]) 
 def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
     if len(order.members) > 1:
-        return SessionMember(training=build_in_gang(task, around), seed=task.seed)
-    return SessionMember(training=build(task, home=around.home, isolation=around.isolation), seed=task.seed)
+        return SessionMember(training=build_in_gang(task, around.builder, take=True), seed=task.seed)
+    return SessionMember(training=around.builder.take(task), seed=task.seed)
 
 
 def _follow(order: Order, around: WorkerContext) -> None:

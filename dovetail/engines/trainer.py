@@ -266,6 +266,7 @@ class Trainer:
         progress = {"metrics": self._metrics, "points": self._carried}
         progress |= {name: dataclasses.asdict(each) for name, each in counted.items() if each is not None}
         state = dataclasses.replace(state, values={**state.values, "progress": progress})
+        best_step = self._best.step if self._best is not None and self._best.step else None
         try:
             path, size = checkpoints.write(
                 folder_of(self.member.directory),
@@ -275,7 +276,7 @@ class Trainer:
                 retention=checkpoints.Retention(
                     count=self._order.keep_count,
                     bytes=self._order.keep_bytes,
-                    best_step=self._best.step if self._best is not None and self._best.step else None,
+                    best_step=best_step,
                 ),
             )
         except CheckpointError as error:
@@ -286,7 +287,7 @@ class Trainer:
             self._saved_at = time.monotonic()
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
-        self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size)
+        self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size, best_step=best_step)
 
     def _report_timings(self) -> None:
         # When steps have doubled: always of a recent step, and few in the longest training.

@@ -17,24 +17,24 @@ from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
-from dovetail.train.build import build
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
-from dovetail.vocabulary import Profile, Task, TechniqueRefused
+from dovetail.vocabulary import Profile, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
 def measure_option(order: Order, around: WorkerContext, technique: Technique) -> Profile:
     """Carry out an order's trial and give the profile. Raises what the session raises."""
     knobs = asked = {name: value for name, value in order.knobs.items() if name != "members"}
-    first = ""
+    first, task = "", order.members[0].task
     while True:
         around.doing("building")
         start = time.monotonic()
         # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
         size = int(order.knobs.get("members", 1))
         trainings = []
+        # Always anew, since what a start takes is measured too.
         for _ in range(size):
-            trainings.append(_build(order.members[0].task, around, alone=size == 1))
+            trainings.append(around.builder.build(task) if size == 1 else build_in_gang(task, around.builder))
         build_seconds = (time.monotonic() - start) / size
         try:
             found = _once(
@@ -57,10 +57,6 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         message = f"its trial did not fit: {why}. It is tried with {in_words(rung)}"
         around.report(event_of(Warned, order.members[0], message=message))
         first, knobs = first or why, rung
-
-
-def _build(task: Task, around: WorkerContext, *, alone: bool) -> Training:
-    return build(task, home=around.home, isolation=around.isolation) if alone else build_in_gang(task, around)
 
 
 def _once(

@@ -81,7 +81,7 @@ class Worker:
         self._current = ""
         self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
-        self._isolation: Any = None
+        self._builder: Any = None
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -97,7 +97,7 @@ class Worker:
             case "configure":
                 _configure(Path(message["log"]), message["paths"], message["variables"])
                 # An earlier run's modules are forgotten, and so are its tasks, whose names may come again.
-                self._isolation = None
+                self._builder = None
                 self._acknowledged.clear()
             case "order":
                 self._run(message)
@@ -120,6 +120,7 @@ class Worker:
         from dovetail.engines import runner
         from dovetail.engines.base import Order
         from dovetail.engines.worker_context import WorkerContext
+        from dovetail.train.build import Builder
         from dovetail.train.isolation import Isolation
         from dovetail.train.ranks import Ranks
 
@@ -129,8 +130,9 @@ class Worker:
             if isinstance(stream, Masking):
                 stream.hide(member.task.parameters for member in order.members)
         kind = from_json(Kind, message["kind"])
-        self._isolation = self._isolation or Isolation()
-        self._isolation.reset()
+        home = Path(message["home"])
+        self._builder = self._builder or Builder(home=home, isolation=Isolation())
+        self._builder.isolation.reset()
         torch.set_num_threads(message["threads"])
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
@@ -145,13 +147,13 @@ class Worker:
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
                     kind=kind,
                     threads=torch.get_num_threads(),
-                    home=Path(message["home"]),
+                    home=home,
+                    builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
-                    isolation=self._isolation,
                 ),
             )
-        self._isolation.reset()  # before another run takes this worker over
+        self._builder.isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
         self._send({"released": order.name})

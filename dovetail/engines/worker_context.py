@@ -16,8 +16,7 @@ from dovetail.describe.installed import is_installed
 from dovetail.engines.base import MemberOrder
 from dovetail.planning.techniques import spec_of
 from dovetail.train.base import Training
-from dovetail.train.build import build
-from dovetail.train.isolation import Isolation
+from dovetail.train.build import Builder
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
@@ -38,10 +37,9 @@ class WorkerContext:
     kind: Kind
     threads: int
     home: Path
+    builder: Builder
     ranks: Ranks | None = None
     """This process among those that carry out the order together, one a device; None where there is only this one."""
-    isolation: Isolation | None = None
-    """Undoes what tasks do to the process, so that no other finds it; None: nothing is undone."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
 
@@ -62,11 +60,11 @@ def event_of(kind: type[E], member: MemberOrder, **fields: Any) -> E:
     return kind(task=member.task.identity, attempt=member.attempt, at_seconds=time.time(), **fields)
 
 
-def build_in_gang(task: Task, around: WorkerContext) -> Training:
+def build_in_gang(task: Task, builder: Builder, *, take: bool = False) -> Training:
     """What a program builds that trains in one process with others: one that has changed variables of its modules or
     settings of torch is refused, since its neighbours would find them so, or it would not find them itself."""
-    training = build(task, home=around.home, isolation=around.isolation)
-    changed = around.isolation.put_back() if around.isolation is not None else []
+    training = builder.take(task) if take else builder.build(task)
+    changed = builder.isolation.put_back() if builder.isolation is not None else []
     if changed:
         raise TechniqueRefused(
             f"a program that trains in one process with others must leave its modules and torch's settings as they "

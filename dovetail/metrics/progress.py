@@ -75,6 +75,8 @@ class Progress:
     attempt: int = 0
     step: int = 0
     saved_step: int = 0
+    # The step of the checkpoint that is kept because it is the best, if one is.
+    best_step: int | None = None
     promoted_step: int = 0
     last_step: int = 0
     reason: str = ""
@@ -173,6 +175,7 @@ def _saved(one: Progress, event: CheckpointSaved) -> None:
     if event.step > one.saved_step:
         one.losses, one.gang_losses, one.ending = 0, 0, ""
     one.step = one.saved_step = event.step
+    one.best_step = event.best_step
 
 
 def _end(one: Progress, event: Event, *, status: str, step: int | None = None, reason: str = "") -> None:
@@ -253,7 +256,7 @@ def _retried(one: Progress, event: TaskRetried) -> None:
 def _restarted(one: Progress, event: TaskRestarted) -> None:
     one.paused = one.cancelling = one.alone = False
     one.step = one.saved_step = one.promoted_step = one.last_step = one.count = 0
-    one.losses = one.gang_losses = 0
+    one.losses, one.gang_losses, one.best_step = 0, 0, None
     one.status, one.reason, one.retry_at_seconds, one.metrics = "pending", "", 0.0, {}
     one.anew_since_attempt = event.attempt
 

@@ -1,13 +1,24 @@
 """From a task to its `Training`: load the program, seed, call it, look at what came."""
 
 import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
 
 from dovetail.describe import check_parameters, check_source, load
+from dovetail.feed.generators import generators_in
+from dovetail.feed.loaders import draws_at_first
 from dovetail.train.base import Training
 from dovetail.train.isolation import Isolation
-from dovetail.train.randomness import reseed
+from dovetail.train.randomness import draw_again, reseed
 from dovetail.vocabulary import DovetailError, ProgramError, Task
+
+# What the trainings that a worker keeps may take of its host, all together.
+KEPT_BYTES = 256 << 20
 
 
 def build(task: Task, *, home: Path | None = None, isolation: Isolation | None = None) -> Training:
@@ -16,14 +27,78 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
 
     Raises `ProgramError` or `InvalidWorkload`, naming the task.
     """
-    try:
-        check_source(task.program)
-        place = task.program.reference.rpartition(":")[0]
-        with isolation.loading(place) if isolation is not None else contextlib.nullcontext():
-            function = load(task.program, home=home)
-        arguments = check_parameters(function, task.parameters, name=task.program.function)
+    with _naming(task):
+        function, arguments = _load(task, home, isolation)
         reseed(task.seed, "build")
         training = function(**arguments)
+    if not isinstance(training, Training):
+        raise ProgramError(
+            f"task {task.name!r}: its program must return a dovetail.Training, got {type(training).__name__}."
+        )
+    with _naming(task):
+        training.check()  # fields may have been changed since it was made
+    return training
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Kept:
+    training: Training
+    threads: int
+    draw_again: Callable[[], None]
+    """Puts the generators where building left them."""
+
+
+class Builder:
+    """Builds the tasks of a worker. A training that was only looked at is kept for the order that trains its task,
+    where nothing can tell it from one that is built anew."""
+
+    def __init__(self, *, home: Path | None = None, isolation: Isolation | None = None) -> None:
+        self.isolation = isolation
+        self._home, self._left = home, KEPT_BYTES
+        self._kept: dict[str, _Kept] = {}
+
+    def build(self, task: Task) -> Training:
+        """Built anew."""
+        return build(task, home=self._home, isolation=self.isolation)
+
+    @contextlib.contextmanager
+    def inspecting(self, task: Task) -> Iterator[Training]:
+        """Built anew, to be looked at and not trained within, and to have its first batch read at most."""
+        before = _process_bytes()
+        training = self.build(task)
+        again = draw_again()
+        yield training
+        grown = max(0, _process_bytes() - before)
+        unchanged = self.isolation is None or not self.isolation.undo()
+        if unchanged and grown <= self._left and _is_untouched(training):
+            self._left -= grown
+            self._kept[task.identity] = _Kept(training=training, threads=torch.get_num_threads(), draw_again=again)
+
+    def take(self, task: Task) -> Training:
+        """To be trained: the one that `inspecting` gave where that was kept, else built anew."""
+        kept = self._kept.pop(task.identity, None)
+        if kept is None or kept.threads != torch.get_num_threads():  # some initial weights depend on threads
+            return self.build(task)
+        with _naming(task):
+            _load(task, self._home, self.isolation)
+        reseed(task.seed, "build")
+        kept.draw_again()
+        return kept.training
+
+
+def _load(task: Task, home: Path | None, isolation: Isolation | None) -> tuple[Callable[..., Any], dict[str, Any]]:
+    check_source(task.program)
+    place = task.program.reference.rpartition(":")[0]
+    with isolation.loading(place) if isolation is not None else contextlib.nullcontext():
+        function = load(task.program, home=home)
+    return function, check_parameters(function, task.parameters, name=task.program.function)
+
+
+@contextlib.contextmanager
+def _naming(task: Task) -> Iterator[None]:
+    """Let what is raised within name the task; what its program raises becomes a `ProgramError`."""
+    try:
+        yield
     except DovetailError as error:
         raise type(error)(f"task {task.name!r}: {error}") from error
     except MemoryError:
@@ -32,12 +107,18 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
         raise ProgramError(
             f"task {task.name!r}: its program must build a Training; it raised {type(error).__name__}: {error}."
         ) from error
-    if not isinstance(training, Training):
-        raise ProgramError(
-            f"task {task.name!r}: its program must return a dovetail.Training, got {type(training).__name__}."
-        )
-    try:
-        training.check()  # fields may have been changed since it was made
-    except DovetailError as error:
-        raise type(error)(f"task {task.name!r}: {error}") from error
-    return training
+
+
+def _is_untouched(training: Training) -> bool:
+    """Whether reading a first batch cannot have changed a training: its batches have no code of the user's and no
+    generator of their own. One on a device is not kept: it would hold that device's memory."""
+    tensors = [*training.model.parameters(), *training.model.buffers()]
+    return (
+        draws_at_first(training.batches)
+        and next(generators_in(training.batches), None) is None
+        and all(tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
+def _process_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)

@@ -96,9 +96,13 @@ class Isolation:
     def put_back(self) -> list[str]:
         """Undo what was done since a program was loaded; gives the names of variables and of torch's settings that had
         changed. Environment and folder are put back without a word: few programs need theirs once they are built."""
+        return [name for name in self.undo() if name != _FOLDER and not name.startswith(_ENVIRONMENT)]
+
+    def undo(self) -> list[str]:
+        """Undo what was done since a program was loaded; gives the names of all that had changed."""
         changed = _differing(self._loaded, _settings())
         _apply(changed)
-        return [*self._modules.put_back(), *(name for name in changed if name in _TORCH)]
+        return [*self._modules.put_back(), *changed]
 
 
 def _settings() -> _Settings:

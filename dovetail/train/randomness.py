@@ -62,6 +62,26 @@ def reseed(*parts: int | str) -> None:
     _reseed(key(*parts))
 
 
+def draw_again() -> Callable[[], None]:
+    """A function that lets the global generators draw again what they would draw now.
+
+    >>> again = draw_again()
+    >>> first = random.random()
+    >>> again()
+    >>> random.random() == first
+    True
+    """
+    own = [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+    states, carried = [generator.get_state() for generator in own], _raw()
+
+    def put_back() -> None:
+        for generator, state in zip(own, states, strict=True):
+            generator.set_state(state)
+        _put(carried)
+
+    return put_back
+
+
 def _reseed(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)

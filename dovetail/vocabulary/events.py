@@ -198,12 +198,13 @@ class StepsDone(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A checkpoint is complete."""
+    """A checkpoint is complete. That of `best_step`, if any, is kept beside it for `Training.keep_best`."""
 
     kind: ClassVar[str] = "saved"
     step: int
     path: str = ""
     bytes: int = 0
+    best_step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

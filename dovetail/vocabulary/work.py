@@ -21,7 +21,8 @@ class Program:
     or `pickle:digest:function` for one that only the store's private directory holds.
 
     `source` is a digest of the code the function reaches in its own files, so that an edit of the
-    model makes another program and an edit of the sweep around it does not.
+    model makes another program and an edit of the sweep around it does not. `root` is the folder from which a module
+    that is not installed is imported, so that whoever loads it need not be where it was described.
 
     >>> Program(reference="sweep.py:charlm", source="9f2c").function
     'charlm'
@@ -29,6 +30,7 @@ class Program:
 
     reference: str
     source: str = ""
+    root: str = ""
 
     def __post_init__(self) -> None:
         place, colon, function = self.reference.rpartition(":")

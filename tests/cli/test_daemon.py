@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.control import ask
+from dovetail.control import ask, open_result
 from dovetail.store import Store, holder
 from dovetail.vocabulary import StoreError
 from tests.cli.processes import HOME, Finished, begin, dovetail, end, events, spans, until, write
@@ -301,6 +301,74 @@ class TestADaemon:
         for name in ("warm", told["paused"]):
             stopped = _stopped(told, name)
             assert not stopped or stopped[-1].step in (0, *saved(told["folder"], name))
+
+
+PACKAGED = """
+import torch
+import dovetail as dt
+
+from ..settings import SLOPE
+
+
+def line(learning_rate=0.1):
+    model = torch.nn.Linear(1, 1, bias=False)
+    return dt.Training(
+        model=model,
+        batches=[torch.ones(4, 1)],
+        loss=lambda model, batch: (model(batch) - SLOPE * batch).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+    )
+"""
+PACKAGED_SWEEP = """
+import dovetail as dt
+from .parts.model import line
+
+workload = dt.grid(line, learning_rate=[0.1, 0.2], steps=3)
+"""
+
+
+def _write_project(folder: Path, *, slope: float) -> Path:
+    """A project whose package, under `src`, has programs; gives a folder in it that is none of its packages'."""
+    files = {
+        "pyproject.toml": "",
+        "src/packaged/__init__.py": "",
+        "src/packaged/settings.py": f"SLOPE = {slope}",
+        "src/packaged/sweep.py": PACKAGED_SWEEP,
+        "src/packaged/parts/__init__.py": "",
+        "src/packaged/parts/model.py": PACKAGED,
+        "notes/readme.txt": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "notes"
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_packages_of_projects_are_trained_by_a_daemon_that_is_elsewhere(tmp_path):
+    """Also where two projects have packages of one name, and by clones of their tasks."""
+    there, store = tmp_path / "elsewhere", tmp_path / "elsewhere" / HOME
+    there.mkdir()
+    process = begin("daemon", cwd=there)
+    try:
+        until(lambda: holder(store), what="a daemon")
+        for name, slope in (("one", 3.0), ("two", 7.0)):
+            notes = _write_project(tmp_path / name, slope=slope)
+            words = ("packaged.parts.model:line", "learning_rate=0.5", "--steps", "3", "--name", name)
+            found = dovetail("submit", *words, "--store", store, cwd=notes)
+            assert found.code == 0, found.err
+        assert dovetail("submit", "packaged.sweep", "--store", store, cwd=tmp_path / "two").code == 0
+        refused = in_process("clone", "one", "rate=1", "--fresh", cwd=there)
+        assert in_process("clone", "one", "--fresh", "--name", "three", cwd=there).code == 0
+        until(lambda: {row["status"] for row in standing(there).values()} == {"finished"}, what="the end of all")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert _end(process).code == 0
+    assert "it takes ['learning_rate'], not 'rate'." in refused.err
+    weights = {task.name: task.model().weight.item() for task in open_result(store).tasks}
+    swept = ("line learning_rate=0.1", "line learning_rate=0.2")
+    assert weights == pytest.approx({"one": 3.0, "two": 7.0, "three": 3.0, **dict.fromkeys(swept, 7.0)})
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Programs and workloads inside packages: by module name, with relative imports, from anywhere in their project."""
 
+import dataclasses
 import json
 import sys
 
 import pytest
 
-from dovetail.describe import load_workload, program
+from dovetail.describe import check_source, load, load_workload, program
 from dovetail.describe.installed import editable_folders, project_folders
 from dovetail.describe.programs import load_file
 from dovetail.vocabulary import InvalidWorkload, ProgramError
@@ -33,6 +34,13 @@ def build(width=1):
     batches = [SCALE * torch.ones(2, 1)]
     return dt.Training(model=model, batches=batches, loss=lambda m, b: m(b).square().mean(), optimizer=optimizer)
 """
+SETTINGS = """
+SCALE = 1.0
+
+
+def scale():
+    return SCALE
+"""
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def project(tmp_path, monkeypatch):
         "pyproject.toml": "",
         f"src/{name}/__init__.py": "",
         f"src/{name}/sweep.py": SWEEP,
-        f"src/{name}/settings.py": "SCALE = 1.0\n",
+        f"src/{name}/settings.py": SETTINGS,
         f"src/{name}/parts/__init__.py": "",
         f"src/{name}/parts/model.py": MODEL,
         "experiments/plain.py": f"import dovetail as dt\nfrom {name}.parts.model import build\n"
@@ -88,6 +96,36 @@ def test_a_file_beside_the_package_imports_from_the_project(project):
     folder, _ = project
     (only,) = load_workload(str(folder / "experiments" / "plain.py")).tasks
     assert only.name == "build width=5"
+
+
+def test_a_program_is_loaded_from_its_root_wherever_that_is_done(project, monkeypatch):
+    folder, name = project
+    found = program(f"{name}.settings:scale")
+    assert found.root == str(folder / "src")
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not each.startswith(str(folder))])
+    del sys.modules[name]  # which was imported to find its module
+    with pytest.raises(ProgramError, match="must be importable"):
+        load(dataclasses.replace(found, root=""))
+    assert load(found)() == 1.0
+    (folder / "src" / name / "settings.py").write_text(SETTINGS.replace("1.0", "2.0"))
+    with pytest.raises(ProgramError, match="it was edited since"):
+        check_source(found)
+
+
+def test_packages_of_one_name_in_two_projects_are_two(project, monkeypatch):
+    folder, name = project
+    one = program(f"{name}.settings:scale")
+    other = folder / "other" / name
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "settings.py").write_text(SETTINGS.replace("1.0", "2.0"))
+    two = program(dataclasses.replace(one, root=str(other.parent)))
+    monkeypatch.chdir("/")
+    assert [load(each)() for each in (one, two, one)] == [1.0, 2.0, 1.0]
+    assert len({one.source, two.source}) == 2
+    check_source(one)
+    check_source(two)
 
 
 @pytest.mark.parametrize("edited", ["settings.py", "parts/model.py"])

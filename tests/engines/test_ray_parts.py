@@ -1,5 +1,6 @@
 """What the engine `ray` is made of, without Ray: the cluster it describes, the code it ships, the host of a node."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail import describe
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.ray.cluster_survey import described
 from dovetail.engines.ray.connection import _authenticated
@@ -19,7 +21,19 @@ from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink
 from dovetail.engines.ray.shipped_code import Shipment, pack, take
 from dovetail.testing.engines import write_program
-from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, Program, Stop, Task, dumps, to_json
+from dovetail.vocabulary import (
+    Cluster,
+    Device,
+    DovetailError,
+    Kind,
+    Node,
+    Program,
+    Stop,
+    Task,
+    dumps,
+    from_json,
+    to_json,
+)
 
 CPU = Cluster.uniform(Kind(name="cpu-xeon", processor="cpu"), devices_per_node=4)
 H200 = Cluster(
@@ -88,15 +102,15 @@ def test_a_custom_resource_names_the_kind():
 
 
 def shipped(folder, reference):
-    pack([Program(reference=reference)], folder)
+    pack([describe.program(reference)], folder)
     return Shipment(folder)
 
 
-def relocated(shipment, reference):
-    task = Task(name="a", program=Program(reference=reference), stop=Stop(steps=5))
+def relocated(shipment, program):
+    task = Task(name="a", program=program, stop=Stop(steps=5))
     order = to_json(Order(name="o", purpose="train", members=(MemberOrder(task=task),), devices=("n0:0",)))
     shipment.relocate(order)
-    return order["members"][0]["task"]["program"]["reference"]
+    return from_json(Program, order["members"][0]["task"]["program"])
 
 
 @pytest.fixture
@@ -116,7 +130,8 @@ def test_the_files_that_a_program_reaches_are_shipped_and_no_others(tmp_path, pr
 
 
 def test_a_program_that_is_the_same_on_the_node_stays_where_it_is(tmp_path, program):
-    assert relocated(shipped(tmp_path / "shipment", program), program) == program
+    named = Program(reference=program)
+    assert relocated(shipped(tmp_path / "shipment", program), named) == named
 
 
 @pytest.mark.parametrize(
@@ -125,14 +140,29 @@ def test_a_program_that_is_the_same_on_the_node_stays_where_it_is(tmp_path, prog
 def test_a_program_that_is_missing_or_another_is_taken_from_the_shipment(tmp_path, program, change):
     pack([Program(reference=program)], tmp_path / "shipment")
     change(Path(program).with_name("model.py"))
-    assert relocated(Shipment(tmp_path / "shipment"), program) == f"{tmp_path}/shipment/code-0/sweep.py:tiny"
+    there = relocated(Shipment(tmp_path / "shipment"), Program(reference=program))
+    assert there.reference == f"{tmp_path}/shipment/code-0/sweep.py:tiny"
 
 
 def test_packages_are_shipped_with_what_is_around_them(tmp_path):
     shipped(tmp_path, "tests.engines.programs:tower")
     (entry,) = json.loads((tmp_path / "shipment.json").read_text())["entries"]
     assert set(entry["files"]) == {"tests/__init__.py", "tests/engines/__init__.py", "tests/engines/programs.py"}
-    assert entry["modules"]
+
+
+def test_a_package_that_is_another_on_the_node_is_taken_from_the_shipment(tmp_path, monkeypatch):
+    package = tmp_path / "project" / "shipped_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text("def build():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    found = describe.program("shipped_package.model:build")
+    pack([found], tmp_path / "shipment")
+    assert relocated(Shipment(tmp_path / "shipment"), found).root == str(package.parent)
+    (package / "model.py").unlink()
+    there = relocated(Shipment(tmp_path / "shipment"), found)
+    assert there.root == f"{tmp_path}/shipment/code-0"
+    assert describe.program(there) == dataclasses.replace(found, root=there.root)
 
 
 def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch):

@@ -12,6 +12,7 @@ from dovetail.engines import MemberOrder, Order
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
 from dovetail.train import checkpoint
+from dovetail.train.build import Builder
 from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import Event, Kind, Program, Stop, Task
 
@@ -51,7 +52,7 @@ class Ground:
         self.home = home
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
-        self.isolation = Isolation()
+        self.builder = Builder(home=home, isolation=Isolation())
         self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
     def member(
@@ -92,7 +93,7 @@ class Ground:
                 kind=Kind(name="cpu", processor="cpu"),
                 threads=1,
                 home=self.home,
-                isolation=self.isolation,
+                builder=self.builder,
             ),
         )
 

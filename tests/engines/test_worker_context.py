@@ -10,7 +10,7 @@ import dovetail as dt
 from dovetail.engines.worker import limit_device_memory
 from dovetail.engines.worker_context import WorkerContext, local_knobs, locate
 from dovetail.train import RESIDENT, SessionMember
-from dovetail.train.build import build
+from dovetail.train.build import Builder, build
 from dovetail.vocabulary import Kind
 
 WHOLE = Kind(name="h200", processor="cuda", memory_bytes=141 << 30)
@@ -26,6 +26,7 @@ def context(kind: Kind) -> WorkerContext:
         kind=kind,
         threads=1,
         home=Path("home"),
+        builder=Builder(),
     )
 
 

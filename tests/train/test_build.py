@@ -1,9 +1,14 @@
+import contextlib
+import random
+
 import pytest
 import torch
 
 from dovetail.describe import program
-from dovetail.train import Training
-from dovetail.train.build import build
+from dovetail.feed import Cursor
+from dovetail.train import RESIDENT, SessionMember, Training
+from dovetail.train.build import KEPT_BYTES, Builder, build
+from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError, Stop, Task
 
 
@@ -74,3 +79,101 @@ def test_code_that_was_edited_since_it_was_described_is_not_taken_for_what_it_wa
     file.write_text("from tests.train.test_build import weights as made\n\ndef f():\n    return made(4)\n")
     with pytest.raises(ProgramError, match=r"task 'mine': the code of 'f' must stay .* Run the workload again"):
         build(found)
+
+
+PROGRAMS = """
+import os, random
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from dovetail.train import Training
+
+BUILT = []
+
+class Own(Dataset):
+    def __init__(self):
+        self.asked = 0
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        self.asked += 1
+        return torch.full((4,), float(self.asked))
+
+def trained(batches, loss=None):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    # Its own draws go on where building left the generator.
+    loss = loss or (lambda model, batch: model(torch.as_tensor(batch[0])).square().mean() * (1 + random.random()))
+    return Training(model=model, batches=batches, loss=loss, optimizer=torch.optim.Adam(model.parameters()))
+
+def rows():
+    return TensorDataset(torch.randn(8, 4))
+
+def plain(): return trained(DataLoader(rows(), batch_size=4, shuffle=True))
+def listed(): return trained([(torch.randn(4, 4),) for _ in range(3)])
+def counted():
+    BUILT.append(1)
+    return plain()
+def elsewhere():
+    os.environ["MINE"] = "1"
+    return plain()
+def generated(): return trained(DataLoader(rows(), shuffle=True, generator=torch.Generator().manual_seed(1)))
+def owned(): return trained(DataLoader(Own(), batch_size=4), loss=lambda model, batch: model(batch).mean())
+"""
+
+
+@pytest.fixture
+def builder(tmp_path):
+    (tmp_path / "kept_programs.py").write_text(PROGRAMS)
+    found = Builder(home=tmp_path, isolation=Isolation())
+    yield found
+    found.isolation.reset()
+
+
+def inspected(builder, tmp_path, function):
+    found = Task(name=function, program=program(f"{tmp_path / 'kept_programs.py'}:{function}"), stop=Stop(steps=1))
+    with builder.inspecting(found) as training:
+        Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)
+    return found, training
+
+
+def after_steps(training):
+    with contextlib.closing(
+        RESIDENT.open([SessionMember(training=training, seed=0)], device=torch.device("cpu"), threads=1)
+    ) as session:
+        losses = [float(session.advance()[0].loss) for _ in range(5)]
+        return losses, {name: value.clone() for name, value in session.state().tensors.items()}
+
+
+@pytest.mark.parametrize("function", ["plain", "listed"])
+def test_what_was_only_looked_at_is_trained_as_if_built_anew(builder, tmp_path, function):
+    found, looked_at = inspected(builder, tmp_path, function)
+    random.seed(99)
+    torch.manual_seed(99)
+    taken = builder.take(found)
+    assert taken is looked_at
+    losses, tensors = after_steps(taken)
+    anew = builder.take(found)
+    assert anew is not looked_at
+    expected_losses, expected = after_steps(anew)
+    assert losses == expected_losses
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("function", ["counted", "elsewhere", "generated", "owned"])
+def test_what_looking_or_building_may_have_changed_is_built_anew(builder, tmp_path, function):
+    found, looked_at = inspected(builder, tmp_path, function)
+    assert builder.take(found) is not looked_at
+
+
+def test_no_more_is_kept_than_there_is_room_for(builder, tmp_path, monkeypatch):
+    sizes = iter([0, KEPT_BYTES + 1])
+    monkeypatch.setattr("dovetail.train.build._process_bytes", lambda: next(sizes))
+    found, looked_at = inspected(builder, tmp_path, "plain")
+    assert builder.take(found) is not looked_at
+
+
+def test_code_that_was_edited_since_it_was_looked_at_is_refused(builder, tmp_path):
+    found, _ = inspected(builder, tmp_path, "plain")
+    (tmp_path / "kept_programs.py").write_text(PROGRAMS.replace("randn(8, 4)", "randn(16, 4)"))
+    with pytest.raises(ProgramError, match="must stay"):
+        builder.take(found)

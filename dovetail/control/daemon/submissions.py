@@ -33,7 +33,7 @@ def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
     workload = request.get("workload") or "submitted"
     if not isinstance(workload, str):
         raise InvalidWorkload(f"a workload's name must be text, got {workload!r}.")
-    programs: dict[str, Program] = {}
+    programs: dict[Program, Program] = {}
     return Submission(
         workload=workload,
         tasks=tuple(_read_task(each, programs) for each in given),
@@ -81,25 +81,25 @@ def current(found: Program) -> Program:
             f"a submitted program must be named 'file.py:function' or 'package.module:function', got "
             f"{found.function!r}, which only the submitting process holds. Put it at the top level of a file."
         )
-    if place.endswith(".py") and not Path(place).is_absolute():
-        raise InvalidWorkload(f"a submitted program's file must be given by its whole path, got {place!r}.")
+    path = place if place.endswith(".py") else found.root
+    if path and not Path(path).is_absolute():
+        raise InvalidWorkload(f"a submitted program's file must be given by its whole path, got {path!r}.")
     try:
-        return program(found.reference)
+        return program(found)
     except OSError as error:
         raise InvalidWorkload(f"a submitted program's file must be readable by the daemon; found: {error}.") from error
 
 
-def _read_task(given: Any, programs: dict[str, Program]) -> Task:
+def _read_task(given: Any, programs: dict[Program, Program]) -> Task:
     task = from_json(Task, given)
     if task.begins_with:
         raise InvalidWorkload(f"task {task.name!r} must begin with what its program builds; clone one to begin warm.")
-    reference = task.program.reference
-    if reference not in programs:
+    if task.program not in programs:
         try:
-            programs[reference] = current(task.program)
+            programs[task.program] = current(task.program)
         except DovetailError as error:
             raise InvalidWorkload(f"task {task.name!r}: {error}") from error
-    return dataclasses.replace(task, program=programs[reference])
+    return dataclasses.replace(task, program=programs[task.program])
 
 
 def _read_entity(given: Any) -> str:

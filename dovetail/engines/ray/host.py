@@ -42,7 +42,6 @@ class Host:
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)  # of its own where none is shared
         self._shipment = Shipment(take(code or Path(dovetail.__file__).parents[1]))
         os.chdir(self._shipment.folder)  # where workers begin, and find Dovetail first
-        self._shipment.enter()
         self._patience_seconds, self._told_at = said["patience_seconds"], time.monotonic()
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._received, self._said = 0, 0

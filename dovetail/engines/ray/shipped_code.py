@@ -8,10 +8,8 @@ not shipped: programs find it by path, or fetch it.
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
-from dovetail.describe.programs import PICKLED
+from dovetail.describe.programs import PICKLED, module_file
 from dovetail.describe.source_digest import reached
 from dovetail.vocabulary import DovetailError, Program
 
@@ -33,19 +31,13 @@ def pack(programs: Iterable[Program], folder: Path) -> None:
     tool = Path(dovetail.__file__).parent
     shutil.copytree(tool, folder / "dovetail", ignore=shutil.ignore_patterns("__pycache__"))
     roots: dict[str, dict[str, str]] = {}
-    modules: set[str] = set()
     for program in programs:
-        place, _, function = program.reference.rpartition(":")
-        if program.reference.startswith(PICKLED) or place.partition(".")[0] == "dovetail":
+        located = None if program.reference.startswith(PICKLED) else _locate(program)
+        if located is None:
             continue
-        found = _located(place)
-        if found is None:
-            continue
-        file, root = found
-        if not place.endswith(".py"):
-            modules.add(str(root))
+        file, root = located
         files = roots.setdefault(str(root), {})
-        for path in reached(file, function, root=root):
+        for path in reached(file, program.function, root=root):
             if path.is_relative_to(root):
                 files[str(path.relative_to(root))] = _digest(path)
     for number, (root_name, files) in enumerate(roots.items()):
@@ -54,8 +46,7 @@ def pack(programs: Iterable[Program], folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(root_name, name), target)
     entries = [
-        {"root": root, "folder": f"code-{number}", "files": files, "modules": root in modules}
-        for number, (root, files) in enumerate(roots.items())
+        {"root": root, "folder": f"code-{number}", "files": files} for number, (root, files) in enumerate(roots.items())
     ]
     whole = {str(path.relative_to(folder)): _digest(path) for path in folder.rglob("*") if path.is_file()}
     (folder / MANIFEST).write_text(json.dumps({"entries": entries, "whole": whole}))
@@ -86,18 +77,11 @@ class Shipment:
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, str] = {}
-        self._modules: list[str] = []
         self.folder = folder
         if (folder / MANIFEST).is_file():
             for entry in json.loads((folder / MANIFEST).read_text())["entries"]:
                 here = _holds(Path(entry["root"]), entry["files"])
-                place = entry["root"] if here else str(folder / entry["folder"])
-                self._places[entry["root"]] = place
-                self._modules += [place] if entry["modules"] else []
-
-    def enter(self) -> None:
-        """Let this process, and the workers that it starts, import the programs that are modules."""
-        sys.path[1:1] = [place for place in self._modules if place not in sys.path]
+                self._places[entry["root"]] = entry["root"] if here else str(folder / entry["folder"])
 
     def relocate(self, order: dict[str, Any]) -> None:
         """Let an order, as JSON, name its programs' files where they are on this node.
@@ -110,19 +94,16 @@ class Shipment:
             folder, slash, name = place.rpartition("/")
             if slash and folder in self._places:
                 program["reference"] = f"{self._places[folder]}/{name}:{function}"
+            program["root"] = self._places.get(program["root"], program["root"])
 
 
-def _located(place: str) -> tuple[Path, Path] | None:
+def _locate(program: Program) -> tuple[Path, Path] | None:
     """A program's file, and the folder from which its imports are found; None for an installed one."""
+    place = program.reference.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place).resolve(), Path(place).resolve().parent
-    spec = importlib.util.find_spec(place)
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin)
-    depth = place.count(".") + (file.name == "__init__.py")
-    root = file.parents[depth]
-    return None if root.name in ("site-packages", "dist-packages") else (file, root)
+    file = module_file(place, root=program.root)
+    return None if file is None else (file, Path(program.root))
 
 
 def _holds(root: Path, files: dict[str, str]) -> bool:
