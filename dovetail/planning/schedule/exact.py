@@ -43,37 +43,48 @@ def close_gap(judge: Judge, known: Incumbent, *, work: float) -> Incumbent:
 
 
 def _close_makespan(judge: Judge, known: Incumbent, work: float) -> Incumbent:
-    for ticks in _CLOCKS:
+    for number, ticks in enumerate(_CLOCKS):
         model = PackingModel(judge.table, known.value / ticks)
         if model.size > ACTIVITIES or work <= 0:
             break
-        known, work = _bisect(judge, model, known, work, precision=max(PRECISION, 1 / ticks))
+        # A coarse clock proves most for its work and a fine one finds the shortest, so each has half of what is left.
+        share = work if number == len(_CLOCKS) - 1 else work / 2
+        known, spent = _bisect(judge, model, known, share, precision=max(PRECISION, 1 / ticks))
+        work -= spent
     return known
 
 
 def _bisect(
     judge: Judge, model: PackingModel, known: Incumbent, work: float, *, precision: float
 ) -> tuple[Incumbent, float]:
-    """Halve what is between; a target that stays open is passed over, and comes back with more work."""
-    starts, proven, share, best = known.starts, known.bound, work * _FIRST_SLICE, known.value
-    low = settled = proven
-    while work > 0 and best - settled > precision * settled:
-        if best - low <= precision * settled:
-            low, share = settled, 4 * share
-        target = (low + best) / 2
-        found = model.ask(target, starts, min(share, work))
-        # A question costs something to read, however soon it is answered.
-        work -= found.work + READING_WORK * (model.size + 25)
-        decoded = starts if found.starts is None else model.decode(found.starts)
-        if judge.value(decoded) < best:
-            starts, best = decoded, judge.value(decoded)
+    """Narrow what is between the longest time refuted and the shortest that this clock can pack: the incumbent, and the
+    work it took.
+
+    Questions are hardest where the answer changes. So a target that stays open is left for what is below it, which may
+    be refuted, and above it, which may be packed, in turn; and comes back with more work once both are narrow."""
+    starts, best, proven = known.starts, known.value, known.bound
+    low, high, spent, share = proven, best, 0.0, work * _FIRST_SLICE
+    opened: list[float] = []
+    while spent < work and high - low > precision * low:
+        sides = [(low, opened[0]), (opened[-1], high)] if opened else [(low, high)]
+        below, above = max(sides, key=lambda side: side[1] - side[0])
+        if above - below <= precision * low / 2:
+            opened, share = [], 4 * share
             continue
-        low = target
-        # Settled for this clock: there is none, or only one that rounding makes too long. Proven only where there
-        # is none and the model leaves nothing out.
-        settled = settled if found.starts is None and not found.is_none else max(settled, target)
-        proven = max(proven, model.refuted(target)) if found.is_none else proven
-    return Incumbent(starts=starts, value=best, bound=min(proven, best)), work
+        target = (below + above) / 2
+        found = model.ask(target, starts, min(share, work - spent))
+        # A question costs something to read, however soon it is answered.
+        spent += found.work + READING_WORK * (model.size + 25)
+        if found.starts is not None:
+            # In seconds it may be longer than what is known; a finer clock will tell.
+            high, decoded = target, model.decode(found.starts)
+            starts, best = (decoded, judge.value(decoded)) if judge.value(decoded) < best else (starts, best)
+        elif found.is_none:
+            low, proven = target, max(proven, model.refuted(target))
+        else:
+            opened = sorted([*opened, target])
+        opened = [each for each in opened if low < each < high]
+    return Incumbent(starts=starts, value=best, bound=min(proven, best)), spent
 
 
 def _close_goal(judge: Judge, known: Incumbent, work: float) -> Incumbent:

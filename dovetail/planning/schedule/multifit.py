@@ -54,20 +54,28 @@ class Multifit:
     def fit(self, order: Sequence[int], *, target_seconds: float) -> tuple[list[Start], list[int]]:
         """What starts where, and the places in the list of the items that found none by the target."""
         free = {kind: [list(node) for node in nodes] for kind, nodes in self._free.items()}
+        # Before when no node has so many devices of a kind free: as devices are taken, that only grows.
+        soonest: dict[tuple[str, int], float] = {}
         starts: list[Start] = []
         failed: list[int] = []
         for place, item in enumerate(order):
             for way, kind, count, seconds in self._ways[item]:
-                found = _fullest(free[kind], count, target_seconds - seconds)
-                if found is not None:
-                    node, last = found
-                    start = node[last][0]
-                    devices = tuple([device for _, device in node[last - count + 1 : last + 1]])
-                    del node[last - count + 1 : last + 1]
-                    for device in devices:
-                        bisect.insort(node, (start + seconds, device))
-                    starts.append(Start(mode=way, start_seconds=start, devices=tuple(sorted(devices))))
-                    break
+                latest = target_seconds - seconds
+                if latest < soonest.get((kind, count), 0.0):
+                    continue
+                found = _fullest(free[kind], count, latest)
+                if found is None:
+                    ends = [node[count - 1][0] for node in free[kind] if len(node) >= count]
+                    soonest[kind, count] = min(ends, default=math.inf)
+                    continue
+                node, last = found
+                start = node[last][0]
+                devices = tuple([device for _, device in node[last - count + 1 : last + 1]])
+                del node[last - count + 1 : last + 1]
+                for device in devices:
+                    bisect.insort(node, (start + seconds, device))
+                starts.append(Start(mode=way, start_seconds=start, devices=tuple(sorted(devices))))
+                break
             else:
                 failed.append(place)
         return starts, failed
@@ -156,17 +164,18 @@ class Multifit:
 
 def _fullest(nodes: _Places, count: int, latest: float) -> tuple[list[tuple[float, int]], int] | None:
     """The node and the last of the neighbouring free devices on it with the least waiting and then the latest start."""
-    best, best_key = None, (math.inf, 0.0)
+    best, least, newest = None, math.inf, 0.0
     many = len(nodes) > _NODES_COMPARED
     for node in nodes:
         if len(node) < count or node[count - 1][0] > latest:
             continue
         until = bisect.bisect_right(node, (latest, math.inf))
-        for last in range(count - 1, until) if count > 1 else (until - 1,):
-            start = node[last][0]
-            waiting = count * start - sum(free for free, _ in node[last - count + 1 : last + 1]) if count > 1 else 0.0
-            if (waiting, -start) < best_key:
-                best, best_key = (node, last), (waiting, -start)
+        for last in range(count - 1 if count > 1 else until - 1, until):
+            start, waiting = node[last][0], 0.0
+            for place in range(last - count + 1, last):
+                waiting += start - node[place][0]
+            if waiting < least or (waiting == least and start > newest):
+                best, least, newest = (node, last), waiting, start
         if many and best is not None:
             return best
     return best

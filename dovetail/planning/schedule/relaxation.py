@@ -125,12 +125,24 @@ class _Market:
         self._steps += [(0.0, name, size) for name, size in self._slopes.items() if name not in pools]
         self._steps.sort()
         self._draws = [self._share(mode) for mode in table.modes]
+        self._able = self._ever_cheapest()
         self.prices = {name: 1.0 / size for name, size in self._slopes.items()}
         self.bound = _longest(table)
         self._settle()
 
     def _share(self, mode: Mode) -> list[tuple[str, float]]:
         return [(n, amount / len(mode.groups)) for n, amount in _draws(mode).items() if n in self._slopes]
+
+    def _ever_cheapest(self) -> list[tuple[int, tuple[int, ...], list[tuple[str, float]]]]:
+        """The modes that are the cheapest for their tasks at some prices, with their tasks and draws: of those that
+        draw from one and the same pool only the one that draws least."""
+        found: dict[tuple[object, ...], int] = {}
+        for number, mode in enumerate(self._table.modes):
+            draws = self._draws[number]
+            key = (mode.groups, draws[0][0]) if len(draws) == 1 else (number,)
+            if key not in found or draws[0][1] < self._draws[found[key]][0][1]:
+                found[key] = number
+        return [(number, self._table.modes[number].groups, self._draws[number]) for number in sorted(found.values())]
 
     def _settle(self) -> None:
         best = self.prices
@@ -155,11 +167,11 @@ class _Market:
     def _answer(self) -> tuple[list[float], list[int]]:
         """What each group's tasks are worth, and the mode that says so."""
         worths, chosen, prices = [math.inf] * len(self._needs), [0] * len(self._needs), self.prices
-        for number, mode in enumerate(self._table.modes):
+        for number, groups, draws in self._able:
             price = 0.0
-            for name, amount in self._draws[number]:
+            for name, amount in draws:
                 price += prices[name] * amount
-            for group in mode.groups:
+            for group in groups:
                 if price < worths[group]:
                     worths[group], chosen[group] = price, number
         return worths, chosen

@@ -10,9 +10,9 @@ from typing import Any
 
 from dovetail.planning.solver.door import load
 
-# CPU seconds that a unit of CP-SAT's deterministic time takes with these models (OR-tools 9.15: 4.6 to 6.5 for forty
-# tasks on 16 devices of three kinds, on a busy core).
-_UNIT_SECONDS = 6.0
+# CPU seconds that a unit of CP-SAT's deterministic time takes at most, and for each root of the number of activities
+# (OR-tools 9.15 on a busy core: 2.2 with 42 of them, 3 with 72, 4.6 to 6.5 with 340).
+_MOST_UNIT_SECONDS, _UNIT_SECONDS = 6.0, 0.34
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,8 @@ def pack(
     if goal is not None:
         _minimise(model, goal, used, starts, horizon)
     solver = module.CpSolver()
-    solver.parameters.max_deterministic_time = work / _UNIT_SECONDS
+    unit_seconds = min(_MOST_UNIT_SECONDS, _UNIT_SECONDS * math.sqrt(len(activities)))
+    solver.parameters.max_deterministic_time = work / unit_seconds
     # One search at a time: several at once answer differently from run to run, and taking turns in lockstep
     # (`interleave_search`) with a hint ends the process (OR-tools 9.15, a failed check in QuickSolveWithHint).
     solver.parameters.num_workers = 1
@@ -103,7 +104,7 @@ def pack(
     # Presolving symmetries throws `raw_hash_map<>::at` on some packings of equal nodes (OR-tools 9.15).
     solver.parameters.symmetry_level = 0
     status = solver.solve(model)
-    spent = _UNIT_SECONDS * solver.response_proto.deterministic_time
+    spent = unit_seconds * solver.response_proto.deterministic_time
     if status in (module.OPTIMAL, module.FEASIBLE):
         chosen = [number for number in starts if solver.value(used[number])]
         found = {number: solver.value(starts[number]) for number in chosen}
