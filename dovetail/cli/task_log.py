@@ -11,38 +11,62 @@ import typer
 from dovetail.engines.base import order_log
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.metrics.task_addresses import match_tasks
-from dovetail.store import Store
+from dovetail.store import Store, holder
 from dovetail.vocabulary import Event, Task, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
     AttemptStopped,
+    TaskChanged,
     TaskFailed,
     TaskFinished,
     TaskRestarted,
+    TaskVanished,
 )
 
 LOOK_SECONDS = 0.5
 
 
 def print_logs(words: list[str], *, store: Path, follow: bool) -> None:
-    """Print what the tasks that these words mean have printed; with `follow`, until all of them have ended."""
+    """Print what the tasks that these words mean have printed; with `follow`, until all of them have ended, or are gone
+    from their workload, or no controller runs that could go on with them."""
     with Store(store) as opened:
-        known = {task.identity: task for _, task in opened.tasks()}
-        rows = [{"task": t.name, "id": i, "parameters": dict(t.parameters)} for i, t in known.items()]
-        found = [known[row["id"]] for row in match_tasks(words, rows)]
+        found = list({task.identity: task for word in words for task in _find(word, opened)}.values())
         readers = [TaskLog(task, store, named=len(found) > 1) for task in found]
         with contextlib.suppress(KeyboardInterrupt):
-            while _print_news(readers, opened) and follow:
-                time.sleep(LOOK_SECONDS)
+            _print_news(readers, opened)
+            if follow:
+                _follow(readers, opened, store)
 
 
-def _print_news(readers: "list[TaskLog]", store: Store) -> bool:
-    """Print what is new; whether more may come."""
+def _find(word: str, store: Store) -> list[Task]:
+    """The tasks that a word means: where there are others, none that an edit has replaced or that has left its file."""
+    known = {task.identity: task for _, task in store.tasks()}
+    rows = [{"task": t.name, "id": i, "parameters": dict(t.parameters)} for i, t in known.items()]
+    found = [known[row["id"]] for row in match_tasks([word], rows)]
+    progress = [fold(event for _, event in store.events(task=task.identity)) for task in found]
+    present = [
+        task for task, each in zip(found, progress, strict=True) if not any(one.vanished for one in each.values())
+    ]
+    return present or found
+
+
+def _print_news(readers: "list[TaskLog]", store: Store) -> None:
     for reader in readers:
         for text in reader.read(store):
             typer.echo(text, nl=False)
-    return not all(reader.has_ended for reader in readers)
+
+
+def _follow(readers: "list[TaskLog]", store: Store, home: Path) -> None:
+    """Print what comes, until all is over or nothing runs any more."""
+    running = True
+    while running and not all(reader.is_over for reader in readers):
+        time.sleep(LOOK_SECONDS)
+        running = holder(home) is not None  # asked before the last events are read, so that none is missed
+        _print_news(readers, store)
+    for reader in readers:
+        if not reader.is_over:
+            typer.echo(reader.waits_for_a_run(), err=True)
 
 
 class TaskLog:
@@ -56,10 +80,18 @@ class TaskLog:
         self._at_line_start = True
 
     @property
-    def has_ended(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing more will come."""
         one = self._progress.get(self._task.identity)
-        return one is not None and one.status in ENDED
+        return one is not None and (one.status in ENDED or one.vanished)
+
+    def waits_for_a_run(self) -> str:
+        """That the task has not ended, and what to do about it."""
+        one = self._progress.get(self._task.identity, Progress(task=self._task.identity))
+        return (
+            f"{self._task.name} has not ended, it is at step {one.step}; nothing runs on {self._home} now. Run its "
+            f"workload again to go on."
+        )
 
     def read(self, store: Store) -> Iterator[str]:
         """What is new since this was last asked for."""
@@ -101,4 +133,8 @@ class TaskLog:
                 return f"{head} {word}: {reason} ──" + (f"\n{log.rstrip()}" if word == "failed" and log else "")
             case TaskRestarted():
                 return f"── {name}trained anew ──"
+            case TaskChanged():
+                return f"── {name}edited since: another task of this name has taken its place ──"
+            case TaskVanished():
+                return f"── {name}no longer in its workload; kept in the store ──"
         return ""

@@ -38,6 +38,7 @@ class ComparedSpan:
 class Comparison:
     """All predictions that can be judged, how many cannot, and the makespan of the first plan beside the real one.
 
+    Of tasks that were trained anew the predictions of earlier attempts are judged too; their times do not count.
     `measured_seconds` is from the first start to the last end (so far), `active_seconds` the part of it in which
     anything ran: they differ where the whole was stopped for a while.
 
@@ -67,18 +68,25 @@ class Comparison:
 
 
 def compare(
-    progress: Iterable[Progress], *, plans: Sequence[tuple[int, float, Plan]] = (), as_of_seconds: float
+    progress: Iterable[Progress],
+    *,
+    plans: Sequence[tuple[int, float, Plan]] = (),
+    since_seconds: float = -math.inf,
+    as_of_seconds: float,
 ) -> Comparison:
-    """Judge every span. `plans` are (number, when, plan), oldest first, as the store gives them.
+    """Judge every span; times count of those that began at `since_seconds` or later. `plans` are (number, when, plan),
+    oldest first, as the store gives them.
 
     >>> span = Span(placement="0", devices=("n0:0",), start_seconds=0, from_step=0, until_step=9, predicted_seconds=4)
     >>> span.end_seconds, span.to_step = 6, 9
     >>> compare([Progress(task="a", spans=[span])], as_of_seconds=6).median_ratio
     1.5
     """
-    every = [(one, span) for one in progress for span in one.spans]
+    progress = list(progress)
+    every = [(one, span) for one in progress for span in [*one.former_spans, *one.spans]]
     verdicts = [_verdict(one, span) for one, span in every]
-    pairs = [pair for one in {id(one): one for one, _ in every}.values() for pair in _pairs(one, as_of_seconds)]
+    pairs = [pair for one in progress for pair in intervals(one.spans, as_of_seconds=as_of_seconds)]
+    pairs = [pair for pair in pairs if pair[0] >= since_seconds]
     return Comparison(
         spans=tuple(
             _compared(one.task, span)
@@ -96,7 +104,7 @@ def compare(
 
 def _verdict(one: Progress, span: Span) -> str:
     if span.end_seconds is None:
-        return "running" if span is one.spans[-1] else "interrupted"
+        return "running" if one.spans and span is one.spans[-1] else "interrupted"
     # Whatever ended early (lost, stopped, failed, its target met) was predicted for steps it did not do.
     if span.to_step < span.until_step:
         return "interrupted"
@@ -113,10 +121,6 @@ def _compared(task: TaskId, span: Span) -> ComparedSpan:
         predicted_seconds=span.predicted_seconds,
         measured_seconds=max(span.end_seconds - span.start_seconds, 0.0),
     )
-
-
-def _pairs(one: Progress, as_of_seconds: float) -> list[tuple[float, float]]:
-    return intervals(one.spans, as_of_seconds=as_of_seconds)
 
 
 def _planned_seconds(plans: Sequence[tuple[int, float, Plan]]) -> float | None:

@@ -92,8 +92,10 @@ class Progress:
     deadline_seconds: float = math.inf
     entity: str = ""
     fingerprint: Fingerprint | None = None
-    # Checkpoints of attempts up to this one do not count: it was to be trained anew.
+    # Checkpoints of attempts up to this one, and their spans, do not count: it was to be trained anew, at this time.
     anew_since_attempt: int = 0
+    anew_since_seconds: float | None = None
+    former_spans: list[Span] = dataclasses.field(default_factory=list)
     # What is lost without progress in between counts against the retry budget; what is lost in a gang does not, until
     # its members are tried alone.
     losses: int = 0
@@ -258,7 +260,8 @@ def _restarted(one: Progress, event: TaskRestarted) -> None:
     one.step = one.saved_step = one.promoted_step = one.last_step = one.count = 0
     one.losses, one.gang_losses, one.best_step = 0, 0, None
     one.status, one.reason, one.retry_at_seconds, one.metrics = "pending", "", 0.0, {}
-    one.anew_since_attempt = event.attempt
+    one.anew_since_attempt, one.anew_since_seconds = event.attempt, event.at_seconds
+    one.former_spans, one.spans = [*one.former_spans, *one.spans], []
 
 
 def _promoted(one: Progress, event: TaskPromoted) -> None:

@@ -97,8 +97,8 @@ def measured_bars(
     as_of_seconds: float,
     techniques: Mapping[tuple[str, str], str] | None = None,
 ) -> list[Bar]:
-    """Placements as they ran, by start. The spans of a gang's tasks make one bar; `outcome` is `running`, `completed`
-    or `interrupted`. `techniques` are by (task, placement).
+    """Placements as they ran, by start. The spans of a gang's tasks make one bar; `outcome` is `running`, `completed`,
+    `interrupted`, or `discarded` where its tasks were trained anew since. `techniques` are by (task, placement).
 
     >>> span = Span(placement="0", devices=("n0:0",), start_seconds=5, from_step=0, until_step=9, predicted_seconds=1)
     >>> measured_bars([Progress(task="a", spans=[span])], as_of_seconds=8)[0].outcome
@@ -106,16 +106,19 @@ def measured_bars(
     """
     single: dict[tuple[str, tuple[str, ...]], list[Bar]] = {}
     for one in progress:
-        pairs = intervals(one.spans, as_of_seconds=as_of_seconds)
-        for span, (_, end) in zip(one.spans, pairs, strict=True):
+        spans = [*one.former_spans, *one.spans]
+        pairs = intervals(spans, as_of_seconds=as_of_seconds)
+        for place, (span, (_, end)) in enumerate(zip(spans, pairs, strict=True)):
             technique = (techniques or {}).get((one.task, span.placement), "")
-            bar = _measured_bar(one.task, span, end, technique, is_last=span is one.spans[-1])
+            bar = _measured_bar(one.task, span, end, technique, is_last=span is spans[-1])
+            if place < len(one.former_spans):
+                bar = dataclasses.replace(bar, outcome="discarded")
             single.setdefault((span.placement, span.devices), []).append(bar)
     return sorted((bar for bars in single.values() for bar in _merged(bars)), key=lambda bar: bar.start_seconds)
 
 
 def busy_share(bars: Iterable[Bar], *, devices: int, seconds: float) -> float | None:
-    """The share of the devices' time, over `seconds`, in which something was placed on them.
+    """The share of the devices' time, over `seconds`, in which something was placed on them that was not discarded.
 
     >>> bar = Bar(tasks=("a",), steps=(9,), devices=("n0:0",), start_seconds=0, end_seconds=5)
     >>> busy_share([bar], devices=2, seconds=5)
@@ -125,7 +128,7 @@ def busy_share(bars: Iterable[Bar], *, devices: int, seconds: float) -> float | 
         return None
     by_device: dict[str, list[tuple[float, float]]] = {}
     for bar in bars:
-        for device in bar.devices:
+        for device in bar.devices if bar.outcome != "discarded" else ():
             by_device.setdefault(device, []).append((bar.start_seconds, bar.end_seconds))
     return min(sum(map(active_seconds, by_device.values())) / (devices * seconds), 1.0)
 
@@ -166,5 +169,5 @@ def _joined(gang: Bar, bar: Bar) -> Bar:
         steps=gang.steps + bar.steps,
         end_seconds=max(gang.end_seconds, bar.end_seconds),
         predicted_seconds=max(gang.predicted_seconds, bar.predicted_seconds),
-        outcome=next(outcome for outcome in ("running", "interrupted", "completed") if outcome in outcomes),
+        outcome=next(each for each in ("running", "interrupted", "completed", "discarded") if each in outcomes),
     )

@@ -22,7 +22,8 @@ class MetricValues:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Where one task stands. `last_step` is None as long as nobody knows how long an epoch is.
+    """Where one task stands. `last_step` is None as long as nobody knows how long an epoch is. `former_attempts` are
+    those before it was trained anew; neither `attempts` nor `trained_seconds` has them.
 
     >>> Row(task="9f2c", name="small", status="running", step=50, last_step=200).done_share
     0.25
@@ -36,6 +37,7 @@ class Row:
     metrics: Mapping[str, MetricValues] = FrozenDict()
     trained_seconds: float = 0.0
     attempts: int = 0
+    former_attempts: int = 0
     reason: str = ""
     vanished: bool = False
     parameters: Mapping[str, Any] = FrozenDict()
@@ -97,7 +99,8 @@ def row(task: Task, *, progress: Progress | None, curves: Mapping[str, Curve], a
         last_step=_last_step(task, one),
         metrics=FrozenDict({name: _values(task, curve) for name, curve in curves.items() if curve.values}),
         trained_seconds=trained_seconds(one.spans, until_seconds=as_of_seconds),
-        attempts=one.attempt,
+        attempts=one.attempt - one.anew_since_attempt,
+        former_attempts=one.anew_since_attempt,
         reason=one.reason,
         vanished=one.vanished,
         parameters=task.parameters,

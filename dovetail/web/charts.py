@@ -28,7 +28,7 @@ PALETTE = (
     ("#8C8C8C", "#1b1b1b"),
 )
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_HATCHES = {"running": "/", "interrupted": "x"}
+_HATCHES = {"running": "/", "interrupted": "x", "discarded": "."}
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
 MOST_BARS = 1500
 MOST_DEVICES = 48
@@ -44,7 +44,8 @@ def gantt(reading: ReportData) -> tuple[Figure | None, list[str]]:
     if not devices:
         return None, []
     lanes = {device: float(place) for place, device in enumerate(devices)}
-    divisor, unit = time_unit(max(bar.end_seconds for group in bars.values() for bar in group) - reading.origin_seconds)
+    longest = max(bar.end_seconds for group in bars.values() for bar in group) - reading.origin_seconds
+    divisor, unit = time_unit(longest)
     traces: list[Figure] = []
     for kind, group in bars.items():
         pieces = [(bar, lanes[device]) for bar in group for device in bar.devices if device in lanes]
@@ -53,7 +54,12 @@ def gantt(reading: ReportData) -> tuple[Figure | None, list[str]]:
             notes.append(f"Of {len(pieces):,} {whose} the first {MOST_BARS:,} are drawn.")
         traces += _gantt_traces(reading, kind, pieces[:MOST_BARS], divisor)
     title = f"{unit} since the first {'plan' if reading.plans else 'start'}"
-    return {"data": traces, "layout": _gantt_layout(devices, title)}, notes
+    layout = _gantt_layout(devices, title + " after all was begun anew" * reading.begun_anew)
+    if earlier := [bar for bar in reading.measured if bar.end_seconds <= reading.origin_seconds]:
+        # What ran days before would leave no room for what runs now.
+        layout["xaxis"] |= {"range": [0.0, _round(longest / divisor)]}
+        notes.append(f"Left of 0 lie {len(earlier):,} earlier placements: double-click the chart to see them.")
+    return {"data": traces, "layout": layout}, notes
 
 
 def curve_data(reading: ReportData) -> list[dict[str, Any]]:
@@ -166,7 +172,8 @@ def _draw_filled(place: int, outcome: str) -> Figure:
     if outcome in _HATCHES:  # faint, so that names stay readable
         hatch = {"shape": _HATCHES[outcome], "size": 7, "solidity": 0.2, "fillmode": "overlay"}
         marker["pattern"] = hatch | {"fgcolor": text, "fgopacity": 0.4}
-    return {"marker": marker, "insidetextfont": {"color": text, "size": 12}}
+    faint = {"opacity": 0.45} if outcome == "discarded" else {}
+    return {"marker": marker, "insidetextfont": {"color": text, "size": 12}} | faint
 
 
 def _draw_outlined(place: int) -> Figure:
@@ -205,7 +212,8 @@ def _bar_text(reading: ReportData, bar: Bar) -> str:
     ]
     names[8:] = [f"and {len(names) - 8} more"] if len(names) > 8 else []
     where = label(", ".join(bar.devices))
-    lines = [*names, f"{bar.outcome}, {label(bar.technique or 'technique not known')} on {where}"]
+    outcome = "before it began anew" if bar.outcome == "discarded" else bar.outcome
+    lines = [*names, f"{outcome}, {label(bar.technique or 'technique not known')} on {where}"]
     lines.append(f"predicted {show_seconds(bar.predicted_seconds)}")
     if bar.outcome != "planned":
         lines.append(f"measured {show_seconds(bar.seconds)}" + (" so far" if bar.outcome == "running" else ""))

@@ -1,6 +1,7 @@
 """Everything a report shows, read from the store once, as values. Secrets are masked here and nowhere later."""
 
 import dataclasses
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +58,8 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """What there is to show. Tasks are by identity everywhere; `names` says how to call them."""
+    """What there is to show. Tasks are by identity everywhere; `names` says how to call them. Where all were
+    `begun_anew`, times count from there, and of what was before only the `measured` bars are left."""
 
     workload: str
     names: Mapping[TaskId, str]
@@ -76,6 +78,7 @@ class ReportData:
     timetables: tuple[PipelineDrawing, ...]
     cluster: Cluster | None
     origin_seconds: float
+    begun_anew: bool
     as_of_seconds: float
 
     def name(self, task: TaskId) -> str:
@@ -109,15 +112,18 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     rows = [metrics.add(identity, task) for identity, task in tasks.items()]
     places = {identity: place for place, identity in enumerate(tasks)}
     names = {row.task: row.name + (" (former)" if row.vanished else "") for row in rows}
-    plans = tuple((number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload))
     progress, as_of = watched.progress.values(), watched.as_of_seconds
+    since = _begun_anew(progress)
+    plans = tuple(
+        (number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload) if at >= since
+    )
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
         names=names,
         places=places,
         progress=watched.progress,
         summary=Summary(rows=tuple(rows)),
-        comparison=compare(progress, plans=plans, as_of_seconds=as_of),
+        comparison=compare(progress, plans=plans, since_seconds=since, as_of_seconds=as_of),
         plans=plans,
         planned=_planned(plans),
         measured=measured_bars(progress, as_of_seconds=as_of, techniques=watched.techniques),
@@ -131,7 +137,8 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
             for each in read_timetables(store, workload=workload, most=MOST_TIMETABLES)
         ),
         cluster=store.hardware("cluster", Cluster),
-        origin_seconds=_origin(progress, plans, as_of),
+        origin_seconds=_origin(progress, plans, since, as_of),
+        begun_anew=since > -math.inf,
         as_of_seconds=as_of,
     )
 
@@ -254,10 +261,23 @@ def _incident(event: Event, names: Mapping[TaskId, str], redact: Callable[[str],
     )
 
 
-def _origin(progress: Iterable[Progress], plans: tuple[tuple[int, float, Plan], ...], as_of_seconds: float) -> float:
-    """Time zero of the charts: the first plan, or the first start where that came before."""
+def _begun_anew(progress: Iterable[Progress]) -> float:
+    """When tasks were last begun anew, unless others began before, which count from their own start: then long ago."""
+    anew = [one.anew_since_seconds for one in progress if one.anew_since_seconds is not None and not one.vanished]
+    others = [one for one in progress if one.anew_since_seconds is None and one.spans and not one.vanished]
+    since = min(anew, default=-math.inf)
+    return since if all(one.spans[0].start_seconds >= since for one in others) else -math.inf
+
+
+def _origin(
+    progress: Iterable[Progress],
+    plans: tuple[tuple[int, float, Plan], ...],
+    since_seconds: float,
+    as_of_seconds: float,
+) -> float:
+    """Time zero of the charts: the first plan, or the first start where that came before, of what counts."""
     moments = [one.spans[0].start_seconds for one in progress if one.spans] + [at for _, at, _ in plans[:1]]
-    return min(moments, default=as_of_seconds)
+    return min((moment for moment in moments if moment >= since_seconds), default=as_of_seconds)
 
 
 def _natural(device: str) -> list[tuple[int, str]]:

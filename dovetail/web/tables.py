@@ -201,7 +201,7 @@ def _task_cells(reading: ReportData, row: Row, varied: set[str], metrics: Sequen
         raw_cell(status, sort=row.status, kind="status"),
         raw_cell(_steps(row), sort=row.step, kind="number"),
         _seconds(row.trained_seconds),
-        cell(row.attempts, kind="number"),
+        raw_cell(_attempts(row), sort=row.attempts, kind="number"),
         *(_metric(row.metrics.get(name)) for name in metrics),
     ]
 
@@ -211,6 +211,12 @@ def _reached(reached: TargetReached | None) -> list[str]:
         return [cell("not reached", sort="", kind="number muted"), *(cell("", kind="number") for _ in range(3))]
     step = cell(f"{reached.step:,}", sort=reached.step, kind="number")
     return [_number(reached.value), step, _seconds(reached.trained_seconds), _seconds(reached.wall_seconds)]
+
+
+def _attempts(row: Row) -> str:
+    return f"{row.attempts}" + (
+        f"<small>{row.former_attempts} before it began anew</small>" if row.former_attempts else ""
+    )
 
 
 def _steps(row: Row) -> str:

@@ -1,10 +1,17 @@
 """`dovetail logs`: what each task's program has printed, apart from what the others have."""
 
 import os
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dovetail.cli.app import app
+from dovetail.engines.base import order_log
 from dovetail.engines.worker import writing_to_log
+from dovetail.store import Store
+from dovetail.vocabulary import Event, Program, Stop, Task
+from dovetail.vocabulary.events import AttemptStarted, AttemptStopped, TaskChanged, TaskFinished, TaskVanished
 from tests.cli.processes import HOME, begin, dovetail, end, rows, until, write
 
 PROGRAM = """
@@ -80,6 +87,71 @@ def test_each_task_has_a_log_of_its_own_and_failures_say_what_raised_and_where(t
     assert "── line rate=0.1, attempt 1" in both.out
     assert "step of 0.2" in both.out
     assert rows(tmp_path)["line rate=0.3"]["phase"] == "evaluation"
+
+
+def _task(rate: float) -> Task:
+    return Task(name="line", program=Program(reference="sweep.py:line"), parameters={"rate": rate}, stop=Stop(steps=9))
+
+
+def _begin_attempt(store: Store, home: Path, task: Task, *, number: int, printed: str) -> None:
+    """Put on record that an attempt at a task began, and what it has printed."""
+    where = {"placement": str(number), "devices": ("n0:0",), "predicted_seconds": 1.0}
+    start = AttemptStarted(task=task.identity, attempt=1, at_seconds=1.0, step=0, until=9, **where)
+    store.add(tasks=[("sweep", task)], events=[start])
+    (home / "logs").mkdir(exist_ok=True)
+    order_log(home / "logs", str(number)).write_text(printed)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """What `dovetail logs --follow` prints of the task `line`, stopped at step 5 in an earlier run, after these events;
+    given another task, of one that was edited since."""
+
+    def follow(*events: Event, edited: Task | None = None, word: str = "line"):
+        with Store(tmp_path, write=True) as store:
+            _begin_attempt(store, tmp_path, OLD, number=1, printed="from the old one\n")
+            store.add(events=[AttemptStopped(task=OLD.identity, attempt=1, at_seconds=2.0, step=5), *events])
+            if edited is not None:
+                _begin_attempt(store, tmp_path, edited, number=2, printed="from the new one\n")
+                store.add(events=[TaskFinished(task=edited.identity, attempt=1, at_seconds=4.0, step=9)])
+        return CliRunner().invoke(app, ["logs", "--follow", word, "--store", str(tmp_path)])
+
+    return follow
+
+
+OLD, NEW = _task(0.1), _task(0.2)
+
+
+@pytest.mark.timeout(60)
+class TestFollowing:
+    def test_ends_where_the_task_is_gone_from_its_workload(self, followed):
+        found = followed(TaskVanished(task=OLD.identity, at_seconds=3.0))
+        assert found.exit_code == 0
+        assert found.output.splitlines()[1:] == [
+            "from the old one",
+            "── attempt 1 stopped at step 5 ──",
+            "── no longer in its workload; kept in the store ──",
+        ]
+
+    def test_a_name_means_the_task_that_has_it_now(self, followed):
+        found = followed(TaskChanged(task=OLD.identity, at_seconds=3.0, by=NEW.identity), edited=NEW)
+        assert found.exit_code == 0
+        assert "from the new one" in found.output
+        assert "from the old one" not in found.output
+
+    def test_an_id_means_the_task_that_was_edited_since(self, followed):
+        changed = TaskChanged(task=OLD.identity, at_seconds=3.0, by=NEW.identity)
+        found = followed(changed, edited=NEW, word=OLD.identity)
+        assert found.exit_code == 0
+        assert "from the old one" in found.output
+        assert "edited since: another task of this name has taken its place" in found.output
+
+    def test_ends_where_nothing_runs_that_could_go_on(self, followed, tmp_path):
+        found = followed()
+        assert found.exit_code == 0
+        assert found.stderr == (
+            f"line has not ended, it is at step 5; nothing runs on {tmp_path} now. Run its workload again to go on.\n"
+        )
 
 
 @pytest.mark.process

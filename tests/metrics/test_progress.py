@@ -106,9 +106,10 @@ def test_a_fingerprint_is_remembered():
 
 def test_a_restart_forgets_all_but_the_attempts_and_when_they_ran():
     before = [started(), event("saved", step=100), event("finished", 9.0, step=100, metrics={"accuracy": 0.9})]
-    task = one(*before, event("restarted", attempt=1))
+    task = one(*before, event("restarted", 20.0, attempt=1))
     assert (task.status, task.step, task.saved_step, task.metrics, task.count) == ("pending", 0, 0, {}, 0)
-    assert (task.attempt, task.anew_since_attempt, len(task.spans)) == (1, 1, 1)
+    assert (task.attempt, task.anew_since_attempt, task.anew_since_seconds) == (1, 1, 20.0)
+    assert (len(task.former_spans), task.spans) == (1, [])
 
 
 def test_events_of_the_whole_concern_no_task():

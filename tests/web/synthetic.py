@@ -41,6 +41,43 @@ def make_option(technique: str = "resident", *, members: int = 1, count: int = 1
     )
 
 
+def fill_anew(store: Store, *, workload: str = "again") -> list[Task]:
+    """Two tasks that were trained, and begun anew 10,000 s later: the first has finished since, the second runs."""
+    tasks = [make_task(f"{workload}-{n}", target=0.5) for n in range(2)]
+    store.add(tasks=[(workload, task) for task in tasks])
+    for attempt, begin in ((1, START), (2, START + 10_000)):
+        placements = [_placement(task, f"n0:{n}") for n, task in enumerate(tasks)]
+        anew = [read_event("restarted", task=task.identity, attempt=1, at_seconds=begin) for task in tasks]
+        store.add(events=anew if attempt == 2 else [])
+        plan = Plan(schedule=Schedule(placements=tuple(placements)))
+        store.add_plan(plan, workload=workload, at_seconds=begin + 1)
+        for n, (task, placement) in enumerate(zip(tasks, placements, strict=True)):
+            store.add(events=[started(task.identity, attempt, begin + 2, placement, f"p{attempt}{n}")])
+            if (attempt, n) != (2, 1):
+                end = {"task": task.identity, "attempt": attempt, "at_seconds": begin + 52}
+                store.add(events=[read_event("finished", **end, data={"step": 500})])
+    first = tasks[0].identity  # the points of the first attempts were removed
+    points = [(100, 0.3, 12.0), (300, 0.6, 32.0)]
+    store.add(
+        points=[
+            Point(task=first, name="accuracy", step=step, value=value, at_seconds=START + 10_000 + at)
+            for step, value, at in points
+        ]
+    )
+    return tasks
+
+
+def _placement(task: Task, device: str) -> Placement:
+    return Placement(
+        tasks=(task.identity,),
+        steps=(500,),
+        option=make_option(step_seconds=0.1),
+        devices=(device,),
+        start_seconds=0.0,
+        duration_seconds=50.0,
+    )
+
+
 def fill_sweep(store: Store) -> list[Task]:
     """Twelve tasks: finished, lost and resumed, failed on NaN, fused, running, pending."""
     tasks = [

@@ -8,7 +8,7 @@ import pytest
 from dovetail.store import Point, Store
 from dovetail.web import charts
 from dovetail.web.report_data import read
-from tests.web.synthetic import fill_many, fill_sweep, make_task
+from tests.web.synthetic import fill_anew, fill_many, fill_sweep, make_task
 
 
 @pytest.fixture
@@ -47,6 +47,22 @@ def test_bars_start_and_last_as_measured(store: Store):
     assert drawn == {
         (round(bar.start_seconds - made.origin_seconds, 1), round(bar.seconds, 1)) for bar in made.measured
     }
+
+
+def test_earlier_attempts_of_tasks_begun_anew_lie_left_of_what_is_shown_first(store: Store):
+    tasks = fill_anew(store)
+    figure, notes = charts.gantt(read(store))
+    measured = [trace for trace in figure["data"] if trace["meta"] == "measured"]
+    bases = sorted(base for trace in measured for base in trace["base"])
+    assert bases == [-9999.0, -9999.0, 1.0, 1.0]
+    assert {trace.get("opacity") for trace in measured if trace["base"][0] < 0} == {0.45}
+    assert "before it began anew" in next(trace["hovertext"][0] for trace in measured if trace["base"][0] < 0)
+    assert figure["layout"]["xaxis"]["range"] == [0.0, 51.0]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "seconds since the first plan after all was begun anew"
+    assert notes == ["Left of 0 lie 2 earlier placements: double-click the chart to see them."]
+    (curve,) = charts.curve_data(read(store))[0]["curves"]
+    assert curve["name"] == tasks[0].name
+    assert (curve["trained"], curve["wall"]) == ([10.0, 30.0], [11.0, 31.0])
 
 
 def test_nothing_to_draw(store: Store):

@@ -8,7 +8,7 @@ from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, read_event
 from dovetail.web import report_data
 from dovetail.web.report_data import read
-from tests.web.synthetic import START, fill_many, fill_sweep, make_task
+from tests.web.synthetic import START, fill_anew, fill_many, fill_sweep, make_task
 
 
 @pytest.fixture
@@ -32,6 +32,29 @@ def test_the_sweep_is_read(store: Store):
     assert [one.kind for one in made.incidents] == ["warned", "failed", "lost"]
     assert made.comparison.interrupted == 2
     assert sum(target.reached is not None for target in made.targets) == 6
+
+
+def test_tasks_begun_anew_count_from_there_and_earlier_attempts_are_told_from_theirs(store: Store):
+    fill_anew(store)
+    made, anew = read(store), START + 10_000
+    assert (made.origin_seconds, made.begun_anew) == (anew + 1, True)
+    assert [(row.trained_seconds, row.attempts, row.former_attempts) for row in made.summary.rows] == [(50.0, 1, 1)] * 2
+    assert (made.comparison.measured_seconds, made.comparison.active_seconds) == (50.0, 50.0)
+    assert len(made.comparison.spans) == 3, "predictions of earlier attempts are judged, too"
+    reached = made.targets[0].reached
+    assert (reached.step, reached.trained_seconds, reached.wall_seconds) == (300, 30.0, 30.0)
+    assert list(made.planned) == ["first"]
+    assert {bar.start_seconds for bar in made.planned["first"]} == {anew + 1}
+    outcomes = [(bar.start_seconds, bar.outcome) for bar in made.measured]
+    assert outcomes[:2] == [(START + 2, "discarded")] * 2
+    assert sorted(outcomes[2:]) == [(anew + 2, "completed"), (anew + 2, "running")]
+
+
+def test_tasks_of_another_workload_count_from_their_own_start(store: Store):
+    fill_sweep(store)
+    fill_anew(store)
+    assert (read(store).origin_seconds, read(store).begun_anew) == (START, False)
+    assert read(store, workload="again").origin_seconds == START + 10_001
 
 
 def test_an_empty_store_is_read(store: Store):
