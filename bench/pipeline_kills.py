@@ -85,7 +85,7 @@ def strike(runs: Runs, order: Order, chance: random.Random) -> dict[str, Any] | 
             runs.until("released")
         return None
     victim, sign = chance.randrange(2), signal.SIGKILL if chance.random() < 0.9 else signal.SIGSTOP
-    os.kill(runs.engine.processes()[DEVICES[victim]], sign)
+    os.kill(runs.engine._workers[DEVICES[victim],].process.pid, sign)
     start = time.monotonic()
     events += runs.until("released")  # it may have finished before the kill, and only not been released yet
     seconds = time.monotonic() - start

@@ -22,6 +22,7 @@ from dovetail.engines.worker import PROCESS_NAME
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind
+from tests.engines.worker_pids import worker_pids
 
 # Twenty take a minute or more: CI makes do with fewer, and with the same laws.
 KILLS = [6, pytest.param(20, marks=pytest.mark.slow)]
@@ -108,7 +109,7 @@ class Nemesis:
         def observe(controller: Controller) -> None:
             if controller.phase != "running" or self.kills >= self._wanted:
                 return
-            for devices, process in engine.processes().items():
+            for devices, process in worker_pids(engine).items():
                 if self._spared.setdefault(process, self._random.random() < 0.75) and devices not in training(
                     controller
                 ):

@@ -32,11 +32,6 @@ class LocalEngine(WorkerEngine):
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.devices] = worker
 
-    def processes(self) -> dict[str, int]:
-        """The process numbers of live workers by device, for tests and fault injection."""
-        workers = [worker for worker in self._workers.values() if isinstance(worker, WorkerProcess)]
-        return {",".join(worker.devices): worker.process.pid for worker in workers}
-
     def close(self) -> None:
         """Give the idle workers back or stop them, and kill the busy ones."""
         for worker in list(self._workers.values()) if self._spares is not None else ():

@@ -79,6 +79,14 @@ class Room:
         """The free devices of a kind, in the cluster's order."""
         return sorted(device for devices in self._free[kind] for device in devices)
 
+    def count_free(self, kind: str, node: int) -> int:
+        """How many devices of a kind are free on a node."""
+        return len(self._free[kind][node])
+
+    def free_together(self, kind: str, count: int) -> tuple[int, ...] | None:
+        """So many free devices of a kind on the first node that has them, whatever else is left there; or None."""
+        return next((tuple(free[:count]) for free in self._free[kind] if len(free) >= count), None)
+
     def holds(self, option: Option, node: int) -> bool:
         """Whether a node has enough of everything for an option now. What an option does not need cannot stop it, even
         where something that runs has more of it than there is."""

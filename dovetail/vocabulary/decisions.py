@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.hardware import Cluster
+from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.work import TaskId, Workload
@@ -295,8 +296,7 @@ class Plan:
         if self.objective == "makespan":
             least = show_seconds(self.bound_seconds)
             return (f"makespan {show_seconds(makespan)}, at least {least} on these devices",)
-        is_money = self.objective.startswith("spend")
-        value, bound = (f"{x:,.2f}" if is_money else show_seconds(x) for x in (self.value, self.bound))
+        value, bound = map(Objective.parse(self.objective).show, (self.value, self.bound))
         proof = f"at least {bound} on these devices" if self.bound > 0 else "no bound is proven"
         return (f"makespan {show_seconds(makespan)}", f"{self.objective} {value}, {proof}")
 

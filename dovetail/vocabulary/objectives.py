@@ -5,7 +5,7 @@ import difflib
 import math
 
 from dovetail.vocabulary.errors import InvalidRecord
-from dovetail.vocabulary.units import parse_seconds
+from dovetail.vocabulary.units import parse_seconds, show_seconds
 
 #: The form of each objective, with an example of what it needs beyond its name.
 OBJECTIVES = {
@@ -81,6 +81,14 @@ class Objective:
                 f"objective {name!r} must be written as {OBJECTIVES[name]!r}, got {text!r}: {error}"
             ) from None
         raise InvalidRecord(f"objective {name!r} must be written as {OBJECTIVES[name]!r}, got {text!r}.")
+
+    def show(self, value: float) -> str:
+        """A value of it as people read it.
+
+        >>> Objective.parse("mean").show(90.0), Objective.parse("spend:deadline=2h").show(1234.5)
+        ('1 min 30 s', '1,234.50')
+        """
+        return f"{value:,.2f}" if self.name == "spend" else show_seconds(value)
 
     def __str__(self) -> str:
         values = {

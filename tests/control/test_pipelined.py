@@ -23,6 +23,7 @@ from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
 from dovetail.vocabulary import Cluster, Kind, read_event
 from dovetail.web.timetable_charts import read_timetables
+from tests.engines.worker_pids import worker_pids
 
 STEPS = 200
 SWEEP = f"""
@@ -55,7 +56,7 @@ class Losing(LocalEngine):
 
     def lose(self, device):
         self.gone = (device,)
-        os.kill(self.processes()[device], signal.SIGKILL)
+        os.kill(worker_pids(self)[device], signal.SIGKILL)
 
     def wait(self):
         gone, self.gone = self.gone, ()

@@ -16,6 +16,7 @@ from dovetail.engines.worker import PROCESS_NAME
 from dovetail.testing.engines import PROGRAM
 from dovetail.vocabulary import Cluster, Kind
 from tests.engines.test_spares import train
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -34,10 +35,10 @@ def test_forked_workers_are_this_processs_own_and_train(tmp_path, reference):
         server = spares.server
         assert not spares.workers
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-            workers = {name: psutil.Process(pid) for name, pid in engine.processes().items()}
+            workers = {name: psutil.Process(pid) for name, pid in worker_pids(engine).items()}
             assert set(workers) == {"n0:0", "n0:1"}
             assert train(engine, tmp_path, reference).kind == "finished"
-            assert engine.processes()["n0:0"] == workers["n0:0"].pid
+            assert worker_pids(engine)["n0:0"] == workers["n0:0"].pid
             for name, worker in workers.items():  # which by now have become workers
                 assert worker.ppid() == os.getpid()
                 assert worker.name() == PROCESS_NAME
@@ -51,7 +52,7 @@ def test_forked_workers_are_this_processs_own_and_train(tmp_path, reference):
 def test_one_that_is_killed_is_said_to_be_and_forked_again(tmp_path, reference):
     spares = Spares(CLUSTER)
     with contextlib.closing(spares), contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-        first = engine.processes()["n0:0"]
+        first = worker_pids(engine)["n0:0"]
         os.kill(first, signal.SIGKILL)
         while psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
@@ -59,7 +60,7 @@ def test_one_that_is_killed_is_said_to_be_and_forked_again(tmp_path, reference):
         assert end.kind == "lost"
         assert f"worker process {first} on n0:0 was killed by SIGKILL" in end.reason
         assert train(engine, tmp_path, reference).kind == "finished"
-        again = psutil.Process(engine.processes()["n0:0"])
+        again = psutil.Process(worker_pids(engine)["n0:0"])
         assert again.pid != first
         assert "dovetail.engines.fork_server" in again.cmdline()
 
@@ -75,7 +76,7 @@ def test_where_a_package_started_a_thread_workers_are_started_as_usual(tmp_path,
     with contextlib.closing(Spares(CLUSTER)) as spares:
         spares.server.preload("threaded.started")
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-            for pid in engine.processes().values():
+            for pid in worker_pids(engine).values():
                 assert "dovetail.engines.worker" in psutil.Process(pid).cmdline()
             assert train(engine, tmp_path, reference).kind == "finished"
 
@@ -85,7 +86,7 @@ def test_a_server_that_is_gone_or_stale_forks_nothing(tmp_path, reference, monke
         spares.server.process.kill()
         spares.server.process.wait()
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-            assert not engine.processes()
+            assert not worker_pids(engine)
             assert train(engine, tmp_path, reference).kind == "finished"
     with contextlib.closing(Spares(CLUSTER)) as spares:
         monkeypatch.setenv("MKL_NUM_THREADS", "7")

@@ -20,6 +20,7 @@ from dovetail.testing.engines import (
 )
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +75,7 @@ def test_a_worker_is_used_again(ground):
     for _ in range(2):
         end, _ = run(ground, task_of(ground, "telling"))
         processes.append(end.metrics["process"])
-    assert processes[0] == processes[1] == ground.engine.processes()["n0:0"]
+    assert processes[0] == processes[1] == worker_pids(ground.engine)["n0:0"]
 
 
 def test_a_program_leaves_nothing_behind_for_the_next(ground):
@@ -118,19 +119,19 @@ def test_damage_is_told_and_the_checkpoint_before_is_used(ground):
 def test_a_killed_worker_is_lost(ground):
     task = task_of(ground, "steady")
     order, _ = start_and_see_progress(ground, task, device=1)
-    os.kill(ground.engine.processes()["n0:1"], signal.SIGKILL)
+    os.kill(worker_pids(ground.engine)["n0:1"], signal.SIGKILL)
     events = drain(ground.engine, order)
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
     assert "killed by SIGKILL" in end.reason
-    assert "n0:1" not in ground.engine.processes()
+    assert "n0:1" not in worker_pids(ground.engine)
 
 
 def test_a_silent_worker_is_lost(ground):
     task = task_of(ground, "steady")
     order, _ = start_and_see_progress(ground, task, device=1)
-    process = psutil.Process(ground.engine.processes()["n0:1"])
+    process = psutil.Process(worker_pids(ground.engine)["n0:1"])
     process.send_signal(signal.SIGSTOP)
     events = drain(ground.engine, order)
     check_ends(order, events)
@@ -202,10 +203,11 @@ from pathlib import Path
 from dovetail.testing.engines import MANY_STEPS, Ground
 from dovetail.engines import LocalEngine
 from tests.engines.test_local import CLUSTER, start_and_see_progress, task_of
+from tests.engines.worker_pids import worker_pids
 home = Path(sys.argv[1])
 ground = Ground(engine=LocalEngine(CLUSTER, home=home), cluster=CLUSTER, reference="a:b", home=home)
 start_and_see_progress(ground, task_of(ground, "steady"))
-print(*ground.engine.processes().values(), flush=True)
+print(*worker_pids(ground.engine).values(), flush=True)
 while True:
     ground.engine.wait()
 """
@@ -233,7 +235,7 @@ def test_what_programs_start_ends_with_their_worker(another, tmp_path, how):
     child = psutil.Process(int(end.metrics["child"]))
     assert child.is_running()
     if how == "killed":
-        (worker,) = another.processes().values()
+        (worker,) = worker_pids(another).values()
         os.kill(worker, signal.SIGKILL)
     another.close()
     child.wait(timeout=30)

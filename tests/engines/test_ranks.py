@@ -14,6 +14,7 @@ from dovetail.planning import TECHNIQUES
 from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -59,7 +60,7 @@ def start_and_see_progress(ground, task, **options):
 
 @pytest.mark.parametrize("technique", RANKED)
 def test_ranks_train_and_their_workers_are_used_again(ground, technique):
-    before = ground.engine.processes()
+    before = worker_pids(ground.engine)
     task = task_of(ground, "tower")
     (end,) = ends_of(task, run(ground, task, technique=technique))
     assert (end.kind, end.step) == ("finished", 5)
@@ -68,8 +69,8 @@ def test_ranks_train_and_their_workers_are_used_again(ground, technique):
     ground.engine.start(order)
     (expected,) = ends_of(alone, drain(ground.engine, order))
     assert end.metrics == pytest.approx(expected.metrics, rel=1e-5)
-    assert ground.engine.processes().keys() == {"n0:0", "n0:1"}
-    assert before.items() <= ground.engine.processes().items()
+    assert worker_pids(ground.engine).keys() == {"n0:0", "n0:1"}
+    assert before.items() <= worker_pids(ground.engine).items()
 
 
 def test_stopping_saves_and_one_device_goes_on(ground):
@@ -121,7 +122,7 @@ def test_a_trial_that_cannot_be_split_rejects_the_option_and_not_the_task(ground
 def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank):
     task = task_of(ground, "steady")
     order = start_and_see_progress(ground, task)
-    processes = {device: psutil.Process(number) for device, number in ground.engine.processes().items()}
+    processes = {device: psutil.Process(number) for device, number in worker_pids(ground.engine).items()}
     start = time.monotonic()
     os.kill(processes[f"n0:{rank}"].pid, signal.SIGKILL)
     events = drain(ground.engine, order)
@@ -133,7 +134,7 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
     assert "was killed by SIGKILL" in end.reason
     assert "When last heard of it was at: " in end.reason
     assert seconds < 10  # a bound on hanging, not on speed
-    assert not ground.engine.processes()
+    assert not worker_pids(ground.engine)
     assert not any(process.is_running() for process in processes.values())
     (end,) = ends_of(task, run(ground, task, attempt=2))
     assert (end.kind, end.step) == ("finished", 5)
@@ -142,7 +143,7 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
 def test_a_silent_rank_ends_the_order(ground):
     task = task_of(ground, "steady")
     order = start_and_see_progress(ground, task)
-    psutil.Process(ground.engine.processes()["n0:1"]).send_signal(signal.SIGSTOP)
+    psutil.Process(worker_pids(ground.engine)["n0:1"]).send_signal(signal.SIGSTOP)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
     assert "rank 1 of 2 on n0:1 is lost" in end.reason
@@ -157,7 +158,7 @@ def test_stopping_without_saving_ends_all_ranks(ground):
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
     assert "the test asked" in end.reason
-    assert not ground.engine.processes()
+    assert not worker_pids(ground.engine)
 
 
 def test_closing_a_busy_engine(tmp_path, ground):

@@ -22,6 +22,7 @@ from dovetail.testing.engines import EngineConformance, Ground, check_ends, drai
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, DovetailError, Program, Stop, Workload
 from tests.engines.test_local import run, start_and_see_progress, task_of
+from tests.engines.worker_pids import worker_pids
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
@@ -168,7 +169,7 @@ def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
 def test_a_killed_worker_is_lost_and_its_neighbour_goes_on(ground):
     order, _ = start_and_see_progress(ground, task_of(ground, "steady"), device=1)
     neighbour, _ = start_and_see_progress(ground, task_of(ground, "steady"))
-    os.kill(ground.engine.processes()["n0:1"], signal.SIGKILL)
+    os.kill(worker_pids(ground.engine)["n0:1"], signal.SIGKILL)
     events = drain(ground.engine, order)
     check_ends(order, events)
     (end,) = ends_of(order.members[0].task, events)
@@ -182,7 +183,7 @@ def test_a_killed_worker_is_lost_and_its_neighbour_goes_on(ground):
 def test_a_silent_worker_is_lost(ground):
     task = task_of(ground, "steady")
     order, _ = start_and_see_progress(ground, task, device=1)
-    process = psutil.Process(ground.engine.processes()["n0:1"])
+    process = psutil.Process(worker_pids(ground.engine)["n0:1"])
     process.send_signal(signal.SIGSTOP)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
@@ -235,7 +236,7 @@ def test_when_the_head_is_gone_the_engine_says_so_and_ends(ray, ground):
     """Last: nothing can be asked of this cluster afterwards."""
     task = task_of(ground, "steady")
     start_and_see_progress(ground, task)
-    worker = psutil.Process(ground.engine.processes()["n0:0"])
+    worker = psutil.Process(worker_pids(ground.engine)["n0:0"])
     (head,) = ray.processes.head_node.all_processes["gcs_server"]
     os.kill(head.process.pid, signal.SIGKILL)
     endless = itertools.repeat(ground.engine.wait)

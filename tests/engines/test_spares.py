@@ -14,6 +14,7 @@ from dovetail.store import ControllerLock
 from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
 from dovetail.verbs.run_workload import run
 from dovetail.vocabulary import Cluster, Kind, StoreBusy
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -54,10 +55,10 @@ def test_one_serves_with_what_can_be_imported_by_then_and_writes_its_engines_log
     monkeypatch.setattr(sys, "path", [str(later), *sys.path])
     monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
     with contextlib.closing(spares), contextlib.closing(LocalEngine(CLUSTER, home=home, spares=spares)) as engine:
-        assert engine.processes() == first
+        assert worker_pids(engine) == first
         assert not spares.workers
         assert train(engine, home, "found_later:tiny").kind == "finished"
-        assert engine.processes() == first
+        assert worker_pids(engine) == first
     logs = [path for path in (home / "logs").rglob("*") if path.is_file()]
     assert "imported here" in "".join(log.read_text() for log in logs)
     assert {log.stat().st_mode & 0o777 for log in logs} == {0o600}
@@ -88,7 +89,7 @@ def test_none_is_taken_whose_libraries_may_have_been_set_up_otherwise(tmp_path, 
         first = numbers(spares)
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-            assert not engine.processes()
+            assert not worker_pids(engine)
             assert not any(map(psutil.pid_exists, first.values()))
 
 
@@ -167,10 +168,10 @@ def test_a_dead_one_is_replaced(tmp_path):
         dead.kill()
         dead.wait()
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
-            assert list(engine.processes()) == ["n0:1"]
+            assert list(worker_pids(engine)) == ["n0:1"]
             (tmp_path / "tiny.py").write_text(PROGRAM)
             assert train(engine, tmp_path, f"{tmp_path / 'tiny.py'}:tiny").kind == "finished"
-            assert set(engine.processes()) == {"n0:0", "n0:1"}
+            assert set(worker_pids(engine)) == {"n0:0", "n0:1"}
 
 
 def test_closed_ones_are_gone():

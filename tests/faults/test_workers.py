@@ -11,6 +11,7 @@ from dovetail.engines import LocalEngine
 from dovetail.testing.engines import MANY_STEPS, Ground, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +43,7 @@ def under_way(ground, task):
 def test_a_worker_that_is_given_notice_saves_and_leaves(ground):
     task = steady(ground)
     order, _ = under_way(ground, task)
-    process = ground.engine.processes()["n0:0"]
+    process = worker_pids(ground.engine)["n0:0"]
     os.kill(process, signal.SIGTERM)
     events = drain(ground.engine, order)
     check_ends(order, events)
@@ -50,9 +51,9 @@ def test_a_worker_that_is_given_notice_saves_and_leaves(ground):
     assert (end.kind, end.reason) == ("stopped", "the worker on n0:0 was given notice")
     state, _ = checkpoint.recover(Path(order.members[0].directory))
     assert state.step == end.step > 0
-    assert "n0:0" not in ground.engine.processes(), "it gets nothing more to do"
+    assert "n0:0" not in worker_pids(ground.engine), "it gets nothing more to do"
     after, _ = under_way(ground, steady(ground))
-    assert ground.engine.processes()["n0:0"] != process
+    assert worker_pids(ground.engine)["n0:0"] != process
     ground.engine.stop(after.name, reason="enough")
     drain(ground.engine, after)
 

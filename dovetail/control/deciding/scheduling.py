@@ -11,7 +11,6 @@ from dovetail.planning import PLANNERS, Problem, best_move, check
 from dovetail.planning.schedule.plan import plan_late
 from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan, TaskId
 from dovetail.vocabulary.events import Warned
-from dovetail.vocabulary.units import show_seconds
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
 DRIFT = 0.10
@@ -100,11 +99,10 @@ class Scheduling(Deciding):
             return
         (name,) = (n for n, each in state.running.items() if each.placement and set(move.placement.tasks) & each.tasks)
         self._moving = state.running[name].tasks
-        reason = (
-            f"placing it anew ends everything in {show_seconds(move.after_seconds)} instead of "
-            f"{show_seconds(move.before_seconds)}, moving counted in"
-        )
-        yield name, reason
+        objective = Objective.parse(problem.objective)
+        comes_to = "ends everything in" if objective.name == "makespan" else f"brings the objective {objective} to"
+        before, after = objective.show(move.before), objective.show(move.after)
+        yield name, f"placing it anew {comes_to} {after} instead of {before}, moving counted in"
 
     def freed(self, running: Running, *, taken_seconds: float) -> str:
         """A new plan is due where the order was stopped to be moved, ended too early, or ran so long that others wait

@@ -215,8 +215,5 @@ class Measuring:
 
     def _free(self, order: Order) -> tuple[str, ...] | None:
         """Free devices of one node for an order, if there are enough."""
-        cluster, count = self._state.cluster, len(order.devices)
-        by_node: dict[str, list[str]] = {}
-        for device in self._state.queues.free(cluster.device(order.devices[0]).kind):
-            by_node.setdefault(cluster.device(device).node, []).append(device)
-        return next((tuple(found[:count]) for found in by_node.values() if len(found) >= count), None)
+        kind = self._state.cluster.device(order.devices[0]).kind
+        return self._state.queues.free_together(kind, len(order.devices))

@@ -2,28 +2,30 @@
 
 from dovetail.control.state import Running, State
 from dovetail.engines import Order
+from dovetail.planning.room import Room
 
 
 def in_the_way(order: Order, state: State) -> list[str]:
     """The fewest placements whose end gives one node enough free devices of the order's kind; of those of least
     priority, the ones that began last. None where enough are free, or never will be."""
     kind, wanted = state.cluster.device(order.devices[0]).kind, len(order.devices)
-    nodes: dict[str, set[str]] = {}
-    for device in state.cluster.of_kind(kind):
-        nodes.setdefault(device.node, set()).add(device.name)
-    found = [each for devices in nodes.values() if (each := _on_node(devices, wanted, kind, state)) is not None]
-    return min(found, key=len, default=[])
+    by_worth = sorted(state.running.items(), key=lambda pair: _worth(pair[1], state))
+    placed = [(name, running) for name, running in by_worth if running.placement is not None]
+    room = state.queues.room
+    devices = room.numbers(device.name for device in state.cluster.of_kind(kind))
+    found = (_on_node(node, kind, wanted, placed, room.copy()) for node in sorted({room.node_of[n] for n in devices}))
+    return min((names for names in found if names is not None), key=len, default=[])
 
 
-def _on_node(devices: set[str], wanted: int, kind: str, state: State) -> list[str] | None:
-    free = len(devices & set(state.queues.free(kind)))
-    names = []
-    for name, running in sorted(state.running.items(), key=lambda pair: _worth(pair[1], state)):
+def _on_node(node: int, kind: str, wanted: int, placed: list[tuple[str, Running]], room: Room) -> list[str] | None:
+    """The first of these placements whose devices, given back, are enough; None where all of them are not."""
+    names, free = list[str](), room.count_free(kind, node)
+    for name, running in placed:
         if free >= wanted:
             break
-        if running.placement is not None and devices & set(running.order.devices):
-            free += len(devices & set(running.order.devices))
-            names.append(name)
+        room.give(running.option, room.numbers(running.order.devices))
+        before, free = free, room.count_free(kind, node)
+        names += [name] if free > before else []
     return names if free >= wanted else None
 
 

@@ -60,7 +60,7 @@ class Queues:
     def join(self, devices: Iterable[str]) -> None:
         """These devices, which were gone, are back, and free."""
         back = self.room.restore(self.room.numbers(devices))
-        self._touched.update(self._cluster.devices[device].name for device in back)
+        self._touched.update(self._names(back))
 
     def occupy(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are busy, with an option or, for a trial, without one."""
@@ -77,9 +77,10 @@ class Queues:
         """Whether these devices are free and their node has room for an option."""
         return self.room.fits(option, self.room.numbers(devices))
 
-    def free(self, kind: str) -> list[str]:
-        """The free devices of a kind."""
-        return [self._cluster.devices[device].name for device in self.room.free(kind)]
+    def free_together(self, kind: str, count: int) -> tuple[str, ...] | None:
+        """So many free devices of a kind on one node, if there are."""
+        found = self.room.free_together(kind, count)
+        return None if found is None else self._names(found)
 
     def idles(self) -> bool:
         """Whether some device has nothing to do."""
@@ -89,11 +90,15 @@ class Queues:
         """Whether some device has nothing left to do while placements wait elsewhere."""
         if self.empty():
             return False
-        return self.idles() and any(not self._queues[device] for kind in self.room.idle for device in self.free(kind))
+        idle = self._names(device for kind in self.room.idle for device in self.room.free(kind))
+        return any(not self._queues[device] for device in idle)
 
     def empty(self) -> bool:
         """Whether nothing waits."""
         return not any(self._queues.values())
+
+    def _names(self, devices: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self._cluster.devices[device].name for device in devices)
 
     def _may_start(self, placement: Placement) -> bool:
         if any(self._queues[device][0] is not placement for device in placement.devices):

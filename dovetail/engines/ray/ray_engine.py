@@ -47,11 +47,6 @@ class RayEngine(WorkerEngine):
             self.close()
             raise
 
-    def processes(self) -> dict[str, int]:
-        """The process numbers of live workers by device, each on its node, for tests and fault injection."""
-        workers = [worker for worker in self._workers.values() if isinstance(worker, RemoteWorker)]
-        return {",".join(worker.devices): worker.process for worker in workers}
-
     def close(self) -> None:
         """End all workers and their hosts, and give the reservation back."""
         if not self._monitor.silent(self._silence_seconds):

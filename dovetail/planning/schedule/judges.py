@@ -30,6 +30,29 @@ class Incumbent:
         return self.value / self.bound - 1 if self.bound > 0 else math.inf if self.value > 0 else 0.0
 
 
+def value_of_ends(objective: Objective, ends: Sequence[float], weights: Sequence[float] = ()) -> float:
+    """What tasks that end then come to, all that run counted in; for the objectives that read nothing but ends, and of
+    weights only `weighted`.
+
+    >>> [value_of_ends(Objective.parse(name), [10.0, 30.0]) for name in ("makespan", "mean", "first:1")]
+    [30.0, 20.0, 10.0]
+    """
+    if objective.name in ("mean", "weighted"):
+        shares = weights if objective.name == "weighted" else [1.0] * len(ends)
+        return sum(share * end for share, end in zip(shares, ends, strict=True)) / sum(shares)
+    ordered = sorted(ends)
+    return sum(share * ordered[rank - 1] for rank, share in _ranks(objective, len(ends)))
+
+
+def _ranks(objective: Objective, tasks: int) -> list[tuple[int, float]]:
+    if objective.name == "first":
+        return [(objective.results, 1.0)]
+    if objective.name == "target":
+        chance = objective.chance
+        return [(rank, (1 - chance) ** (rank - 1) * (chance if rank < tasks else 1.0)) for rank in range(1, tasks + 1)]
+    return [(tasks, 1.0)]
+
+
 class Judge:
     """Judges schedules of one table by one objective.
 
@@ -85,10 +108,8 @@ class Judge:
             return math.inf if late else sum(self.spends[each.mode] for each in starts)
         if name in ("mean", "weighted"):
             return sum(self._weighted_ends(each) for each in starts) / self.weight
-        ends = sorted(
-            [*self.running_ends, *(each.start_seconds + end for each in starts for end in self.ends[each.mode])]
-        )
-        return sum(share * ends[rank - 1] for rank, share in self.ranks(len(ends)))
+        planned = (each.start_seconds + end for each in starts for end in self.ends[each.mode])
+        return value_of_ends(self.objective, [*self.running_ends, *planned])
 
     def late_seconds(self, starts: Sequence[Start]) -> float:
         """By how much tasks end after their own deadlines and placements after the objective's, in sum."""
@@ -107,14 +128,7 @@ class Judge:
 
     def ranks(self, tasks: int) -> list[tuple[int, float]]:
         """For objectives that read only the sorted ends: by how much the end of each rank counts."""
-        if self.objective.name == "first":
-            return [(self.objective.results, 1.0)]
-        if self.objective.name == "target":
-            chance = self.objective.chance
-            return [
-                (rank, (1 - chance) ** (rank - 1) * (chance if rank < tasks else 1.0)) for rank in range(1, tasks + 1)
-            ]
-        return [(tasks, 1.0)]
+        return _ranks(self.objective, tasks)
 
     def _weighted_ends(self, start: Start) -> float:
         mode = self.table.modes[start.mode]

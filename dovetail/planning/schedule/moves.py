@@ -1,12 +1,14 @@
 """Whether something that runs should be stopped, saved and placed anew. Knows plans; stops nothing."""
 
+import contextlib
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dovetail.planning.problem import Problem
+from dovetail.planning.schedule.judges import value_of_ends
 from dovetail.planning.schedule.worth import WORKER_SECONDS, WORTH
-from dovetail.vocabulary import Family, Member, Option, Placement, Plan
+from dovetail.vocabulary import Family, Member, NoFeasiblePlan, Objective, Option, Placement, Plan, Schedule, TaskId
 
 # Only what ends last holds the others up, so few are worth asking about; each costs a plan.
 _ASKED = 4
@@ -14,27 +16,27 @@ _ASKED = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A running placement that should be placed anew, and when everything would end with and without.
+    """A running placement that should be placed anew, and what the objective would come to with and without.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
     >>> placement = Placement(tasks=("a",), steps=(4,), option=option, devices=("n0:0",), start_seconds=0.0,
     ...                       duration_seconds=2.0)
-    >>> Move(placement=placement, before_seconds=10.0, after_seconds=7.0).gain_seconds
+    >>> Move(placement=placement, before=10.0, after=7.0).gain
     3.0
     """
 
     placement: Placement
-    before_seconds: float
-    after_seconds: float
+    before: float
+    after: float
 
     @property
-    def gain_seconds(self) -> float:
-        """What it saves, moving counted in."""
-        return self.before_seconds - self.after_seconds
+    def gain(self) -> float:
+        """What it saves, moving counted in: seconds, or money."""
+        return self.before - self.after
 
 
 def best_move(problem: Problem, *, planner: Callable[[Problem], Plan]) -> Move | None:
-    """The move that shortens the schedule most, if one does by more than predictions are worth.
+    """The move by which the problem's objective comes to least, if that is less by more than predictions are worth.
 
     Here the families' members include the tasks that run, with the steps they have left. A task that moves pays the
     start of its new option, and that of its old one again: what was measured for building, saving and loading it, and
@@ -50,19 +52,18 @@ def best_move(problem: Problem, *, planner: Callable[[Problem], Plan]) -> Move |
     ...                  start_seconds=-20.0, duration_seconds=420.0)
     >>> family = Family(name="f", members=(Member(task="a", steps=100),))
     >>> problem = Problem(cluster=cluster, families=(family,), options=(one, two), running=(runs,))
-    >>> best_move(problem, planner=PLANNERS["list"]).after_seconds
+    >>> best_move(problem, planner=PLANNERS["list"]).after
     214.0
     """
     able = list(_with_others(problem))
     if not able:
         return None
-    before = _end_seconds(_only(problem, moved=None), planner)
-    found = [
-        Move(placement=each, before_seconds=before, after_seconds=_end_seconds(_only(problem, moved=each), planner))
-        for each in heapq.nlargest(_ASKED, able, key=lambda placement: placement.end_seconds)
-    ]
-    best = max(found, key=lambda move: move.gain_seconds, default=None)
-    return best if best is not None and best.gain_seconds > WORTH * before else None
+    before, found = _value(problem, None, planner), list[Move]()
+    for each in heapq.nlargest(_ASKED, able, key=lambda placement: placement.end_seconds):
+        with contextlib.suppress(NoFeasiblePlan):  # with this one moved some deadline could not be kept
+            found.append(Move(placement=each, before=before, after=_value(problem, each, planner)))
+    best = max(found, key=lambda move: move.gain, default=None)
+    return best if best is not None and best.gain > WORTH * before else None
 
 
 def _with_others(problem: Problem) -> Iterator[Placement]:
@@ -79,13 +80,33 @@ def _with_others(problem: Problem) -> Iterator[Placement]:
             yield placement
 
 
-def _end_seconds(problem: Problem, planner: Callable[[Problem], Plan]) -> float:
-    running = max((placement.end_seconds for placement in problem.running), default=0.0)
-    if not problem.families:
-        return running
-    schedule = planner(problem).schedule
+def _value(problem: Problem, moved: Placement | None, planner: Callable[[Problem], Plan]) -> float:
+    """What the objective comes to with all that runs counted in, one placement of it placed anew."""
+    left, objective = _only(problem, moved=moved), Objective.parse(problem.objective)
+    schedule = planner(left).schedule if left.families else Schedule(placements=())
     assert schedule is not None
-    return max(running, schedule.makespan_seconds)
+    if objective.name == "spend":
+        prices = {kind.name: kind.price_per_hour / 3600 for kind in problem.cluster.kinds}
+        taken = [(each.option, each.end_seconds) for each in left.running]
+        taken += [(each.option, each.duration_seconds) for each in schedule.placements]
+        return sum(prices[option.kind] * option.count * seconds for option, seconds in taken)
+    members = {member.task: member for family in problem.families for member in family.members}
+    ends = [end for each in left.running for end in _running_ends(each, members)]
+    for placement in schedule.placements:
+        times = zip(placement.tasks, placement.steps, placement.option.step_seconds, strict=True)
+        begin = placement.start_seconds + placement.option.start_seconds
+        ends += [(task, begin + steps * seconds) for task, steps, seconds in times]
+    weights = [members[task].weight if task in members else 1.0 for task, _ in ends]
+    return value_of_ends(objective, [end for _, end in ends], weights)
+
+
+def _running_ends(placement: Placement, members: Mapping[TaskId, Member]) -> list[tuple[TaskId, float]]:
+    """When each task of what runs ends that has not yet; all of them with the placement where nothing says so."""
+    left = [members[task] for task in placement.tasks if task in members]
+    if not left:
+        return [(task, placement.end_seconds) for task in placement.tasks]
+    pace, seconds = _pace(placement, left), dict(zip(placement.tasks, placement.option.step_seconds, strict=True))
+    return [(member.task, pace * member.steps * seconds[member.task]) for member in left]
 
 
 def _only(problem: Problem, *, moved: Placement | None) -> Problem:

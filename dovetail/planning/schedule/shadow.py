@@ -4,8 +4,7 @@ import dataclasses
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.schedule.plan import plan
-from dovetail.vocabulary import Cluster, Device, Plan
-from dovetail.vocabulary.units import show_seconds
+from dovetail.vocabulary import Cluster, Device, Objective, Plan
 
 # For each kind: less than the plan itself has, because only the difference is shown.
 _WORK = 2.0
@@ -43,11 +42,11 @@ def _value(made: Plan) -> float:
 
 
 def _line(made: Plan, before: float, after: float) -> str:
-    name = made.objective.partition(":")[0]
-    shown = [f"{x:,.2f}" if name == "spend" else show_seconds(x) for x in (after, before)]
+    objective = Objective.parse(made.objective)
     if before - after <= 1e-3 * before:
-        return f"{name} stays at {shown[1]}"
-    return f"{name} {shown[0]} instead of {shown[1]} ({1 - after / before:.1%} less)"
+        return f"{objective.name} stays at {objective.show(before)}"
+    less = f"({1 - after / before:.1%} less)"
+    return f"{objective.name} {objective.show(after)} instead of {objective.show(before)} {less}"
 
 
 def with_one_more(cluster: Cluster, kind: str) -> Cluster:

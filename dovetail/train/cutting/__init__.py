@@ -40,8 +40,8 @@ Python, hooks, module paths, buffers and modes work as they do in the whole, and
 operation.
 """
 
-from dovetail.train.cutting.cutter import cut, equal, layers
+from dovetail.train.cutting.cutter import cut, equal
 from dovetail.train.cutting.model_calls import ModelCall, capture_call, loss_given
 from dovetail.train.cutting.pieces import Cut, Like, Piece
 
-__all__ = ["Cut", "Like", "ModelCall", "Piece", "capture_call", "cut", "equal", "layers", "loss_given"]
+__all__ = ["Cut", "Like", "ModelCall", "Piece", "capture_call", "cut", "equal", "loss_given"]

@@ -16,7 +16,7 @@ from dovetail.train.cutting.generator_states import generator_states
 from dovetail.train.cutting.interceptor import visible_modules
 from dovetail.train.cutting.model_calls import ModelCall, tensors_in
 from dovetail.train.cutting.pieces import Cut, Like, Piece
-from dovetail.train.cutting.record import Record, TraceEvent, Value
+from dovetail.train.cutting.record import Record, Value
 from dovetail.train.cutting.recorder import held, untouched, watch
 from dovetail.train.cutting.replay_plan import ReplayPlan, plan
 from dovetail.train.cutting.sequential_piece import SequentialPiece
@@ -26,27 +26,14 @@ from dovetail.train.cutting.traced_piece import OUTPUT, RANDOM, TracedPiece
 from dovetail.vocabulary import TechniqueRefused
 
 
-def layers(model: nn.Module, call: ModelCall) -> tuple[str, ...]:
-    """Names of the model's layers in the order of their calls, as `Profile.layers` has them, without joins.
-
-    >>> layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), ModelCall(args=(torch.ones(1, 2),)))
-    ('0', '1')
-    """
-    return tuple(event.name for event in _layers(model, call))
-
-
-def _layers(model: nn.Module, call: ModelCall) -> list[TraceEvent]:
-    with untouched(model):
-        return layer_events(watch(model, call)[0])
-
-
 def equal(model: nn.Module, call: ModelCall, count: int) -> tuple[tuple[str, ...], ...]:
     """Layers in `count` stages of about as many layers each.
 
     >>> equal(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), ModelCall(args=(torch.ones(1, 2),)), 2)
     (('0',), ('1', '2'))
     """
-    names = [event.name for event in _layers(model, call) if event.is_whole]
+    with untouched(model):
+        names = [event.name for event in layer_events(watch(model, call)[0]) if event.is_whole]
     if not 1 <= count <= len(names):
         raise TechniqueRefused(
             f"a model must have a layer for each stage; it has {len(names)} layers, and {count} stages are asked for."

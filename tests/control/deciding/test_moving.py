@@ -124,7 +124,7 @@ def test_what_waits_is_counted():
     problem = Problem(cluster=cluster, families=families, options=options, running=(runs,))
     move = best_move(problem, planner=PLANNERS["search"])
     assert move is not None
-    assert (move.before_seconds, move.after_seconds) == (200.0, 124.0)
+    assert (move.before, move.after) == (200.0, 124.0)
 
 
 def test_a_gang_moves_as_one_and_nobody_of_it_is_placed_before_all_are_back():
@@ -270,4 +270,79 @@ def test_what_is_slower_than_was_measured_is_no_reason_to_begin_it_anew() -> Non
     fast = Option(families=("f",), technique="replicate", kind="slow", count=2, step_seconds=(0.5,))
     move = best_move(dataclasses.replace(problem, options=(one, fast)), planner=PLANNERS["list"])
     assert move is not None
-    assert 150.0 < move.after_seconds < 160.0
+    assert 150.0 < move.after < 160.0
+
+
+def with_one_that_ends_last(objective: str) -> Problem:
+    """A task on a slow device while a fast, dear one idles, and one that ends last whatever is done."""
+    cluster = Cluster(
+        kinds=(dataclasses.replace(FAST, price_per_hour=10.0), dataclasses.replace(SLOW, price_per_hour=1.0)),
+        nodes=(Node(name="n", cores=8, memory_bytes=1 << 40),),
+        devices=(
+            Device(name="n:0", kind="fast", node="n", index=0),
+            Device(name="n:1", kind="slow", node="n", index=1),
+            Device(name="n:2", kind="slow", node="n", index=2),
+        ),
+    )
+    slow = Option(families=("any",), technique="resident", kind="slow", count=1, step_seconds=(4.0,))
+    fast = dataclasses.replace(slow, kind="fast", step_seconds=(1.0,))
+    last = dataclasses.replace(slow, families=("last",))
+    runs = [
+        Placement(
+            tasks=(name,), steps=(steps,), option=option, devices=(f"n:{number}",), start_seconds=-9.0,
+            duration_seconds=9.0 + 4.0 * steps,
+        )
+        for number, (name, steps, option) in enumerate([("a", 100, slow), ("b", 250, last)], start=1)
+    ]  # fmt: skip
+    families = (
+        Family(name="any", members=(Member(task="a", steps=100, weight=3.0),)),
+        Family(name="last", members=(Member(task="b", steps=250),)),
+    )
+    options, running = (slow, fast, last), tuple(runs)
+    return Problem(cluster=cluster, families=families, options=options, running=running, objective=objective)
+
+
+@pytest.mark.parametrize(
+    ("objective", "before", "after"),
+    [
+        ("mean", (400 + 1000) / 2, (104 + 1000) / 2),
+        ("weighted", (3 * 400 + 1000) / 4, (3 * 104 + 1000) / 4),
+        ("first:1", 400.0, 104.0),
+        ("target:chance=0.5", (400 + 1000) / 2, (104 + 1000) / 2),
+    ],
+)
+def test_a_move_is_judged_by_the_objective(objective, before, after):
+    move = best_move(with_one_that_ends_last(objective), planner=PLANNERS["list"])
+    assert move is not None
+    assert move.placement.tasks == ("a",)
+    assert (move.before, move.after) == pytest.approx((before, after))
+
+
+def test_what_saves_nothing_by_the_objective_stays():
+    # The last ends when it does; and the fast device would cost more than it saves.
+    for objective in ("makespan", "spend:deadline=2h"):
+        assert best_move(with_one_that_ends_last(objective), planner=PLANNERS["list"]) is None
+
+
+def test_money_is_saved_where_the_deadline_allows():
+    cluster = two_kinds()
+    kinds = tuple(
+        dataclasses.replace(each, price_per_hour={"fast": 10.0, "slow": 1.0}[each.name]) for each in (FAST, SLOW)
+    )
+    fast = Option(families=("f",), technique="resident", kind="fast", count=1, step_seconds=(1.0,))
+    slow = dataclasses.replace(fast, kind="slow", step_seconds=(4.0,))
+    runs = Placement(
+        tasks=("a",), steps=(900,), option=fast, devices=("n:0",), start_seconds=-9.0, duration_seconds=909.0
+    )
+    problem = Problem(
+        cluster=dataclasses.replace(cluster, kinds=kinds),
+        families=(Family(name="f", members=(Member(task="a", steps=900),)),),
+        options=(fast, slow),
+        running=(runs,),
+        objective="spend:deadline=2h",
+    )
+    move = best_move(problem, planner=PLANNERS["list"])
+    assert move is not None
+    assert (move.before, move.after) == pytest.approx((10.0 * 900 / 3600, 3604 / 3600))
+    hurried = dataclasses.replace(problem, objective="spend:deadline=20min")
+    assert best_move(hurried, planner=PLANNERS["list"]) is None

@@ -76,7 +76,8 @@ def test_rooms_are_those_of_each_node():
 def test_a_trial_keeps_its_devices():
     found = queues(place("one", ["n0:0"]), place("two", ["n0:1"]))
     found.occupy(("n0:0",), None)
-    assert found.free("cpu") == ["n0:1"]
+    assert found.free_together("cpu", 1) == ("n0:1",)
+    assert found.free_together("cpu", 2) is None
     assert started(found) == ["two"]
     found.release(("n0:0",), None)
     assert started(found) == ["one"]
@@ -154,6 +155,7 @@ def test_devices_that_are_gone_stay_away_until_they_join_again():
     assert started(found) == ["one"]
     found.leave(["n0:0"])
     found.release(one.devices, one.option)
-    assert found.free("cpu") == ["n0:1"]
+    assert found.free_together("cpu", 1) == ("n0:1",)
+    assert found.free_together("cpu", 2) is None
     found.join(["n0:0", "n0:1"])
-    assert found.free("cpu") == ["n0:0", "n0:1"]
+    assert found.free_together("cpu", 2) == ("n0:0", "n0:1")

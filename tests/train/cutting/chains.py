@@ -5,7 +5,9 @@ import copy
 import torch
 from torch.utils import _pytree as pytree
 
-from dovetail.train.cutting import capture_call, cut, equal, layers, loss_given
+from dovetail.train.cutting import capture_call, cut, equal, loss_given
+from dovetail.train.cutting.recorder import untouched, watch
+from dovetail.train.cutting.stage_assignment import layer_events
 from dovetail.train.randomness import KeyedRandomness
 
 
@@ -125,6 +127,12 @@ def check(model, loss, batch, stages, **knobs):
     named = {name for piece in made.pieces for name, _ in (*piece.named_parameters(), *piece.named_buffers())}
     assert named == {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return made
+
+
+def layers(model, call):
+    """Names of the model's layers in the order of their calls, as profiles have them, without joins."""
+    with untouched(model):
+        return tuple(event.name for event in layer_events(watch(model, call)[0]))
 
 
 def check_all(model, loss, batch, counts=None):

@@ -9,9 +9,9 @@ from dovetail.planning.pipeline.partition import Fabric, Graph, partition
 from dovetail.profile.layers import measure_layers
 from dovetail.testing.programs import fresh
 from dovetail.train import Training
-from dovetail.train.cutting import ModelCall, capture_call, cut, equal, layers
+from dovetail.train.cutting import ModelCall, capture_call, cut, equal
 from dovetail.vocabulary import TechniqueRefused
-from tests.train.cutting.chains import check, check_all, check_apart, mean
+from tests.train.cutting.chains import check, check_all, check_apart, layers, mean
 
 
 @pytest.fixture(autouse=True)

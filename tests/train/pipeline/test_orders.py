@@ -15,6 +15,7 @@ from dovetail.engines import LocalEngine
 from dovetail.testing.engines import Ground, belongs, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +71,7 @@ def test_killed_at_random_it_is_resumed_and_ends_as_if_undisturbed(ground, timet
         while not any(event.kind == "saved" for event in ground.engine.wait()):
             pass
         victim = chance.randrange(2)
-        os.kill(ground.engine.processes()[f"n0:{victim}"], signal.SIGKILL)
+        os.kill(worker_pids(ground.engine)[f"n0:{victim}"], signal.SIGKILL)
         start = time.monotonic()
         (end,) = ends_of(task, drain(ground.engine, order))
         assert time.monotonic() - start < 30  # a bound on hanging, not on speed

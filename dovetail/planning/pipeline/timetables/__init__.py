@@ -18,7 +18,7 @@ from dovetail.planning.pipeline.timetables.makers import (
     zero_bubble,
 )
 from dovetail.planning.pipeline.timetables.picture import one_step, recorded
-from dovetail.planning.pipeline.timetables.timing import Durations, Simulated, Timed, simulate, steady_seconds
+from dovetail.planning.pipeline.timetables.timing import Durations, Simulated, Timed, simulate
 
 TIMETABLES: dict[str, Callable[..., Timetable]] = {
     "gpipe": gpipe,
@@ -49,6 +49,5 @@ __all__ = [
     "one_step",
     "recorded",
     "simulate",
-    "steady_seconds",
     "versions_kept",
 ]

@@ -5,7 +5,7 @@ Ranks compute one action at a time in their order; messages travel beside that, 
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dovetail.planning.pipeline.timetables.actions import Action, Done, Timetable, done, needs
 from dovetail.planning.pipeline.timetables.consistency import check, waiting
@@ -121,17 +121,6 @@ def simulate(timetable: Timetable, durations: Durations) -> Simulated:
                     arrivals[done(timed.action), other] = arrives
     ranks = tuple(tuple(begun[rank, place] for place in range(len(each))) for rank, each in enumerate(timetable.ranks))
     return Simulated(name=timetable.name, ranks=ranks, held=most_held(timetable))
-
-
-def steady_seconds(make: Callable[[int], Timetable], durations: Durations, *, microbatches: int) -> float:
-    """Seconds for each further microbatch once the pipeline runs: from two lengths of a timetable that never flushes.
-
-    >>> from dovetail.planning.pipeline.timetables.makers import stashing
-    >>> steady_seconds(lambda count: stashing([1, 1], microbatches=count), Durations.equal(2), microbatches=8)
-    3.0
-    """
-    short, long = (simulate(make(count), durations).seconds for count in (microbatches, 2 * microbatches))
-    return (long - short) / microbatches
 
 
 def _timed(
