@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ PRIVATE = "_dovetail_"
 
 # When the files of modules in packages had last changed as these were imported.
 _CHANGED: dict[str, int] = {}
+# The files of users' modules that were imported for an earlier run and are imported anew.
+_FORGOTTEN: set[str] = set()
 # Modules beside the program files of each folder, while another folder has modules of the same names.
 _ASIDE: dict[Path, dict[str, types.ModuleType]] = {}
 
@@ -180,6 +183,7 @@ def forget_modules() -> None:
     forgotten = {name: module for name, module in list(sys.modules.items()) if _is_users(name, module)}
     for name, module in forgotten.items():
         del sys.modules[name]
+        _FORGOTTEN.add(str(getattr(module, "__file__", None)))
         around, _, short = name.rpartition(".")
         # A package that stays would go on giving the old one to `from package import name`.
         if around and getattr(parent := sys.modules.get(around), short, None) is module:
@@ -286,8 +290,21 @@ def _execute(place: str, run: Callable[[], types.ModuleType]) -> types.ModuleTyp
         raise
     except (Exception, SystemExit) as error:
         raise ProgramError(
-            f"{place} must be importable; importing it raised {type(error).__name__}: {error}."
+            f"{place} must be importable; importing it raised {type(error).__name__}: {error}.{_say_again(error)}"
         ) from error
+
+
+def _say_again(error: BaseException) -> str:
+    """What may be behind an error of a file that this process has imported before."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    again = next((file for file in reversed(files) if file in _FORGOTTEN), None)
+    if again is None:
+        return ""
+    return (
+        f" This worker had imported {Path(again).name} before, in an earlier run of the session: what that registers "
+        f"with a library (torch.library, for one) is there already. Register only what is not there yet, or use "
+        f"dt.run instead of the session: its workers are new."
+    )
 
 
 def _from_reference(reference: str, *, root: str = "") -> Program:

@@ -17,7 +17,8 @@ class Session:
     """Keeps this machine's workers from one run to the next: whatever comes after the first finds them warm.
 
     A worker costs seconds to start, because it imports torch; a small workload trains in less. Programs are loaded anew
-    for each run, so that edits count. Workers take memory until the session is closed.
+    for each run, so that edits count; a module that registers something with an installed library does so again, and is
+    refused by name where that cannot be. Workers take memory until the session is closed.
 
     >>> from dovetail.describe import grid
     >>> with Session(store="runs") as session:

@@ -105,7 +105,9 @@ def ranking(reading: ReportData) -> str:
     scored = [(value, row) for row in rows if (value := _best(row, names[0])) is not None]
     scored.sort(key=lambda pair: sign * pair[0])
     varied, labels = varied_parameters(rows), labels_of(reading)
-    heads = [("Rank", "number"), ("Task", ""), *((name, "number") for name in [*names[:3], *varied])]
+    words = {name for name in varied if any(isinstance(_plain(_given(row, name)), bool | str) for row in rows)}
+    heads = [("Rank", "number"), ("Task", "")]
+    heads += [(name, "" if name in words else "number") for name in [*names[:3], *varied]]
     lines = [
         [
             cell(place, sort=place, kind="number"),

@@ -112,14 +112,14 @@
     const outcome = Number(byId("outcome").value), parameter = Number(byId("parameter").value);
     const dots = tasks.filter((task) => task.came[outcome] !== null && task.given[parameter] !== null);
     const x = dots.map((task) => task.given[parameter]), y = dots.map((task) => task.came[outcome]);
-    const numbers = x.every((value) => typeof value === "number");
+    const numbers = x.every((value) => typeof value === "number"), ticks = [...new Set(x)];
     const trace = {
       type: "scatter", mode: "markers", x: numbers ? x : x.map(String), y, text: dots.map((task) => task.name),
       marker: { size: 9, opacity: 0.75, color: colour("accent") }, hovertemplate: "<b>%{text}</b><br>%{y:.5g} at %{x}<extra></extra>",
     };
     Plotly.react("against-chart", [trace], dressed({
       height: 380, hovermode: "closest", showlegend: false,
-      xaxis: { title: { text: escaped(parameters[parameter]) }, type: !numbers ? "category" : spansTens(x) ? "log" : "linear", zeroline: false },
+      xaxis: { title: { text: escaped(parameters[parameter]) }, type: !numbers ? "category" : spansTens(x) ? "log" : "linear", zeroline: false, ...(numbers && ticks.length <= 8 ? { tickvals: ticks, ticktext: ticks.map(written) } : {}) },
       yaxis: { title: { text: escaped(metrics[outcome].name) }, type: y.length && spansTens(y) ? "log" : "linear", zeroline: false },
     }), config);
     drawParallel(outcome, tasks.filter((task) => task.came[outcome] !== null));
@@ -127,52 +127,102 @@
 
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
+  // All parameters and the outcome side by side, in SVG: plotly's own form of this needs WebGL and code that it makes from
+  // text, which the page's policy forbids. Tasks are joined in a few traces by how good they are, the best on top.
+  let kept = null; // the tasks that were picked on the axes; null: all
+  const SHADES = 9;
+
   function drawParallel(outcome, dots) {
-    const { parameters, metrics } = data.outcomes, came = dots.map((task) => task.came[outcome]);
-    const dimensions = parameters.map((name, place) => axisOf(name, dots.map((task) => task.given[place])));
-    const better = metrics[outcome].goal === "max";
-    dimensions.push({ label: escaped(metrics[outcome].name), values: came });
-    const trace = {
-      type: "parcoords", dimensions,
-      line: { color: came, colorscale: "Viridis", reversescale: !better, showscale: true },
-      labelfont: { color: colour("ink") }, tickfont: { color: colour("muted") }, rangefont: { color: colour("muted") },
-    };
-    Plotly.react("parallel-chart", [trace], dressed({ height: 420, margin: { l: 72, r: 72, t: 56, b: 28 }, xaxis: {}, yaxis: {} }), config);
-    if (document.querySelector("#parallel-chart .no-webgl")) {
-      Plotly.purge("parallel-chart");
-      byId("parallel-chart").replaceChildren();
-      drawLines(dimensions, dots, better);
-    }
-  }
-
-  // The same where the browser cannot draw it: a line for each task, the better the stronger; nothing can be dragged.
-  function drawLines(dimensions, dots, better) {
-    const shares = dimensions.map(({ values }) => {
-      const low = Math.min(...values), span = Math.max(...values) - low;
-      return values.map((value) => (span ? (value - low) / span : 0.5));
+    const { parameters, metrics } = data.outcomes, better = metrics[outcome].goal === "max", count = dots.length;
+    const axes = parameters.map((name, place) => axisOf(name, dots.map((task) => task.given[place])));
+    axes.push(axisOf(metrics[outcome].name, dots.map((task) => task.came[outcome])));
+    const right = axes.length - 1, merit = axes[right].shares.map((share) => (better ? share : 1 - share));
+    const order = dots.map((_, number) => number).sort((a, b) => merit[a] - merit[b]);
+    const traces = Array.from({ length: SHADES + 1 }, (_, shade) => shadeTrace(shade)), slanted = right > 7;
+    order.forEach((number, rank) => {
+      const picked = kept === null || kept.has(dots[number]);
+      const trace = traces[picked ? 1 + Math.round(merit[number] * (SHADES - 1)) : 0];
+      axes.forEach((axis, place) => {
+        // Tasks that share a value lie beside each other, as far as there is room.
+        const aside = axis.tied && place < right ? 0.04 * (rank / (count - 1) - 0.5) : 0;
+        trace.x.push(place);
+        trace.y.push(axis.shares[number] + aside);
+        trace.text.push(`<b>${escaped(dots[number].name)}</b><br>${axis.label}: ${axis.shown[number]}`);
+        trace.customdata.push(number);
+      });
+      for (const list of [trace.x, trace.y, trace.text, trace.customdata]) list.push(null);
     });
-    const place = dimensions.map((_, number) => number), last = shares[shares.length - 1];
-    const traces = dots.map((task, number) => ({
-      type: "scatter", mode: "lines", name: task.name, x: place, y: shares.map((each) => each[number]), hoverinfo: "name",
-      line: { color: colour("accent") }, opacity: 0.15 + 0.85 * (better ? last[number] : 1 - last[number]) ** 2,
-    }));
-    Plotly.react("parallel-chart", traces, dressed({
-      height: 420, showlegend: false, hovermode: "closest", yaxis: { visible: false },
-      xaxis: { tickvals: place, ticktext: dimensions.map((each) => each.label), zeroline: false, range: [-0.2, place.length - 0.8] },
+    Plotly.react("parallel-chart", traces.filter((trace) => trace.x.length), dressed({
+      height: 440, showlegend: false, hovermode: "closest", dragmode: "select", margin: { l: 44, r: slanted ? 90 : 24, t: 56, b: 20 },
+      annotations: axes.flatMap((axis, place) => axis.ticks.map(([share, text]) => tickLabel(place, share, text, place === right))),
+      yaxis: { visible: false, fixedrange: true, range: [-0.06, 1.06] },
+      xaxis: {
+        side: "top", tickangle: slanted ? -30 : 0, tickvals: axes.map((_, place) => place), ticktext: axes.map((axis) => axis.label), tickfont: { color: colour("ink") },
+        gridcolor: colour("muted"), zeroline: false, fixedrange: true, range: [-0.45, right + 0.45],
+      },
     }), config);
+    const chart = byId("parallel-chart");
+    chart.picking = (points) => {
+      const passing = new Map();
+      for (const { x, customdata } of points) passing.set(x, (passing.get(x) ?? new Set()).add(dots[customdata]));
+      const passes = (task) => (kept?.has(task) ?? true) && [...passing.values()].every((each) => each.has(task));
+      kept = points.length ? new Set(dots.filter(passes)) : null;
+      drawParallel(outcome, dots);
+    };
+    if (chart.listens) return;
+    chart.listens = true;
+    // Drawing anew ends the selection, which is told as one of nothing.
+    chart.on("plotly_selected", (event) => event?.points.length && chart.picking(event.points));
+    chart.on("plotly_doubleclick", () => chart.picking([]));
   }
 
-  // Numbers over several powers of ten are drawn by their logarithms, words by their number in order.
+  // The lines of the tasks that are about as good as each other, from orange by grey to blue; number 0 is of those that
+  // were not picked.
+  function shadeTrace(number) {
+    const ends = [[213, 94, 0], [140, 140, 140], [0, 114, 178]], at = (2 * (number - 1)) / (SHADES - 1), from = Math.min(Math.floor(at), 1);
+    const mixed = number && ends[from].map((each, part) => Math.round(each + (at - from) * (ends[from + 1][part] - each)));
+    const look = number
+      ? { mode: "lines+markers", line: { color: `rgb(${mixed})`, width: 1.5 }, opacity: 0.8, hovertemplate: "%{text}<extra></extra>" }
+      : { mode: "lines", line: { color: colour("line"), width: 1 }, hoverinfo: "skip" };
+    const shown = { marker: { opacity: 1 } };
+    return { type: "scatter", x: [], y: [], text: [], customdata: [], marker: { size: 4 }, selected: shown, unselected: shown, ...look };
+  }
+
+  const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+  function tickLabel(place, share, text, isLast) {
+    const side = isLast ? { xanchor: "left", xshift: 6 } : { xanchor: "right", xshift: -6 };
+    return { x: place, y: share, text: escaped(shortened(text, 14)), showarrow: false, font: { size: 11 }, bgcolor: `${colour("panel")}cc`, borderpad: 1, ...side };
+  }
+
+  // Where values lie on an axis, from 0 to 1. Numbers over several powers of ten lie by their logarithms, words by their
+  // number in order.
   function axisOf(name, values) {
-    const given = values.filter((value) => value !== null);
-    if (given.length === values.length && given.every((value) => typeof value === "number")) {
-      if (!spansTens(given)) return { label: escaped(name), values };
-      const ticks = [...new Set(given)].sort((a, b) => a - b), shown = ticks.length > 8 ? [ticks[0], ticks[ticks.length - 1]] : ticks;
-      return { label: escaped(name), values: values.map(Math.log10), tickvals: shown.map(Math.log10), ticktext: shown.map((each) => each.toPrecision(3)) };
+    const words = values.map((value) => (value === null ? "none" : typeof value === "number" ? written(value) : String(value)));
+    const distinct = [...new Set(words)].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    const numbers = values.every((value) => typeof value === "number"), tens = numbers && spansTens(values);
+    const places = values.map((value, number) => (!numbers ? distinct.indexOf(words[number]) : tens ? Math.log10(value) : value));
+    const low = Math.min(...places), span = Math.max(...places) - low;
+    const shares = places.map((place) => (span ? (place - low) / span : 0.5));
+    const each = distinct.map((word) => [shares[words.indexOf(word)], word]);
+    const nearest = (share) => each.reduce((a, b) => (Math.abs(b[0] - share) < Math.abs(a[0] - share) ? b : a));
+    const ticks = apart(numbers && distinct.length > 8 ? [...new Set([0, 0.25, 0.5, 0.75, 1].map(nearest))] : each);
+    return { label: escaped(shortened(name, 24)), shares, ticks, shown: words.map(escaped), tied: distinct.length < values.length };
+  }
+
+  function written(value) {
+    if (String(value).length <= 6) return String(value);
+    return value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
+  }
+
+  // The ticks whose labels do not lie on each other, both ends among them.
+  function apart(ticks) {
+    const sorted = [...ticks].sort(([a], [b]) => a - b), last = sorted[sorted.length - 1], found = [];
+    for (const tick of sorted) {
+      const room = (other) => Math.abs(tick[0] - other[0]) >= 0.055;
+      if (tick === last || (room(last) && (!found.length || room(found[found.length - 1])))) found.push(tick);
     }
-    const words = [...new Set(values.map((value) => (value === null ? "none" : String(value))))].sort();
-    const place = (value) => words.indexOf(value === null ? "none" : String(value));
-    return { label: escaped(name), values: values.map(place), tickvals: words.map((_, number) => number), ticktext: words.map(escaped) };
+    return found;
   }
 
   function drawPredictions() {

@@ -232,7 +232,10 @@ def _experiment_section(reading: ReportData) -> str:
         f'<div class="controls">{controls}</div><div class="chart" id="against-chart"></div>'
         '<h3>All parameters at once</h3><div class="chart" id="parallel-chart"></div>'
     )
-    said = tables.note("Each task with the best value that it had. Drag along an axis below to keep only some tasks.")
+    said = tables.note(
+        "Each task, here a line, with the best value that it had: the best are blue, the worst orange. Drag over an "
+        "axis to keep the tasks that pass there, again to keep fewer; double-click to see all."
+    )
     return _section("experiment", "Experiment", drawn + said + f"<h3>Ranking</h3>{experiment.ranking(reading)}")
 
 

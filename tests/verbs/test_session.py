@@ -7,6 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.engines.worker import PROCESS_NAME
+from dovetail.vocabulary import TrainingError
 
 PROGRAM = """
 import torch
@@ -57,6 +58,28 @@ def test_the_next_run_finds_the_workers_of_the_last_and_edits_count(tmp_path: Pa
         assert plan.schedule is not None
         assert workers() - before == warm
     assert workers() == before
+
+
+REGISTERED = """
+import torch
+
+WIDTH = 1
+torch.library.define("of_a_session::nothing", "(Tensor x) -> Tensor")
+"""
+
+
+@pytest.mark.process
+def test_what_cannot_be_imported_twice_is_refused_with_what_to_do(tmp_path: Path, program: str) -> None:
+    (tmp_path / "width.py").write_text(REGISTERED)
+    with dt.Session(store=tmp_path / "store") as session:
+        first = session.run(dt.grid(program, learning_rate=[0.1], steps=3), progress=False)
+        assert first.tasks[0].status == "finished"
+        with pytest.raises(TrainingError, match=r"of_a_session::nothing") as refused:
+            session.run(dt.grid(program, learning_rate=[0.2], steps=3), progress=False)
+    assert (
+        "This worker had imported width.py before, in an earlier run of the session: what that registers with a "
+        "library (torch.library, for one) is there already. Register only what is not there yet, or use dt.run "
+    ) in str(refused.value)
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """The experiment part of the report: labels, groups, ranges, rankings, and what its script draws of them."""
 
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,22 +19,23 @@ from tests.web.synthetic import make_task
 # As much of a browser as the script touches; what plotly.js is asked to draw is printed.
 BROWSER = """
 const fs = require("fs");
-const [script, data, ids, checked, weight] = [process.argv[2], process.argv[3], ...JSON.parse(process.argv[4])];
+const [script, data, ids, checked, weight, picks] = [process.argv[2], process.argv[3], ...JSON.parse(process.argv[4])];
 const elements = Object.fromEntries(ids.map((id) => [id, {
   value: id === "smoothing" ? weight : "0", checked: checked.includes(id), clientWidth: 900,
-  addEventListener() {}, replaceChildren() {},
+  addEventListener() {}, on(name, handler) { this[name] = handler; },
 }]));
 elements.data = { textContent: fs.readFileSync(data, "utf8") };
 globalThis.document = {
   getElementById: (id) => elements[id] ?? null,
-  querySelector: (name) => name.includes("no-webgl") ? null : ({ value: name.includes("over") ? "steps" : "first" }),
+  querySelector: (name) => ({ value: name.includes("over") ? "steps" : "first" }),
   querySelectorAll: () => [], documentElement: {}, body: {},
 };
 globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#123456", fontFamily: "sans" });
 globalThis.matchMedia = () => ({ addEventListener() {} });
 const drawn = {};
-globalThis.Plotly = { purge() {}, react: (id, traces, layout) => { drawn[id] = { traces, layout }; } };
+globalThis.Plotly = { react: (id, traces, layout) => { drawn[id] = { traces, layout }; } };
 eval(fs.readFileSync(script, "utf8"));
+for (const points of picks) elements["parallel-chart"].plotly_selected({ points });
 console.log(JSON.stringify(drawn));
 """
 
@@ -102,17 +104,17 @@ def test_the_ranking_has_a_column_for_each_parameter_and_the_best_first(store):
     assert "smallest first" in markup
 
 
-def drawn(store, folder, *, checked=(), weight=0.0, webgl=True):
+def drawn(store, folder, *, checked=(), weight=0.0, picks=()):
     page = write_report(store, folder / "report.html").read_text()
     for anchor in ('id="outcome"', 'id="parameter"', 'id="smoothing"', 'id="bands"', 'id="robust"', "Ranking"):
         assert anchor in page
     text = page.split('<script type="application/json" id="data">')[1].split("</script>")[0]
     (folder / "data.json").write_text(text)
-    (folder / "browser.js").write_text(BROWSER if webgl else BROWSER.replace("? null", "? {}"))
+    (folder / "browser.js").write_text(BROWSER)
     script = Path(dovetail.web.__file__).with_name("report.js")
     ids = ["metric", "logarithmic", "smoothing", "bands", "robust", "outcome", "parameter", "curves-chart"]
     ids += ["parallel-chart"]
-    settings = json.dumps([ids, list(checked), str(weight)])
+    settings = json.dumps([ids, list(checked), str(weight), list(picks)])
     command = ["node", str(folder / "browser.js"), str(script), str(folder / "data.json"), settings]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert found.returncode == 0, found.stderr
@@ -150,17 +152,32 @@ def test_a_metric_against_a_parameter_and_all_parameters_at_once(store, tmp_path
     against = found["against-chart"]
     assert against["traces"][0]["x"] == [0.001] * 3 + [0.1] * 3 + [9]
     assert against["layout"]["xaxis"]["type"] == "log"
-    (parallel,) = found["parallel-chart"]["traces"]
-    assert [each["label"] for each in parallel["dimensions"]] == ["rate", "kind", "seed", "loss"]
-    assert parallel["dimensions"][0]["values"][0] == -3
-    assert parallel["dimensions"][1]["ticktext"] == ["fast", "slow"]
+    parallel = found["parallel-chart"]
+    assert parallel["layout"]["xaxis"]["ticktext"] == ["rate", "kind", "seed", "loss"]
+    labels = {(each["x"], each["text"]): each["y"] for each in parallel["layout"]["annotations"]}
+    assert (labels[0, "0.001"], labels[0, "9"]) == (0, 1)
+    assert labels[0, "0.1"] == pytest.approx(math.log(100) / math.log(9000))
+    assert (labels[1, "fast"], labels[1, "slow"]) == (0, 1)
 
 
 @needs_node
-def test_without_webgl_each_task_is_a_line(store, tmp_path):
-    lines = drawn(store, tmp_path, webgl=False)["parallel-chart"]
-    assert [trace["type"] for trace in lines["traces"]] == ["scatter"] * 7
-    assert all(0 <= share <= 1 for trace in lines["traces"] for share in trace["y"])
-    assert lines["layout"]["xaxis"]["ticktext"][-1] == "loss"
-    best = min(lines["traces"], key=lambda trace: trace["y"][-1])
-    assert best["opacity"] == max(trace["opacity"] for trace in lines["traces"])
+def test_all_parameters_are_drawn_without_what_the_pages_policy_forbids(store, tmp_path):
+    """Plotly's own parallel coordinates make code from text, which no browser does under this page's policy."""
+    traces = drawn(store, tmp_path)["parallel-chart"]["traces"]
+    assert {trace["type"] for trace in traces} == {"scatter"}
+    lines = [number for trace in traces for number in trace["customdata"] if number is not None]
+    assert sorted(lines) == sorted([*range(7)] * 4)  # each task on each of the four axes
+    best = traces[-1]  # on top
+    assert best["line"]["color"] == "rgb(0,114,178)"
+    assert min(share for share in best["y"] if share is not None) < 0.05
+    policy = (tmp_path / "report.html").read_text().split("Content-Security-Policy")[1].split(">")[0]
+    assert "unsafe-eval" not in policy
+
+
+@needs_node
+def test_dragging_over_an_axis_keeps_the_tasks_that_pass_there_and_again_fewer(store, tmp_path):
+    picks = [[{"x": 1, "customdata": n} for n in range(4)], [{"x": 3, "customdata": n} for n in (2, 3, 6)]]
+    left, *kept = drawn(store, tmp_path, picks=picks)["parallel-chart"]["traces"]
+    assert left["mode"] == "lines"
+    assert {n for n in left["customdata"] if n is not None} == {0, 1, 4, 5, 6}
+    assert {n for trace in kept for n in trace["customdata"] if n is not None} == {2, 3}
