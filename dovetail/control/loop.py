@@ -13,6 +13,7 @@ from typing import Any
 from dovetail.control.daemon.requests import Requests
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.scheduling import Scheduling
+from dovetail.control.disk_room import DiskRoom
 from dovetail.control.judging import judge
 from dovetail.control.measuring.measuring import Measuring
 from dovetail.control.orders import Orders
@@ -99,6 +100,7 @@ class Controller:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
         self._measuring = Measuring(self._state, orders=self._orders)
+        self._disk_room = DiskRoom(self._state, store=store)
         self._requests = Requests(self._state, store=store, deciding=self._deciding)
 
     @property
@@ -182,7 +184,7 @@ class Controller:
         """Measure what has to be, decide, start and wait, until every task has ended and none can come, or a stop was
         asked for and everything is saved."""
         self._measuring.begin()
-        while not self._stopping and (self._pending() or self.workload.open):
+        while not self._stopping and (self._state.pending() or self.workload.open):
             self._take_commands()
             if self._stopping:
                 break
@@ -190,7 +192,7 @@ class Controller:
             self.phase = "measuring" if self._measuring.holds() else "running"
             if self._measuring.holds():
                 self._engine.wake(self._measuring.wake_seconds())
-            elif self._pending() and not self._go_on():  # an open workload may have nothing to do
+            elif self._state.pending() and not self._go_on():  # an open workload may have nothing to do
                 continue
             self._step()
             if self._state.recovery.ripen():
@@ -229,9 +231,6 @@ class Controller:
 
     # What is to be done
 
-    def _pending(self) -> bool:
-        return self._state.pending()
-
     def _note(self, because: str) -> None:
         """Something changed that may make another decision better; the first such thing is the reason given."""
         self._stale = self._stale or because
@@ -241,8 +240,9 @@ class Controller:
         something changes: whoever submits an impossible task must not end all others."""
         state = self._state
         try:
-            if self._stale and self._pending():
+            if self._stale and self._state.pending():
                 because, self._stale = self._stale, ""
+                self._disk_room.check()
                 self._deciding.renew(because)
             found = self._deciding.ready()
             state.trouble = ""

@@ -2,7 +2,7 @@
 
 from dovetail.store.atomic_write import write_atomically
 from dovetail.store.checkpoint_location import checkpoints_of, settle_checkpoints
-from dovetail.store.database import Point, Store
+from dovetail.store.database import Point, Store, free_bytes
 from dovetail.store.fence import check_fence, raise_fence
 from dovetail.store.lock import ControllerLock, holder
 from dovetail.store.remote_folder import Folder, RemoteFolder, folder_of
@@ -18,6 +18,7 @@ __all__ = [
     "checkpoints_of",
     "clear_scratch",
     "folder_of",
+    "free_bytes",
     "holder",
     "make_scratch",
     "raise_fence",

@@ -61,7 +61,7 @@ class Store:
         try:
             self._open(write)
         except (sqlite3.Error, OSError) as error:
-            room = f" ({show_bytes(_free_bytes(home))} are free)" if home else ""
+            room = f" ({show_bytes(free_bytes(home))} are free)" if home else ""
             raise StoreError(
                 f"the store at {home} must be a directory that this user can {'write' if write else 'read'}; "
                 f"found: {error}. Check its permissions and its disk{room}, or use --store."
@@ -305,7 +305,8 @@ def _number(value: float) -> float | None:
     return None if value != value else float(value) + 0.0
 
 
-def _free_bytes(home: Path) -> int:
+def free_bytes(home: Path) -> int:
+    """How many bytes are free on the disk of a directory, which need not exist yet."""
     existing = next(each for each in (home, *home.absolute().parents) if each.exists())
     return shutil.disk_usage(existing).free
 
@@ -334,7 +335,7 @@ class _Transaction:
             raise self._refusal(error) from error
 
     def _refusal(self, problem: sqlite3.Error) -> StoreError:
-        room = f" ({show_bytes(_free_bytes(self._home))} are free)" if self._home else ""
+        room = f" ({show_bytes(free_bytes(self._home))} are free)" if self._home else ""
         return StoreError(
             f"the store at {self._home} must accept writes; found: {problem}. Free some disk space{room} or check "
             f"its permissions, then run again: what was acknowledged before is safe."

@@ -14,7 +14,8 @@ from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
 from dovetail.verbs.console import Console
 from dovetail.verbs.progress_lines import ProgressLines, time_left
-from dovetail.vocabulary import TaskId
+from dovetail.vocabulary import Event, TaskId
+from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.units import show_seconds
 
 REDRAW_SECONDS = 0.25
@@ -49,6 +50,13 @@ class LiveTable:
         that is gone is no reason to end it."""
         with contextlib.suppress(OSError):
             self._show(controller)
+
+    def hear(self, events: list[Event]) -> None:
+        """Tell at once what the run as a whole is warned of; a task's own warnings are in its result."""
+        with contextlib.suppress(OSError):
+            for event in events:
+                if isinstance(event, Warned) and not event.task:
+                    self._write(f"warning: {event.message}")
 
     def _show(self, controller: Controller) -> None:
         if self._live is None:

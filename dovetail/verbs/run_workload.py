@@ -102,10 +102,11 @@ def run(
             check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
             here = plan.cluster
         chosen = limit_cluster(price_cluster(cluster or here, prices, workload), workload)
+        table = None
         if observe is None and progress:
             from dovetail.verbs.live_table import LiveTable
 
-            observe = stack.enter_context(LiveTable())
+            observe = table = stack.enter_context(LiveTable())
         controller = stack.enter_context(
             open_controller(
                 workload,
@@ -118,6 +119,8 @@ def run(
                 observe=observe or (lambda controller: None),
             )
         )
+        if table is not None:
+            controller.listen(table.hear)
         before(controller.reconcile(fresh=fresh))
         heard = RunCallbacks(controller, home=home, on_metric=on_metric, on_evaluate=on_evaluate, on_end=on_end)
         controller.run()
