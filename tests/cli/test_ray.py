@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dovetail.cli.app import app
 from dovetail.store import Store
 from dovetail.train import checkpoint
+from tests.cli.processes import dovetail as run_command
 
 SWEEP = """
 import torch
@@ -72,6 +73,52 @@ def states(store):
         assert not damages
         found[names[folder.name]] = state
     return found
+
+
+PRINTING = """
+import os
+
+import torch
+
+import dovetail as dt
+
+from .settings import SLOPE
+
+
+def line(rate=0.1):
+    print(f"building {rate}")
+    model = torch.nn.Linear(1, 1)
+
+    def loss(model, batch):
+        os.system(f"echo step of {rate}")
+        return (model(batch) - SLOPE * batch).square().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    return dt.Training(model=model, batches=[torch.ones(4, 1)], loss=loss, optimizer=optimizer)
+
+
+workload = dt.grid(line, rate=[0.1, 0.2], steps=3)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+def test_each_task_of_a_package_has_a_log_of_its_own(tmp_path):
+    for name, text in {"__init__": "", "settings": "SLOPE = 3.0\n", "sweep": PRINTING}.items():
+        (tmp_path / "src" / "printing").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / "printing" / f"{name}.py").write_text(text)
+    (tmp_path / "pyproject.toml").write_text("")
+    ray = ("--engine", "ray", "--address", "local", "--exact", "--techniques", "resident")
+    found = run_command("run", "printing.sweep", *ray, cwd=tmp_path)
+    assert found.code == 0, found.err
+    for rate, other in ((0.1, 0.2), (0.2, 0.1)):
+        told = run_command("logs", f"rate={rate}", cwd=tmp_path)
+        assert told.code == 0, told.err
+        assert told.out.count(f"building {rate}") == 1
+        assert told.out.count(f"step of {rate}") == 3
+        assert f"of {other}" not in told.out
+        assert "attempt 1 finished at step 3" in told.out
 
 
 @pytest.mark.process
