@@ -31,6 +31,7 @@ from dovetail.train.spill.device_resources import DeviceResources
 from dovetail.train.spill.forecast import Forecast, pace
 from dovetail.train.spill.host_updates import HostUpdates
 from dovetail.train.spill.segments import LiveSegment
+from dovetail.vocabulary import TechniqueRefused
 
 # How often a member that is ready may be passed over, for each member of the gang.
 _PATIENCE = 16
@@ -55,7 +56,8 @@ class Interleave(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session whose budgets are the whole gang's."""
-        self.check(members)
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
         return InterleaveSession(members, device=device, threads=threads, knobs=SpillKnobs.read(knobs))
 
 

@@ -37,7 +37,8 @@ class Resident(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session with this one member at step 0."""
-        self.check(members)
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
         recompute = knobs.get("recompute", False)
         if recompute and members[0].training.step is not None:
             raise TechniqueRefused("activations are computed again where Dovetail takes the step; this training does.")

@@ -49,7 +49,8 @@ class Together(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of all members at step 0. Raises `TechniqueRefused` where their first batches differ."""
-        self.check(members)
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
         return TogetherSession(members, device=device, threads=threads)
 
 

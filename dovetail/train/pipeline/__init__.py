@@ -40,7 +40,8 @@ class Pipeline(RankedTechnique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights, and be given the same knobs."""
-        self.check(members)
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
         ranks, (member,) = self.company(), members
         layout = PipelineLayout.read(knobs, size=ranks.size, accumulate=member.training.accumulate)
         if layout.is_asynchronous and (reason := only_after_steps(member.training)):
