@@ -54,13 +54,7 @@ def grid(
     (['show_bytes count=1', 'show_bytes count=2', 'show_bytes count=3'], 'mean')
     """
     stop = Stop(
-        steps=steps,
-        epochs=epochs,
-        metric=metric,
-        at_least=at_least,
-        at_most=at_most,
-        patience=patience,
-        goal=goal,
+        steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most, patience=patience, goal=goal
     )
     spaces.check_conditions(parameters)
     axes = {key: spaces.axis(value) for key, value in parameters.items()}
@@ -119,13 +113,7 @@ def sample(
     if count < 1:
         raise InvalidWorkload(f"sample must have a count of at least 1, got {count}.")
     stop = Stop(
-        steps=steps,
-        epochs=epochs,
-        metric=metric,
-        at_least=at_least,
-        at_most=at_most,
-        patience=patience,
-        goal=goal,
+        steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most, patience=patience, goal=goal
     )
     spaces.check_conditions(parameters)
     generator = random.Random(sample_seed)
@@ -166,13 +154,7 @@ def task(
     1
     """
     stop = Stop(
-        steps=steps,
-        epochs=epochs,
-        metric=metric,
-        at_least=at_least,
-        at_most=at_most,
-        patience=patience,
-        goal=goal,
+        steps=steps, epochs=epochs, metric=metric, at_least=at_least, at_most=at_most, patience=patience, goal=goal
     )
     found = programs.program(program)
     _check(program, parameters, found)

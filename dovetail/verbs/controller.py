@@ -25,7 +25,8 @@ def open_controller(
     cluster: Cluster,
     home: Path,
     settings: Settings,
-    observe: Observer = lambda controller: None,
+    observe: Observer | None = None,
+    progress: bool = False,
     silence_seconds: float = 30.0,
     planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
     given: Plan | None = None,
@@ -35,11 +36,17 @@ def open_controller(
     listening: Callable[[str], None] = lambda where: None,
 ) -> Iterator[Controller]:
     """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards. It begins
-    with the schedule of the plan that is `given`, if one is. With `port` it takes commands there, on loopback;
-    `listening` is told where, once it does."""
+    with the schedule of the plan that is `given`, if one is. With `progress` and nobody else to `observe` it, a live
+    table shows where every task stands. With `port` it takes commands there, on loopback; `listening` is told where,
+    once it does."""
     ensure_directory(home)
     current: concurrent.futures.Future[Controller] = concurrent.futures.Future()
     with contextlib.ExitStack() as stack:
+        table = None
+        if observe is None and progress:
+            from dovetail.verbs.live_table import LiveTable
+
+            observe = table = stack.enter_context(LiveTable())
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
         with writing_to(home):
             engine = make(cluster, home=home, silence_seconds=silence_seconds)
@@ -61,8 +68,10 @@ def open_controller(
             planner=planner,
             given=given,
             decider=decider,
-            observe=observe,
+            observe=observe or (lambda controller: None),
         )
+        if table is not None:
+            controller.listen(table.hear)
         current.set_result(controller)
         stack.enter_context(_interruptible(controller))
         listening(server.where)

@@ -13,7 +13,7 @@ from dovetail.planning.share.policies.blindness import Policy
 from dovetail.store import Store
 from dovetail.verbs.amendments import check_techniques, limit_cluster
 from dovetail.verbs.choices import choose
-from dovetail.verbs.controller import Observer, open_controller
+from dovetail.verbs.controller import open_controller
 from dovetail.verbs.engine_places import MakeEngine
 from dovetail.vocabulary import Cluster, Entity, Objective, Workload, parse_device_memory, parse_techniques
 
@@ -58,18 +58,13 @@ def run_daemon(
         return dataclasses.replace(template, tasks=standing(opened).tasks)
 
     with contextlib.ExitStack() as stack:
-        observe: Observer | None = None
-        if progress:
-            from dovetail.verbs.live_table import LiveTable
-
-            observe = stack.enter_context(LiveTable())
         controller = stack.enter_context(
             open_controller(
                 take_up,
                 cluster=limit_cluster(cluster or detect(), template),
                 home=Path(store),
                 settings=settings or Settings(),
-                observe=observe or (lambda controller: None),
+                progress=progress,
                 decider=decider,
                 make=(lambda *_, **__: engine) if isinstance(engine, Engine) else engine,
                 port=port,

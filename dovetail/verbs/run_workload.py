@@ -102,11 +102,6 @@ def run(
             check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
             here = plan.cluster
         chosen = limit_cluster(price_cluster(cluster or here, prices, workload), workload)
-        table = None
-        if observe is None and progress:
-            from dovetail.verbs.live_table import LiveTable
-
-            observe = table = stack.enter_context(LiveTable())
         controller = stack.enter_context(
             open_controller(
                 workload,
@@ -116,11 +111,10 @@ def run(
                 settings=settings or Settings(),
                 planner=make_plan,
                 given=plan if plan and plan.schedule else None,
-                observe=observe or (lambda controller: None),
+                observe=observe,
+                progress=progress,
             )
         )
-        if table is not None:
-            controller.listen(table.hear)
         before(controller.reconcile(fresh=fresh))
         heard = RunCallbacks(controller, home=home, on_metric=on_metric, on_evaluate=on_evaluate, on_end=on_end)
         controller.run()

@@ -252,14 +252,7 @@ class Rounds(Deciding):
 
     def _placement(self, gang: Gang) -> Placement:
         steps = tuple([self._state.steps(task) for task in gang.tasks])
-        return Placement(
-            tasks=gang.tasks,
-            steps=steps,
-            option=gang.option,
-            devices=gang.devices,
-            start_seconds=0.0,
-            duration_seconds=gang.option.seconds(steps),
-        )
+        return gang.place(steps, seconds=gang.option.seconds(steps))
 
     def _boundary(self, now: float) -> float:
         """When the round after this moment begins."""

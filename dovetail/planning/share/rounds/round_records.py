@@ -21,6 +21,17 @@ class Gang(NamedTuple):
     devices: tuple[str, ...]
     share: int
 
+    def place(self, steps: tuple[int, ...], *, seconds: float) -> Placement:
+        """The gang as a placement that starts now."""
+        return Placement(
+            tasks=self.tasks,
+            steps=steps,
+            option=self.option,
+            devices=self.devices,
+            start_seconds=0.0,
+            duration_seconds=seconds,
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
@@ -69,14 +80,7 @@ class Round:
             min(left[task], int(time / seconds))
             for task, seconds in zip(gang.tasks, gang.option.step_seconds, strict=True)
         )
-        return Placement(
-            tasks=gang.tasks,
-            steps=steps,
-            option=gang.option,
-            devices=gang.devices,
-            start_seconds=0.0,
-            duration_seconds=self.seconds,
-        )
+        return gang.place(steps, seconds=self.seconds)
 
 
 def after(received: Received, made: Round, *, seconds: float) -> Received:
