@@ -14,23 +14,32 @@ import typer
 
 from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Where events, checkpoints and logs are kept.")]
+StoreOption = Annotated[
+    Path, typer.Option("--store", help="The folder that holds a run's events, checkpoints and logs.")
+]
 SortOption = Annotated[
     str | None,
-    typer.Option("--sort", help="Order rows by a column, parameter or metric; with a minus, largest first: -accuracy."),
+    typer.Option(
+        "--sort",
+        help="Sort rows by a column, a parameter or a metric; with a minus in front, largest first: -accuracy.",
+    ),
 ]
 MetricsOption = Annotated[
     list[str] | None,
-    typer.Option("--metrics", help="Show these metrics: accuracy,train/loss. May be repeated; all: every one."),
+    typer.Option(
+        "--metrics", help="Metrics to show as columns: accuracy,train/loss; or all of them: all. May be repeated."
+    ),
 ]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Write CSV with every parameter and metric.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV, with a column for every parameter and metric.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 TechniquesOption = Annotated[
     str | None,
-    typer.Option(help="The only techniques to use: resident,spill; or those not to use: -fuse,-replicate."),
+    typer.Option(
+        help="Ways to run tasks on devices: use only these, resident,spill; or any but these, -fuse,-replicate."
+    ),
 ]
 DeviceMemoryOption = Annotated[
-    str | None, typer.Option(help="Use accelerators as if they had no more memory than this: 24GiB.")
+    str | None, typer.Option(help="Plan and run as if each accelerator had no more memory than this: 24GiB.")
 ]
 HOME = Path(".dovetail")
 

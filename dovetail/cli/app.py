@@ -49,7 +49,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -58,44 +58,78 @@ def _main(
 WorkloadFile = Annotated[
     str, typer.Argument(help="A Python file or module with a workload: sweep.py, package.sweep, or sweep.py:name.")
 ]
-EngineOption = Annotated[str, typer.Option(help="Where to run: local, or ray for a Ray cluster.")]
+EngineOption = Annotated[str, typer.Option(help="Where tasks run: local, on this machine; or ray, on a Ray cluster.")]
 AddressOption = Annotated[
-    str, typer.Option(help="Of the Ray cluster: host:port, auto for this machine's, local to start one here.")
+    str,
+    typer.Option(
+        help="Address of the Ray cluster: host:port; auto: the one that this machine belongs to; local: start one here."
+    ),
 ]
 DeadlineOption = Annotated[
-    list[str] | None, typer.Option(help="By when a task must have ended, from now: large=2h. May be repeated.")
+    list[str] | None,
+    typer.Option(help="When a task must have ended, counted from now, by the task's name: large=2h. May be repeated."),
 ]
 ObjectiveOption = Annotated[
     str | None,
-    typer.Option(help="What to make small: makespan, mean, weighted, first:3, spend:deadline=2h or target:chance=0.2."),
+    typer.Option(
+        help="What the plan minimises: makespan, when the last task ends; mean or weighted, when tasks end on average; "
+        "first:3, when three have ended; spend:deadline=2h, money; target:chance=0.2, when one is likely to have met "
+        "its target."
+    ),
 ]
 WeightOption = Annotated[
-    list[str] | None, typer.Option(help="Of a task, by name, for objective weighted: large=3. May be repeated.")
+    list[str] | None,
+    typer.Option(help="How much a task counts for --objective weighted, by the task's name: large=3. May be repeated."),
 ]
-PriceOption = Annotated[list[str] | None, typer.Option(help="Of an hour of one device: a100=2.50. May be repeated.")]
-NameOption = Annotated[str | None, typer.Option("--workload", help="Only this workload's tasks.")]
+PriceOption = Annotated[
+    list[str] | None, typer.Option(help="What an hour of one device costs, by its kind: a100=2.50. May be repeated.")
+]
+NameOption = Annotated[str | None, typer.Option("--workload", help="Only the tasks of the workload of this name.")]
 
 
 @app.command()
 def run(
     workload: WorkloadFile,
     store: StoreOption = HOME,
-    save_seconds: Annotated[float, typer.Option(help="Save each task this often.")] = 30.0,
-    save_steps: Annotated[int | None, typer.Option(help="Save each task every so many steps instead.")] = None,
-    keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
-    keep_bytes: Annotated[str | None, typer.Option(help="Bytes of checkpoints to keep of each task: '10 GiB'.")] = None,
-    checkpoints: Annotated[
-        str | None, typer.Option(help="Where checkpoints go instead of the store: a directory, or s3://bucket/folder.")
+    save_seconds: Annotated[
+        float, typer.Option(help="How many seconds of training between two checkpoints of a task.")
+    ] = 30.0,
+    save_steps: Annotated[
+        int | None, typer.Option(help="How many steps between two checkpoints of a task, instead of --save-seconds.")
     ] = None,
-    retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
+    keep: Annotated[int, typer.Option(help="How many checkpoints of each task to keep.")] = 2,
+    keep_bytes: Annotated[
+        str | None,
+        typer.Option(help="How many bytes of checkpoints of each task to keep: '10 GiB'. The newest always stays."),
+    ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to write checkpoints instead of the store: a folder, or a URL such as s3://bucket/folder."
+        ),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="How many times in a row a task's worker may crash or vanish before the task counts as failed."
+        ),
+    ] = 3,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
+        bool, typer.Option("--exact", help="Use only techniques whose results equal training alone, bit by bit.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Train all tasks anew; what the store has of them is removed.")
+        bool,
+        typer.Option(
+            "--fresh", help="Train all tasks from the first step again; remove their checkpoints and metrics."
+        ),
     ] = False,
     trial_seconds: Annotated[
-        float, typer.Option(help="How long trials beyond each family's first may take, about.", show_default=False)
+        float,
+        typer.Option(
+            help="About how many seconds to spend on trials of further techniques and device counts; each kind of "
+            "model has one trial in any case.",
+            show_default=False,
+        ),
     ] = math.inf,
     objective: ObjectiveOption = None,
     weight: WeightOption = None,
@@ -105,7 +139,7 @@ def run(
     device_memory: DeviceMemoryOption = None,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
-    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files here.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files to this folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     sort: SortOption = None,
     metrics: MetricsOption = None,
@@ -157,7 +191,10 @@ def run(
 def plan(
     workload: WorkloadFile,
     cluster: Annotated[
-        str | None, typer.Option(help="Imagine this cluster instead of this machine: 8xa100+4xv100, 2x8xh100.")
+        str | None,
+        typer.Option(
+            help="Plan for this cluster instead of this machine: 8xa100+4xv100, or 2x8xh100 for two nodes of eight."
+        ),
     ] = None,
     objective: ObjectiveOption = None,
     weight: WeightOption = None,
@@ -165,15 +202,19 @@ def plan(
     price: PriceOption = None,
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say what one more device would buy.")] = False,
-    solve_seconds: Annotated[float, typer.Option(help="How long the solver may take, about.")] = 5.0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show how much sooner all would end with one more device.")
+    ] = False,
+    solve_seconds: Annotated[float, typer.Option(help="About how many seconds the solver may take.")] = 5.0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the plan to this file, as an HTML page.")
+    ] = None,
     store: StoreOption = HOME,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what has not been measured yet and show the plan; train nothing beyond the trials."""
+    """Measure what has not been measured yet, and show the plan. Nothing is trained but short trials."""
     with answering():
         from dovetail.cli import plan_page, show
         from dovetail.describe import load_workload
@@ -202,12 +243,12 @@ def plan(
 def profile(
     workload: WorkloadFile,
     store: StoreOption = HOME,
-    layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
+    layers: Annotated[bool, typer.Option(help="Also show each layer.")] = False,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure each family of a workload and show what was found."""
+    """Measure a workload's models, those of one shape once, and show time, memory and layers."""
     with answering():
         from dovetail.cli import show
         from dovetail.describe import load_workload
@@ -230,7 +271,7 @@ def show_(
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show where every task stands, whether or not something runs."""
+    """Show where every task in the store stands, whether or not anything runs."""
     with answering():
         from dovetail.cli import show
         from dovetail.control import open_result
@@ -241,11 +282,11 @@ def show_(
 
 @app.command()
 def timetable(
-    task: Annotated[str | None, typer.Argument(help="The task's name; or leave it out for all.")] = None,
+    task: Annotated[str | None, typer.Argument(help="The task's name. Leave it out for all tasks.")] = None,
     store: StoreOption = HOME,
     workload: NameOption = None,
 ) -> None:
-    """Draw who computes which microbatch when in pipelined tasks: as planned, and as measured."""
+    """Draw when each device computes which microbatch, planned and measured, for tasks that run as pipelines."""
     with answering():
         from dovetail.cli import show
         from dovetail.store import Store
@@ -259,10 +300,12 @@ def timetable(
 def report(
     store: StoreOption = HOME,
     workload: NameOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("report.html"),
-    tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard event files here instead.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write TensorBoard event files to this folder instead of a page.")
+    ] = None,
 ) -> None:
-    """Write one self-contained HTML page: charts, curves, tables. No network is needed to view it."""
+    """Write one self-contained HTML page with the schedule, curves, parameters and tables. It needs no network."""
     with answering():
         from dovetail.store import Store
         from dovetail.web.report import write_report
@@ -277,11 +320,11 @@ def report(
 @app.command()
 def export(
     task: Annotated[
-        str | None, typer.Argument(help="The task: its name, id or parameters; or leave it out and give --best.")
+        str | None, typer.Argument(help="The task: its name, id or parameters. Leave it out with --best.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .safetensors file, or a directory.")] = Path(
-        "model"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The .safetensors file, or the folder, to write.")
+    ] = Path("model"),
     best: Annotated[
         str | None,
         typer.Option(
@@ -290,14 +333,14 @@ def export(
             "Training.keep_best has one kept, else, or with --last, its last value.",
         ),
     ] = None,
-    goal: Annotated[str, typer.Option(help="max or min, for --best.")] = "max",
+    goal: Annotated[str, typer.Option(help="Whether more or less of --best's metric is better: max or min.")] = "max",
     last: Annotated[
-        bool, typer.Option("--last", help="The last weights, though Training.keep_best keeps better.")
+        bool, typer.Option("--last", help="Export the last weights even where Training.keep_best has kept better ones.")
     ] = False,
     store: StoreOption = HOME,
     workload: NameOption = None,
 ) -> None:
-    """Write a trained model: safetensors, or save_pretrained for a transformers model."""
+    """Write a trained model as safetensors, or through save_pretrained where the model has it (transformers)."""
     with answering():
         from dovetail.control import open_result, table
         from dovetail.metrics.task_addresses import match_task
@@ -317,7 +360,9 @@ def export(
 
 @app.command()
 def cluster(
-    measure: Annotated[bool, typer.Option(help="Also measure matrix rate, memory rate and links.")] = False,
+    measure: Annotated[
+        bool, typer.Option(help="Also measure how fast they multiply matrices, read memory and talk to each other.")
+    ] = False,
     store: StoreOption = HOME,
     as_json: JsonOption = False,
 ) -> None:

@@ -49,41 +49,79 @@ class Case:
 @app.command()
 def simulate(
     trace: Annotated[
-        Path | None, typer.Argument(help="A stream: a CSV of our own, a trace of Gavel's, a log of Philly's.")
+        Path | None,
+        typer.Argument(help="Tasks as they arrive: a CSV in Dovetail's form, a trace of Gavel's or a log of Philly's."),
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="Who is due what: max_min_fairness. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="The policy by which tasks share the devices: max_min_fairness. May be repeated, to compare."
+        ),
     ] = None,
-    cluster: Annotated[str, typer.Option(help="8xv100+16xp100+24xk80, or 42x8xv100 for 42 nodes of 8.")] = "8xv100",
+    cluster: Annotated[
+        str, typer.Option(help="The devices: 8xv100+16xp100+24xk80, or 42x8xv100 for 42 nodes of 8.")
+    ] = "8xv100",
     price: Annotated[
-        list[str] | None, typer.Option(help="Of an hour of one device: v100=2.48. May be repeated.")
+        list[str] | None,
+        typer.Option(help="What an hour of one device costs, by its kind: v100=2.48. May be repeated."),
     ] = None,
     entity: Annotated[
-        list[str] | None, typer.Option(help="What an entity weighs to `hierarchical`: vision=2, speech=1:first_come.")
+        list[str] | None,
+        typer.Option(
+            help="For policy hierarchical, the weight of a group of users, and how its own tasks share: vision=2, "
+            "speech=1:first_come. May be repeated."
+        ),
     ] = None,
-    rounds: Annotated[float, typer.Option(help="Seconds of a round.")] = 360.0,
-    between: Annotated[float, typer.Option(help="Seconds at least between two allocations.")] = 0.0,
-    loads: Annotated[str, typer.Option(help="Arrivals so many times as fast; several to compare: 0.5,1,2.")] = "1",
-    blind: Annotated[bool, typer.Option("--blind", help="Also each policy blind to kinds, to compare.")] = False,
-    packed: Annotated[bool, typer.Option("--packed", help="Let two tasks share devices, where measured.")] = False,
-    predicted: Annotated[
-        bool, typer.Option("--predicted", help="With --packed: other pairs, too, as those measured let expect.")
+    rounds: Annotated[float, typer.Option(help="How many seconds a turn on the devices lasts.")] = 360.0,
+    between: Annotated[
+        float, typer.Option(help="How many seconds at least between two computations of the shares.")
+    ] = 0.0,
+    loads: Annotated[
+        str, typer.Option(help="How many times as fast tasks arrive; several, to compare: 0.5,1,2.")
+    ] = "1",
+    blind: Annotated[
+        bool,
+        typer.Option(
+            "--blind",
+            help="Also simulate each policy without knowing that kinds of devices differ in speed, to compare.",
+        ),
     ] = False,
-    generate: Annotated[int | None, typer.Option(help="Draw so many tasks instead of reading a trace.")] = None,
-    rate: Annotated[float, typer.Option(help="Of drawn tasks: how many arrive an hour.")] = 4.0,
-    several: Annotated[bool, typer.Option("--several", help="Of drawn tasks: let some take 2 to 8 devices.")] = False,
-    rates: Annotated[Path | None, typer.Option(help="A table of Gavel's: steps per second by kind and model.")] = None,
-    tasks: Annotated[int, typer.Option(help="Of a trace only the first so many; 0: all.")] = 0,
-    load_seconds: Annotated[float, typer.Option(help="What starting on devices takes from a task.")] = 0.0,
-    save_seconds: Annotated[float, typer.Option(help="What leaving devices takes from a task.")] = 0.0,
-    node_days: Annotated[float, typer.Option(help="Days until a node breaks, on average; 0: none does.")] = 0.0,
-    repair_seconds: Annotated[float, typer.Option(help="How long a broken node is gone.")] = 3600.0,
-    seed: Annotated[int, typer.Option(help="What all dice begin with.")] = 0,
-    report: Annotated[Path | None, typer.Option(help="Also write it as an HTML page with plots.")] = None,
+    packed: Annotated[
+        bool,
+        typer.Option(
+            "--packed", help="Let two tasks share a device at the same time, where the speed of that pair was measured."
+        ),
+    ] = False,
+    predicted: Annotated[
+        bool,
+        typer.Option(
+            "--predicted",
+            help="With --packed: also pairs that were not measured, at the speed predicted from those that were.",
+        ),
+    ] = False,
+    generate: Annotated[
+        int | None, typer.Option(help="Draw this many tasks at random instead of reading a trace.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="For --generate: how many tasks arrive in an hour.")] = 4.0,
+    several: Annotated[
+        bool, typer.Option("--several", help="For --generate: let some tasks take 2 to 8 devices.")
+    ] = False,
+    rates: Annotated[
+        Path | None, typer.Option(help="A table in Gavel's form of steps per second, by kind of device and model.")
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="Read only this many tasks of the trace; 0: all.")] = 0,
+    load_seconds: Annotated[float, typer.Option(help="How many seconds a task loses when it starts on devices.")] = 0.0,
+    save_seconds: Annotated[float, typer.Option(help="How many seconds a task loses when it leaves devices.")] = 0.0,
+    node_days: Annotated[float, typer.Option(help="After how many days a node breaks, on average; 0: never.")] = 0.0,
+    repair_seconds: Annotated[float, typer.Option(help="How many seconds a broken node is gone.")] = 3600.0,
+    seed: Annotated[int, typer.Option(help="The seed of all random numbers.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the results to this file, as an HTML page with plots.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a stream of tasks on a shared cluster: the loop that runs yours, with a virtual clock."""
+    """Simulate tasks that arrive at a shared cluster, with the controller that runs real ones, on a virtual clock."""
     with answering():
         from dovetail.planning.options.kinds import parse_cluster, with_prices
 

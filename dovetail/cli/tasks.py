@@ -29,14 +29,22 @@ from dovetail.vocabulary.units import parse_seconds
 app = typer.Typer()
 
 TaskArgument = Annotated[
-    str, typer.Argument(metavar="TASK", help="Its name, id, a pattern ('net*') or parameters ('rate=0.1,width=8*').")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="The task: its name, its id (or how that begins), a pattern of names ('net*') or parameters "
+        "('rate=0.1,width=8*').",
+    ),
 ]
 TasksArgument = Annotated[
     list[str],
-    typer.Argument(metavar="TASK...", help="Names, ids, patterns ('net*') or parameters ('rate=0.1,width=8*')."),
+    typer.Argument(
+        metavar="TASK...",
+        help="Tasks: names, ids (or how they begin), patterns of names ('net*') or parameters ('rate=0.1,width=8*').",
+    ),
 ]
 ParametersArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters: learning_rate=0.1.")
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Parameters of the program: learning_rate=0.1.")
 ]
 
 
@@ -44,29 +52,47 @@ ParametersArgument = Annotated[
 def daemon(
     store: StoreOption = HOME,
     port: Annotated[
-        int | None, typer.Option(help="Listen on this port of loopback (0: any free one), not on a Unix socket.")
+        int | None,
+        typer.Option(help="Take commands on this port of 127.0.0.1 (0: any free one) instead of a Unix socket."),
     ] = None,
-    policy: Annotated[str, typer.Option(help="How tasks share the devices.")] = "max_min_fairness",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="The policy by which tasks share the devices in turns: max_min_fairness, hierarchical, and others."
+        ),
+    ] = "max_min_fairness",
     entity: Annotated[
         list[str] | None,
-        typer.Option(help="What an entity weighs to `hierarchical`: vision=2, speech=1:first_come. May be repeated."),
+        typer.Option(
+            help="For policy hierarchical, the weight of a group of users, and how its own tasks share: vision=2, "
+            "speech=1:first_come. May be repeated."
+        ),
     ] = None,
-    round_: Annotated[str, typer.Option("--round", help="How long a turn on the devices lasts.")] = "60s",
+    round_: Annotated[str, typer.Option("--round", help="How long a turn on the devices lasts: 60s, 5min.")] = "60s",
     objective: Annotated[
         str | None,
-        typer.Option(help="Follow one schedule, made for this, instead of sharing: weighted, mean, makespan."),
+        typer.Option(
+            help="Run one schedule that minimises this, instead of sharing in turns: weighted, mean or makespan."
+        ),
     ] = None,
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
-    save_seconds: Annotated[float, typer.Option(help="Save each task this often.")] = 30.0,
-    keep: Annotated[int, typer.Option(help="Checkpoints to keep of each task.")] = 2,
-    retries: Annotated[int, typer.Option(help="How often a task may be lost in a row.")] = 3,
+    save_seconds: Annotated[
+        float, typer.Option(help="How many seconds of training between two checkpoints of a task.")
+    ] = 30.0,
+    keep: Annotated[int, typer.Option(help="How many checkpoints of each task to keep.")] = 2,
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="How many times in a row a task's worker may crash or vanish before the task counts as failed."
+        ),
+    ] = 3,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Only techniques that equal training alone to the bit.")
+        bool, typer.Option("--exact", help="Use only techniques whose results equal training alone, bit by bit.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Take tasks on as they come, until it is stopped; started again, it goes on with what it had."""
+    """Wait for submitted tasks and run them, until stopped. Started again on the same store, it goes on with them."""
     with answering():
         from dovetail.control import Settings
         from dovetail.verbs.daemon import run_daemon
@@ -90,22 +116,28 @@ def daemon(
 @app.command()
 def submit(
     what: Annotated[
-        str, typer.Argument(help="A workload: sweep.py, or sweep.py:name. With --steps or --epochs, a program.")
+        str,
+        typer.Argument(
+            help="A workload: sweep.py, package.sweep or sweep.py:name. With --steps or --epochs, a program: "
+            "models.py:net."
+        ),
     ],
     parameters: ParametersArgument = None,
-    steps: Annotated[int | None, typer.Option(help="Of a program: how many steps to train it.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Of a program: how many epochs to train it.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of a program: the task's name.")] = None,
-    priority: Annotated[float, typer.Option(help="How much each task counts; 1 is usual.")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="For a program: how many steps to train.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="For a program: how many epochs to train.")] = None,
+    name: Annotated[str | None, typer.Option(help="For a program: the task's name.")] = None,
+    priority: Annotated[float, typer.Option(help="How much each task counts: 1 is usual, 2 counts twice.")] = 1.0,
     deadline: Annotated[
-        str | None, typer.Option(help="When they are to have ended: 2h from now, or 2026-11-30T18:00.")
+        str | None,
+        typer.Option(help="When the tasks should have ended: a time from now, 2h, or a moment, 2026-11-30T18:00."),
     ] = None,
     entity: Annotated[
-        str, typer.Option(help="On whose behalf they run, for a daemon whose policy is `hierarchical`.")
+        str,
+        typer.Option(help="The group of users that the tasks belong to, for a daemon whose policy is hierarchical."),
     ] = "",
     store: StoreOption = HOME,
 ) -> None:
-    """Give the daemon a workload's tasks, or one task of a program."""
+    """Give the daemon the tasks of a workload, or a program to train as one task."""
     with answering():
         from dovetail.verbs.client import Client
 
@@ -148,7 +180,7 @@ def resume(tasks: TasksArgument, store: StoreOption = HOME) -> None:
 
 @app.command()
 def cancel(tasks: TasksArgument, store: StoreOption = HOME) -> None:
-    """Save tasks and run them no more."""
+    """Save tasks and end them."""
     with answering():
         _ask_each(store, tasks, {"do": "cancel"})
 
@@ -156,10 +188,12 @@ def cancel(tasks: TasksArgument, store: StoreOption = HOME) -> None:
 @app.command()
 def priority(
     tasks: TasksArgument,
-    priority: Annotated[float, typer.Argument(metavar="NUMBER", help="Greater than 0; 1 is usual, 2 counts twice.")],
+    priority: Annotated[
+        float, typer.Argument(metavar="NUMBER", help="A number greater than 0: 1 is usual, 2 counts twice.")
+    ],
     store: StoreOption = HOME,
 ) -> None:
-    """Let tasks count more or less than others."""
+    """Change how much tasks count beside others."""
     with answering():
         _ask_each(store, tasks, {"do": "priority", "priority": priority})
 
@@ -168,7 +202,10 @@ def priority(
 def logs(
     tasks: TasksArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as more is printed, until all have ended.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print more as it comes, until the tasks have ended or nothing runs any more."
+        ),
     ] = False,
     store: StoreOption = HOME,
 ) -> None:
@@ -184,12 +221,19 @@ def clone(
     task: TaskArgument,
     parameters: ParametersArgument = None,
     warm: Annotated[
-        bool | None, typer.Option("--warm/--fresh", help="Begin with the weights it last saved, or anew.")
+        bool | None,
+        typer.Option(
+            "--warm/--fresh",
+            help="Begin with the weights that the task last saved, or from scratch. One of the two must be given.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The copy's name.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the copy.")] = None,
     store: StoreOption = HOME,
 ) -> None:
-    """A copy of a task with changed parameters. Warm, it has the other's weights, and all else of its own."""
+    """Train a copy of a task with changed parameters: with its weights (--warm) or from scratch (--fresh).
+
+    In both cases the optimizer, the schedule and the data begin anew.
+    """
     with answering():
         if warm is None:
             raise InvalidWorkload("a clone must be told how to begin: --warm, with the other's weights, or --fresh.")
