@@ -46,7 +46,7 @@ devices so that the slowest stage is as fast as can be. `graph` comes from a `Pr
 - **Times.** A stage of m replicas passes a microbatch in (C + S)/m seconds: C computes it, S sums gradients over its
   replicas, level by level: 4(k−1)/k·|w|/B where k units are joined by links of B bytes per second (both ways share
   them). A cut costs 2a/B times the share of microbatches that pass one port. The same rule holds at every level.
-  Transfers overlap with computing and summing does not, unless `Terms(overlap=...)` says otherwise. With a flush or
+  Transfers overlap with computing and summing does not. With a flush or
   2BW gradients are summed once in a step. One stage's traffic is not added to another's at a shared port.
 - **Memory.** Every stage, the last one and plain replication included: weight versions, gradients, optimizer state,
   and the activations of all microbatches in flight, or with recomputation their inputs and one set of activations.

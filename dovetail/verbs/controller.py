@@ -16,6 +16,8 @@ from dovetail.verbs.engine_places import MakeEngine
 from dovetail.vocabulary import Cluster, Plan, StoreError, Workload
 
 Observer = Callable[[Controller], None]
+# A worker that says nothing for so long is lost.
+SILENCE_SECONDS = 30.0
 
 
 @contextlib.contextmanager
@@ -27,7 +29,6 @@ def open_controller(
     settings: Settings,
     observe: Observer | None = None,
     progress: bool = False,
-    silence_seconds: float = 30.0,
     planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
     given: Plan | None = None,
     decider: Decider | None = None,
@@ -49,7 +50,7 @@ def open_controller(
             observe = table = stack.enter_context(LiveTable())
         # Before the lock: inside a worker the engine's own refusal says more than "the store is held".
         with writing_to(home):
-            engine = make(cluster, home=home, silence_seconds=silence_seconds)
+            engine = make(cluster, home=home, silence_seconds=SILENCE_SECONDS)
         stack.callback(engine.close)  # it may have workers; once more below, so that they end before the lock does
         with writing_to(home):
             server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)

@@ -22,6 +22,8 @@ from dovetail.vocabulary import Cluster, InvalidRecord, Link
 _NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
 # Rows tried where kinds are unlike: all orders of up to so many kinds.
 _KINDS_PERMUTED = 3
+# What a port sends and what it receives share its rate.
+_WAYS = 2
 # Nodes take turns in 2 to the power of one fewer ways.
 _NODES_DEALT = 4
 
@@ -167,10 +169,9 @@ class Traffic:
     after_per_byte: float
 
 
-def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1, both_ways: bool = True) -> Traffic:
-    """What a stage pays on `width` neighbours from place `first` on, in each of `copies` equal parts of the row.
-
-    `both_ways`: what a port sends and what it receives share its rate.
+def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traffic:
+    """What a stage pays on `width` neighbours from place `first` on, in each of `copies` equal parts of the row. What a
+    port sends and what it receives share its rate.
 
     >>> fabric = Fabric.uniform(sizes=(4, 4), bytes_per_second=(12e9, 1e9))
     >>> inside, across = (traffic(fabric, first=0, width=width) for width in (4, 8))
@@ -180,13 +181,12 @@ def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1, both_way
     size = len(fabric.places) // copies
     own = range(first, first + width)
     everywhere = [fabric.places[part * size + n].address for part in range(copies) for n in own]
-    ways = 2 if both_ways else 1
     sync = sum(
-        ways * 2 * (units - 1) / units / rate
+        _WAYS * 2 * (units - 1) / units / rate
         for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True)
     )
     before, after = (
-        _crossing(fabric, own, edge, ways) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
+        _crossing(fabric, own, edge) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
     )
     return Traffic(replicas=width * copies, sync_per_byte=sync, before_per_byte=before, after_per_byte=after)
 
@@ -199,9 +199,9 @@ def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
         paths = [path[:-1] for path in paths]
 
 
-def _crossing(fabric: Fabric, own: range, edge: int, ways: int) -> float:
+def _crossing(fabric: Fabric, own: range, edge: int) -> float:
     """Seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the busiest port."""
-    worst = ways / (len(own) * fabric.bytes_per_second[0])
+    worst = _WAYS / (len(own) * fabric.bytes_per_second[0])
     for level, rate in enumerate(fabric.bytes_per_second[1:], start=1):
         depth = len(fabric.bytes_per_second) - level
         units = Counter(fabric.places[n].address[:depth] for n in own)
@@ -209,7 +209,7 @@ def _crossing(fabric: Fabric, own: range, edge: int, ways: int) -> float:
         if _stays(fabric, units, edge, is_before=edge == own.start, depth=depth):
             continue
         share = (len(own) - units[left]) if left == right else max(units.values())
-        worst = max(worst, ways * share / len(own) / rate)
+        worst = max(worst, _WAYS * share / len(own) / rate)
     return worst
 
 

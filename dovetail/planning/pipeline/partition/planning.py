@@ -13,7 +13,7 @@ from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from dovetail.planning.pipeline.partition.search import LayerSpan, Search, Times
+    from dovetail.planning.pipeline.partition.search import LayerSpan, Search
 
 # Arrangements whose times differ by less are equal, and the first is taken.
 _BETTER = 1 - 1e-9
@@ -26,14 +26,11 @@ def partition(
     terms: Terms | None = None,
     depth: int | None = None,
     width: int | None = None,
-    most_cuts: int | None = None,
-    times: "Times | None" = None,
 ) -> Partition:
     """Stages, replicas and places with the least time of the slowest stage.
 
     `graph` is one for all devices, or one for each kind: the same layers with their seconds there. `depth` asks for so
-    many stages, `width` for so many devices for each stage; left out, they are chosen. `times` of stages that
-    are not the search's own serve comparisons. `most_cuts` bounds what is tried on branchy graphs.
+    many stages, `width` for so many devices for each stage; left out, they are chosen.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = tuple(LayerProfile(name=n, operation="", forward_seconds=s, backward_seconds=2 * s, parameter_bytes=p)
@@ -45,9 +42,9 @@ def partition(
     """
     terms = terms or Terms()
     graphs = _by_kind(graph, fabric)
-    found = find_cuts(next(iter(graphs.values())), most=most_cuts or most_cuts_for(len(fabric.places)))
+    found = find_cuts(next(iter(graphs.values())), most=most_cuts_for(len(fabric.places)))
     _check_asked(terms, len(found.sets) - 1, len(fabric.places), depth, width)
-    searches = _searches(graphs, found.sets, fabric, terms, times)
+    searches = _searches(graphs, found.sets, fabric, terms)
     best = _best(searches, terms, depth, width)
     if best is None:
         raise NoFeasiblePlan(_why_nothing_fits(searches, graphs, depth, width))
@@ -144,15 +141,13 @@ def _too_few_microbatches(terms: Terms, depth: int) -> str:
     )
 
 
-def _searches(
-    graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, terms: Terms, times: "Times | None"
-) -> "list[Search]":
+def _searches(graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, terms: Terms) -> "list[Search]":
     # numpy takes a tenth of a second to load, which `dovetail --help` should not.
     from dovetail.planning.pipeline.partition.search import Search, Tables, arrangements
 
     tables = Tables(graphs, sets, recompute=terms.recompute)
     found = arrangements(fabric, cuts=len(sets))
-    return [Search(tables, row, terms, copies=copies, times=times) for row, copies in found]
+    return [Search(tables, row, terms, copies=copies) for row, copies in found]
 
 
 def _best(

@@ -12,7 +12,7 @@ Works on arrays; it imports numpy, so it is imported when something is first par
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,8 @@ class Search:
     (3.0, [(0, 3)])
     """
 
-    def __init__(
-        self, tables: Tables, fabric: Fabric, terms: Terms, *, copies: int = 1, times: "Times | None" = None
-    ) -> None:
+    def __init__(self, tables: Tables, fabric: Fabric, terms: Terms, *, copies: int = 1) -> None:
         self.tables, self.fabric, self.terms, self.copies = tables, fabric, terms, copies
-        self._times: Times = times or own_times
         self.size = len(fabric.places) // copies
         self._bounded = any(place.memory_bytes for place in fabric.places)
         self._nowhere = np.where(tables.nested, 0.0, np.inf)
@@ -108,7 +105,7 @@ class Search:
 
     def seconds(self, span: LayerSpan) -> float:
         """How long a stage takes for one microbatch of the whole pipeline."""
-        return float(self._times(self, span.first, span.width)[span.start, span.end])
+        return float(self._times(span.first, span.width)[span.start, span.end])
 
     def bytes(self, span: LayerSpan) -> float:
         """What a stage takes on each of its devices."""
@@ -116,7 +113,7 @@ class Search:
 
     def traffic(self, first: int, width: int) -> Traffic:
         """What a stage pays for traffic there."""
-        return traffic(self.fabric, first=first, width=width, copies=self.copies, both_ways=self.terms.both_ways)
+        return traffic(self.fabric, first=first, width=width, copies=self.copies)
 
     def compute_seconds(self, span: LayerSpan) -> float:
         """What a stage computes for one microbatch on one of its devices, the slowest kind it has."""
@@ -168,10 +165,22 @@ class Search:
 
     def _timed(self, first: int, width: int) -> Array:
         """Seconds of every stage that fits there, infinity for the others."""
-        seconds = self._times(self, first, width)
+        seconds = self._times(first, width)
         if not self._bounded:
             return seconds
         return np.where(self._excess_bytes(first, width) <= 0, seconds, np.inf)
+
+    def _times(self, first: int, width: int) -> Array:
+        """How long every stage takes on `width` places from `first` on, from each cut to each it is inside of:
+        computing and summing gradients, or crossing cuts where that takes longer."""
+        pays, crossing = self.traffic(first, width), self.tables.crossing
+        compute = self.computing(range(first, first + width)) / pays.replicas
+        before, after = crossing[:, None] * pays.before_per_byte, crossing[None, :] * pays.after_per_byte
+        # With stashing gradients are summed after each round of the replicas, else once in a step.
+        rounds = pays.replicas if self.terms.microbatches is None else max(self.terms.microbatches, pays.replicas)
+        sync_per_byte = pays.sync_per_byte / rounds
+        sync = self.between("parameters", self.tables.parameters) * sync_per_byte if sync_per_byte else 0.0
+        return np.maximum(np.maximum(compute + sync, before), after)
 
     def _excess_bytes(self, first: int, width: int) -> Array:
         room = memory_bytes(self.fabric, range(first, first + width))
@@ -199,26 +208,6 @@ class Search:
         if name not in self._differences:
             self._differences[name] = sums[None, :] - sums[:, None] + self._nowhere
         return self._differences[name]
-
-
-# How long every stage takes on `width` places from `first` on: from each cut to each it is inside of.
-Times = Callable[[Search, int, int], Array]
-
-
-def own_times(search: Search, first: int, width: int) -> Array:
-    """The times planned with: computing, summing gradients and crossing cuts, overlapped as the terms say."""
-    pays, crossing = search.traffic(first, width), search.tables.crossing
-    compute = search.computing(range(first, first + width)) / pays.replicas
-    before, after = crossing[:, None] * pays.before_per_byte, crossing[None, :] * pays.after_per_byte
-    # With stashing gradients are summed after each round of the replicas, else once in a step.
-    rounds = pays.replicas if search.terms.microbatches is None else max(search.terms.microbatches, pays.replicas)
-    sync_per_byte = pays.sync_per_byte / rounds
-    sync = search.between("parameters", search.tables.parameters) * sync_per_byte if sync_per_byte else 0.0
-    if search.terms.overlap == "nothing":
-        return np.asarray(compute + sync + before + after)
-    if search.terms.overlap == "transfers":
-        return np.maximum(np.maximum(compute + sync, before), after)
-    return np.maximum(np.maximum(compute, sync), np.maximum(before, after))
 
 
 def _slowest(search: Search, first: int, width: int) -> tuple[Array, bool]:

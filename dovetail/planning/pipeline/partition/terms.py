@@ -10,7 +10,6 @@ from typing import Any
 from dovetail.vocabulary import InvalidRecord
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
-_OVERLAPS = ("nothing", "transfers", "everything")
 _WEIGHTS = ("flush", "stashing", "double_buffered")
 
 
@@ -18,27 +17,20 @@ _WEIGHTS = ("flush", "stashing", "double_buffered")
 class Terms:
     """How a pipeline is to run.
 
-    `overlap`: what goes on beside computing: `nothing`, `transfers` of activations (gradients are summed while nothing
-    is computed, as PipeDream takes it), or `everything`. `both_ways`: a port's sends and receives share its rate.
+    Activations are sent beside computing, and gradients summed while nothing is computed, as PipeDream takes it.
     `weights`: one version and a flush after each step (`flush`), a version for each microbatch in flight (`stashing`),
     or two (`double_buffered`, 2BW). `microbatches` of one step, for the modes that have steps: flush and 2BW.
     `state_bytes_per_parameter_byte`: what the optimizer keeps, 2 for AdamW. `recompute`: of a microbatch in flight only
-    the stage's input is kept, and forward runs again in backward. `reserve_bytes` are left free on each device."""
+    the stage's input is kept, and forward runs again in backward."""
 
-    overlap: str = "transfers"
-    both_ways: bool = True
     weights: str = "stashing"
     microbatches: int | None = None
     state_bytes_per_parameter_byte: float = 2.0
     recompute: bool = False
-    reserve_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if self.overlap not in _OVERLAPS or self.weights not in _WEIGHTS:
-            raise InvalidRecord(
-                f"overlap must be one of {_OVERLAPS} and weights one of {_WEIGHTS}, "
-                f"got {self.overlap!r} and {self.weights!r}."
-            )
+        if self.weights not in _WEIGHTS:
+            raise InvalidRecord(f"weights must be one of {_WEIGHTS}, got {self.weights!r}.")
         if self.weights == "stashing" and self.microbatches is not None:
             raise InvalidRecord("stashing updates after every round and has no steps; leave microbatches out.")
         if self.weights != "stashing" and (self.microbatches is None or self.microbatches < 1):
@@ -72,7 +64,7 @@ def stage_bytes(
     """
     versions = versions or {"flush": 1, "stashing": held, "double_buffered": 2}[terms.weights]
     kept = held * arriving + activations if terms.recompute else held * activations
-    return parameters * (versions + 1 + terms.state_bytes_per_parameter_byte) + kept + terms.reserve_bytes
+    return parameters * (versions + 1 + terms.state_bytes_per_parameter_byte) + kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,12 +32,6 @@ def test_a_stage_over_one_and_a_half_nodes_pays_for_the_share_that_leaves_its_no
     assert pays.after_per_byte == pytest.approx(2 / 10 * 4 / 6)  # four of six replicas sit elsewhere
 
 
-def test_one_way_links_take_half() -> None:
-    both, one = (traffic(NODES, first=4, width=2, both_ways=ways) for ways in (True, False))
-    assert both.sync_per_byte == pytest.approx(2 * one.sync_per_byte)
-    assert both.before_per_byte == pytest.approx(2 * one.before_per_byte)
-
-
 def test_three_levels() -> None:
     racks = Fabric.uniform(sizes=(2, 2, 2), bytes_per_second=(100.0, 10.0, 1.0))
     assert traffic(racks, first=0, width=8).sync_per_byte == pytest.approx(2 / 100 + 2 / 10 + 2 / 1)
