@@ -18,6 +18,8 @@ from dovetail.engines.worker_handle import WorkerHandle, cores_of
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
+# What `read_printed` gives at once, at most.
+_PRINTED_BYTES = 1 << 18
 
 
 class WorkerProcess(WorkerHandle):
@@ -37,6 +39,7 @@ class WorkerProcess(WorkerHandle):
         self.heard_at = time.monotonic()
         self._log_from, self._buffer = 0, b""
         self._order_log: Path | None = None
+        self._printed = 0  # how much of it was read
         self._cluster, self.origin = cluster, server.origin if server else Origin(devices, cluster)
         cores = [cluster.device(device).index for device in cores_of(devices, cluster)]
         with contextlib.ExitStack() as stack:
@@ -84,7 +87,7 @@ class WorkerProcess(WorkerHandle):
         assert not self.order, f"{self.devices} are busy with {self.order}"
         self.order, self.doing = order, "starting"
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
-        self._order_log = None
+        self._order_log, self._printed = None, 0
         if message["order"]["purpose"] == "train":  # what is built and measured besides is not of one task
             rank = (message["ranks"] or {"rank": 0})["rank"]
             self._order_log = order_log(self.log.parent, order, rank=rank)
@@ -150,6 +153,17 @@ class WorkerProcess(WorkerHandle):
         if self.killed_because or code is None or -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             return ""
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+    def read_printed(self) -> tuple[int, bytes]:
+        """What its order has printed to a log of its own since this was last asked for, and where in the log."""
+        start = self._printed
+        if self._order_log is not None:
+            with contextlib.suppress(OSError), open(self._order_log, "rb") as file:
+                file.seek(start)
+                found = file.read(_PRINTED_BYTES)
+                self._printed += len(found)
+                return start, found
+        return start, b""
 
     def log_tail(self) -> str:
         """The end of what the worker wrote since its order began, to the order's own log and to that of the worker."""

@@ -62,6 +62,7 @@ class Trainer:
         self._carried: list[list[Any]] = []  # reported, but not known to be in the store
         self._flushed_at = self._saved_at = time.monotonic()
         self._flushed_step = 0
+        self._warned = False
 
     @property
     def step(self) -> int:
@@ -242,6 +243,9 @@ class Trainer:
 
     def _flush(self, *, wait: bool = True) -> None:
         self._collect(wait=wait)
+        if self.session.shortfall and not self._warned:
+            self._warned = True
+            self._report(Warned, message=f"{self._order.technique} runs plainly: {self.session.shortfall}")
         now = time.monotonic()
         rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
         self._report(StepsDone, step=self._step, steps_per_second=rate, points=tuple(self._points))

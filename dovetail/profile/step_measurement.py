@@ -26,7 +26,7 @@ from dovetail.train import checkpoint
 from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
 from dovetail.train.spill import SpillSession
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError
+from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError, TechniqueRefused
 
 MOST_STEPS = 200
 SAMPLE_BYTES = 1 << 30
@@ -82,6 +82,8 @@ def measure(
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             advance = functools.partial(session.advance, range(len(members)))
             timing = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
+            if session.shortfall:
+                raise TechniqueRefused(session.shortfall)
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
             spilled = _read_spill_figures(session) if isinstance(session, SpillSession) else None

@@ -4,7 +4,9 @@ import importlib
 
 from dovetail.planning.techniques import spec_of
 from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
+from dovetail.train.beside import BESIDE
 from dovetail.train.fuse import FUSE
+from dovetail.train.graph import GRAPH
 from dovetail.train.interleave import INTERLEAVE
 from dovetail.train.pipeline import PIPELINE
 from dovetail.train.ranks import Ranks
@@ -36,7 +38,9 @@ def load_technique(name: str) -> Technique:
 
 
 __all__ = [
+    "BESIDE",
     "FUSE",
+    "GRAPH",
     "INTERLEAVE",
     "PIPELINE",
     "REPLICATE",

@@ -216,6 +216,11 @@ class TrainingSession(abc.ABC):
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """The user's metrics for this member now; empty without an evaluation function. Changes nothing."""
 
+    @property
+    def shortfall(self) -> str:
+        """Why steps are not taken as the technique promises, though they are as exact; empty where they are."""
+        return ""
+
     def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
         """Step the schedulers of this member that step with a metric. Called with what an evaluation gave, after each
         regular one, and only where there are such schedulers."""

@@ -31,6 +31,9 @@ from dovetail.vocabulary import CheckpointError
 SCHEME = "keyed-1"
 #: Of a microbatch: for each module, the generator's seed on entry of its second call and on, to the call's number.
 Calls = dict[int, dict[int, int]]
+#: One seeding of a device's generator within a step: the microbatch, the number of the module that was entered (None
+#: where the microbatch began), and of its call.
+Seeding = tuple[int, int | None, int]
 _DRAWING_WORDS = re.compile(r"drop|rand|bernoulli|multinomial|normal_|noise|exponential_|gumbel", re.IGNORECASE)
 
 
@@ -198,7 +201,8 @@ class KeyedRandomness:
         self._seed = seed
         self._generator = generator_of(device)
         self._on_cpu = device.type == "cpu"
-        self._steps, self._epoch, self._base = key(seed, "steps"), 0, 0
+        self._steps, self._epoch, self._base, self._microbatch = key(seed, "steps"), 0, 0, 0
+        self._seeder: Callable[[Seeding], bool] | None = None
         self._calls: Calls = {}
         self._carried = _Carried()
         self._watches = self._drew_before = False
@@ -206,10 +210,26 @@ class KeyedRandomness:
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
-        self._base = mix(mix(self._steps, step), microbatch)
+        self._base, self._microbatch = mix(mix(self._steps, step), microbatch), microbatch
         self._calls = {}
-        self._reseed_torch(self._base)
+        if self._seeder is None or not self._seeder((microbatch, None, 0)):
+            self._reseed_torch(self._base)
         self._drew_before = False
+
+    @contextlib.contextmanager
+    def seeding(self, seeder: Callable[[Seeding], bool]) -> Iterator[None]:
+        """Within, `seeder` is called before the device's generator is seeded; where it gives True, it has done that."""
+        self._seeder = seeder
+        try:
+            yield
+        finally:
+            self._seeder = None
+
+    def seed_of(self, seeding: Seeding, step: int) -> int:
+        """The seed that a seeding has at a step."""
+        microbatch, number, call = seeding
+        base = mix(mix(self._steps, step), microbatch)
+        return base if number is None else mix(base ^ number, call)
 
     def mark(self) -> "tuple[int, Calls]":
         """The microbatch that began last, for `again`."""
@@ -314,7 +334,8 @@ class KeyedRandomness:
             else:
                 call = len(later) + 1
                 later[generator.initial_seed()] = call
-            generator.manual_seed(mix(self._base ^ number, call))
+            if self._seeder is None or not self._seeder((self._microbatch, number, call)):
+                generator.manual_seed(mix(self._base ^ number, call))
 
         return enter
 

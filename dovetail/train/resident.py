@@ -123,12 +123,7 @@ class ResidentSession(LoopSession):
         return report
 
     def _plain_step(self, batches: list[Any]) -> StepReport:
-        losses: list[torch.Tensor] = []
-        metrics: Mapping[str, Any] = {}
-        for loss, metrics in self._backward(batches):  # noqa: B007
-            losses.append(loss)
-            if self._half is not None:
-                self._half.collect()
+        losses, metrics = self._compute_gradients(batches)
         self._clip_and_step(self._parameters)
         if self._half is not None:
             self._half.refresh()
@@ -137,6 +132,16 @@ class ResidentSession(LoopSession):
         for parameter in self._parameters:  # those that no optimizer has count to the norm of one step, not of all
             parameter.grad = None
         return self._report(losses, metrics)
+
+    def _compute_gradients(self, batches: list[Any]) -> tuple[list[torch.Tensor], Mapping[str, Any]]:
+        """The loss of each microbatch and the metrics of the last; parameters have the gradients of all."""
+        losses: list[torch.Tensor] = []
+        metrics: Mapping[str, Any] = {}
+        for loss, metrics in self._backward(batches):  # noqa: B007
+            losses.append(loss)
+            if self._half is not None:
+                self._half.collect()
+        return losses, metrics
 
     def _custom_step(self, batches: list[Any]) -> StepReport:
         training = self._training

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+from dovetail import describe
 from dovetail.control import Controller, Settings
 from dovetail.engines import LocalEngine
 from dovetail.engines.ray import RayEngine, connected, survey
@@ -20,7 +21,7 @@ from dovetail.engines.ray.connection import OBJECT_STORE_BYTES
 from dovetail.store import Store
 from dovetail.testing.engines import EngineConformance, Ground, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
-from dovetail.vocabulary import Cluster, DovetailError, Program, Stop, Workload
+from dovetail.vocabulary import Cluster, DovetailError, Stop, Workload
 from tests.engines.test_local import run, start_and_see_progress, task_of
 from tests.engines.worker_pids import worker_pids
 
@@ -81,7 +82,7 @@ def ray(tmp_path_factory):
         try:
             for _ in range(2):
                 processes.add_node(num_cpus=1, **options)
-            with connected(processes.address, programs=[Program(reference="tests.engines.programs:steady")], home=home):
+            with connected(processes.address, programs=[describe.program("tests.engines.programs:steady")], home=home):
                 yield Ray(processes, *survey(home))
         finally:
             processes.shutdown()

@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from dovetail.engines import MemberOrder, Order
 from dovetail.engines.ray.cluster_survey import described
 from dovetail.engines.ray.connection import _authenticated
 from dovetail.engines.ray.host import Host
-from dovetail.engines.ray.host_link import HostLink
+from dovetail.engines.ray.host_link import HostLink, RemoteWorker
 from dovetail.engines.ray.shipped_code import Shipment, pack, take
 from dovetail.testing.engines import write_program
 from dovetail.vocabulary import (
@@ -180,30 +181,26 @@ def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch)
     assert (own / "dovetail" / "engines" / "worker.py").is_file()
 
 
-@pytest.mark.process
-def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path, monkeypatch):
-    """A worker under a host, whose every call is made twice, as if its answer had not arrived, and whose shipment is
-    gone soon."""
-    monkeypatch.chdir(tmp_path)  # the host moves, and this process must not stay there
-    (tmp_path / "logs").mkdir()
-    code = tmp_path / "shipment"
+def order_from(folder, reference):
+    """The message with which a worker begins to train a program for five steps."""
+    task = Task(name="a", program=Program(reference=reference), stop=Stop(steps=5))
+    member = MemberOrder(task=task, attempt=1, until_step=5, directory=str(folder / "checkpoints"))
+    order = Order(name="o", purpose="train", members=(member,), devices=("n0:0",))
+    kind = {"kind": Kind(name="cpu", processor="cpu"), "threads": 1}
+    return {"do": "order", "order": order, **kind, "home": str(folder), "ranks": None}
+
+
+def heard_from(folder, message, monkeypatch, *, mark):
+    """What is heard from a worker under a host, whose every call is made twice, as if its answer had not arrived, and
+    whose shipment is gone soon."""
+    monkeypatch.chdir(folder)  # the host moves, and this process must not stay there
+    code = folder / "shipment"
     pack([], code)
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
-    given = {"cluster": cluster, "home": str(tmp_path), "environment": {"FROM_AFAR": "1"}, "patience_seconds": 1e6}
-    host = Host(dumps(given).encode(), code)
+    given = {"cluster": cluster, "home": str(folder), "mark": str(mark), "environment": {"FROM_AFAR": "1"}}
+    host = Host(dumps({**given, "patience_seconds": 1e6}).encode(), code)
     shutil.rmtree(code)
     assert os.environ.pop("FROM_AFAR") == "1"
-    task = Task(name="a", program=Program(reference=write_program(tmp_path)), stop=Stop(steps=5))
-    member = MemberOrder(task=task, attempt=1, until_step=5, directory=str(tmp_path / "checkpoints"))
-    order = Order(name="o", purpose="train", members=(member,), devices=("n0:0",))
-    message = {
-        "do": "order",
-        "order": order,
-        "kind": cluster.kinds[0],
-        "threads": 1,
-        "home": str(tmp_path),
-        "ranks": None,
-    }
     start = {"do": "start", "worker": 1, "devices": ["n0:0"]}
     begin = {"do": "begin", "worker": 1, "order": "o", "message": message}
     leave = {"do": "send", "worker": 1, "message": {"do": "exit"}}
@@ -218,10 +215,55 @@ def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path, mo
         heard += [message for _, message in first]
         if any("released" in line for message in heard for line in message.get("lines", ())):
             host.post(dumps([*posts, (3, leave)]).encode())
+    return heard
+
+
+@pytest.mark.process
+def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path, monkeypatch):
+    message = order_from(tmp_path, write_program(tmp_path))
+    heard = heard_from(tmp_path, message, monkeypatch, mark=tmp_path)
     lines = [line for message in heard for line in message.get("lines", ())]
     assert [line["event"]["kind"] for line in lines if "event" in line].count("finished") == 1
     assert "exited with code 0" in heard[-1]["gone"]["reason"]
     assert [message["worker"] for message in heard if "process" in message] == [1]
+
+
+PRINTING = """
+import os
+
+from tiny import tiny
+
+
+def printing():
+    print("first")
+    os.write(1, b"no text: \\xff, much: " + 300_000 * b"x" + b"\\n")
+    return tiny()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_an_order_prints_on_a_disk_of_its_nodes_own_comes_to_the_store(tmp_path, monkeypatch, is_shared):
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    (here / "logs").mkdir(parents=True)
+    write_program(there)
+    (there / "printing.py").write_text(PRINTING)
+    message = order_from(there, f"{there}/printing.py:printing")
+    worker = RemoteWorker(("n0:0",), link=SimpleNamespace(logs=here / "logs", post=lambda message: None), number=1)
+    worker.begin("o", message)
+    heard = heard_from(there, message, monkeypatch, mark=there if is_shared else there / "not seen")
+    for each in heard:
+        worker.handle(each)
+    (written,) = (there / "logs").glob("order-*.log")
+    assert b"first\nno text: \xff" in written.read_bytes()
+    found = {path.name: path.read_bytes() for path in (here / "logs").iterdir()}
+    assert found == ({} if is_shared else {written.name: written.read_bytes()})
+    told = [number for number, each in enumerate(heard) if "printed" in each]
+    released = [
+        number for number, each in enumerate(heard) if any("released" in line for line in each.get("lines", ()))
+    ]
+    assert is_shared or max(told) < min(released), "the whole log is there before the end of its order is known"
 
 
 def test_a_cluster_of_our_own_has_a_private_token(tmp_path, monkeypatch):
@@ -265,7 +307,7 @@ class Gone:
 
 def test_calls_that_fail_together_lose_a_node_once():
     ray = Gone()
-    link = HostLink("n1", ray=ray, host=ray, silence_seconds=9.0)
+    link = HostLink("n1", ray=ray, host=ray, logs=Path(), silence_seconds=9.0)
     worker = link.start_worker(("n1:0",))
     calls = link.calls()
     assert len(calls) == 2

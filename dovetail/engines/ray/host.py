@@ -31,15 +31,18 @@ PULL_SECONDS = 1.0
 
 
 class Host:
-    """Holds a node's workers. `given` is JSON: the cluster, the store's directory, the controller's environment, and
-    how long to wait for it. `code` is where the shipment lies; by default where this Dovetail came from."""
+    """Holds a node's workers. `given` is JSON: the cluster, the store's directory, a folder in it that is there only
+    where that is shared, the controller's environment, and how long to wait for it. `code` is where the shipment lies;
+    by default where this Dovetail came from."""
 
     def __init__(self, given: bytes, code: Path | None = None) -> None:
         said = json.loads(given)
         self._cluster, self._home = from_json(Cluster, said["cluster"]), Path(said["home"])
         for name, value in said["environment"].items():
             os.environ.setdefault(name, value)  # what a node sets itself (PATH, HOME) is its own
-        (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)  # of its own where none is shared
+        # Where the directory is not shared, this is one of the node's own, and what is printed there is passed on.
+        self._is_shared = Path(said["mark"]).is_dir()
+        (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
         self._shipment = Shipment(take(code or Path(dovetail.__file__).parents[1]))
         os.chdir(self._shipment.folder)  # where workers begin, and find Dovetail first
         self._patience_seconds, self._told_at = said["patience_seconds"], time.monotonic()
@@ -132,6 +135,7 @@ class Host:
     def _hear(self, number: int) -> None:
         worker = self._workers[number]
         found = worker.receive()
+        self._pass_on_printed(number)
         if found is not None:
             worker.order = "" if any("released" in line for line in found) else worker.order
             self._say({"worker": number, "lines": found})
@@ -144,6 +148,12 @@ class Host:
         del self._workers[number]
         gone = {"reason": worker.reason(), "ending": worker.ending(), "log": worker.log_tail()}
         self._say({"worker": number, "gone": gone})
+
+    def _pass_on_printed(self, number: int) -> None:
+        """Say what the order of a worker has printed, before what else is said of it."""
+        while not self._is_shared and (printed := self._workers[number].read_printed())[1]:
+            start, text = printed[0], printed[1].decode(errors="surrogateescape")
+            self._say({"worker": number, "printed": {"start": start, "text": text}})
 
     def _say(self, message: dict[str, Any]) -> None:
         with self._spoken:

@@ -4,12 +4,16 @@ At most two calls are under way: one that waits for messages, one that carries s
 host is made again until the host counts as lost; messages are numbered, so a repeated call does no harm.
 """
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from dovetail.engines.base import order_log
 from dovetail.engines.worker_handle import WorkerHandle
 from dovetail.vocabulary import dumps
 
@@ -21,8 +25,8 @@ RETRY_SECONDS = 0.5
 class HostLink:
     """A node's host, reached by Ray. `lost` is the reason why it is gone, empty while it is there."""
 
-    def __init__(self, node: str, *, ray: Any, host: Any, silence_seconds: float) -> None:
-        self.node, self.lost = node, ""
+    def __init__(self, node: str, *, ray: Any, host: Any, logs: Path, silence_seconds: float) -> None:
+        self.node, self.lost, self.logs = node, "", logs
         self._ray, self._host, self._silence_seconds = ray, host, silence_seconds
         self._workers: dict[int, RemoteWorker] = {}
         self._hired = self._numbers = 0
@@ -142,6 +146,7 @@ class RemoteWorker(WorkerHandle):
         self.is_gone = False
         self._number, self._heard_clock = number, math.inf  # by its host's clock; it was not heard of yet
         self._reason = self._ending = self._log = self._doomed = ""
+        self._order_log: Path | None = None
 
     @property
     def heard_at(self) -> float:  # type: ignore[override]
@@ -152,6 +157,7 @@ class RemoteWorker(WorkerHandle):
         """Hand the worker an order, through its host."""
         assert not self.order, f"{self.devices} are busy with {self.order}"
         self.order, self.doing = order, "starting"
+        self._order_log = order_log(self.link.logs, order, rank=(message["ranks"] or {"rank": 0})["rank"])
         self.link.post({"do": "begin", "worker": self._number, "order": order, "message": message})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -189,9 +195,22 @@ class RemoteWorker(WorkerHandle):
             self.mark_exited(**message["gone"])
         elif "process" in message:
             self.process = message["process"]
+        elif "printed" in message:
+            self._write_log(**message["printed"])
         else:
             self.lines += message["lines"]
             self.doing = next((each["doing"] for each in reversed(self.lines) if "doing" in each), self.doing)
+
+    def _write_log(self, start: int, text: str) -> None:
+        """Put what an order has printed on a node with a disk of its own where 'dovetail logs' looks for it. A log that
+        cannot be written is no reason not to train."""
+        assert self._order_log is not None
+        with contextlib.suppress(OSError):
+            file = os.open(self._order_log, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(file, text.encode(errors="surrogateescape"), start)
+            finally:
+                os.close(file)
 
     def mark_exited(self, reason: str, *, ending: str = "", log: str = "") -> None:
         """Record that the worker is gone, with the reason and the end of its log."""

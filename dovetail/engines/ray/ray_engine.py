@@ -18,6 +18,7 @@ from dovetail.engines.ray.host_link import HostLink, RemoteWorker, answered
 from dovetail.engines.ray.node_monitor import NodeMonitor
 from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
+from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
 from dovetail.vocabulary.events import DevicesLeft
 
@@ -93,7 +94,11 @@ class RayEngine(WorkerEngine):
         link = self._links.get(node)
         if link is None or link.lost:
             link = self._links[node] = HostLink(
-                node, ray=self._ray, host=self._host(node), silence_seconds=self._silence_seconds
+                node,
+                ray=self._ray,
+                host=self._host(node),
+                logs=self._home / "logs",
+                silence_seconds=self._silence_seconds,
             )
         return link
 
@@ -103,6 +108,7 @@ class RayEngine(WorkerEngine):
         given = {
             "cluster": to_json(self._cluster),
             "home": str(self._home),
+            "mark": str(make_scratch(self._home, prefix="mark-")),
             "environment": {k: v for k, v in os.environ.items() if not k.startswith(_STAYS)},
             "patience_seconds": self._silence_seconds,
         }

@@ -5,13 +5,25 @@
 import functools
 from collections.abc import Mapping
 
-from dovetail.planning.techniques import fuse, interleave, pipeline, replicate, resident, shard, spill, together
+from dovetail.planning.techniques import (
+    beside,
+    fuse,
+    graph,
+    interleave,
+    pipeline,
+    replicate,
+    resident,
+    shard,
+    spill,
+    together,
+)
 from dovetail.planning.techniques.base import Evidence, Ladder, May, TechniqueSpec, Trial, allow_all
 from dovetail.vocabulary import DovetailError, Profile, Rejection
 
 #: The techniques that come along, in the order in which they are tried.
 TECHNIQUES: dict[str, TechniqueSpec] = {
     "resident": resident.SPEC,
+    "graph": graph.SPEC,
     "replicate": replicate.SPEC,
     "shard": shard.SPEC,
     "spill": spill.SPEC,
@@ -19,6 +31,7 @@ TECHNIQUES: dict[str, TechniqueSpec] = {
     "fuse": fuse.SPEC,
     "interleave": interleave.SPEC,
     "together": together.SPEC,
+    "beside": beside.SPEC,
 }
 
 GROUP = "dovetail.techniques"
@@ -31,7 +44,7 @@ def techniques() -> Mapping[str, TechniqueSpec]:
     finds the same, workers included.
 
     >>> list(techniques())[:2]
-    ['resident', 'replicate']
+    ['resident', 'graph']
     """
     # It loads half of the standard library's mail reader, which `dovetail --help` should not.
     from importlib.metadata import entry_points

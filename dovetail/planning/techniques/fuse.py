@@ -131,7 +131,7 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     can say; one that can borrow from others finds out when it starts."""
     alone = _alone(evidence, family, kind.name, 1)
     count = evidence.members.get(family, 1)
-    if alone is None or not _may_fuse(evidence, alone, kind):
+    if alone is None or not _may_fuse(evidence, alone, kind) or _waits_for_graph(evidence, family, kind):
         return
     known = evidence.of(family=family, kind=kind.name, technique="fuse", count=1)
     plain = [each for each in known if each.knobs.get("compile") != "full"]
@@ -150,6 +150,14 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
         yield _trial(family, kind, members=max(fitting))
     if kind.processor == "cuda" and len(plain) == len(known):
         yield _trial(family, kind, members=largest, compile="full")
+
+
+def _waits_for_graph(evidence: Evidence, family: str, kind: Kind) -> bool:
+    """Whether it is not known yet how long a step takes that is replayed, after which fewer gangs are worth trying."""
+    if kind.processor == "cpu" or not evidence.may("graph", {}):
+        return False
+    tried = evidence.of(family=family, kind=kind.name, technique="graph")
+    return not tried and not any((each.family, each.technique) == (family, "graph") for each in evidence.failed)
 
 
 def _may_fuse(evidence: Evidence, alone: Profile, kind: Kind) -> bool:

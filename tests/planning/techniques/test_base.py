@@ -30,7 +30,7 @@ def test_rows_in_parts_round_and_recomputing_does_not() -> None:
 
 
 def test_a_technique_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(DovetailError, match=r"one of \['fuse', .*got 'waltz'"):
+    with pytest.raises(DovetailError, match=r"one of \['beside', .*got 'waltz'"):
         spec_of("waltz")
 
 

@@ -51,19 +51,35 @@ def test_gangs_are_offered_of_families_of_which_one_was_measured() -> None:
     assert {len(option.families) for option in found} == {1, 2, 3, 4, 5, 6}
 
 
+# That steps cannot be replayed from a graph is known; before, no gang is tried on an accelerator.
+REPLAYED = Trial(family="f", technique="graph", kind="h200", count=1)
+
+
 def gang_trial(members: int, **knobs: object) -> Trial:
     return Trial(family="f", technique="fuse", kind="h200", count=1, knobs={"members": members, **knobs})
 
 
 def test_one_gang_of_a_family_is_tried_once_one_task_was_measured() -> None:
     trial, compiled = gang_trial(4), gang_trial(4, compile="full")
-    assert trial not in trials(["f"], [], CLUSTER, members={"f": 4})
-    assert trials(["f"], [ALONE], CLUSTER, members={"f": 4}) == (trial,)
-    assert trials(["f"], [ALONE], CLUSTER) == ()
-    assert trials(["f"], [ALONE, GANG], CLUSTER, members={"f": 4}) == (compiled,)
-    assert trials(["f"], [ALONE, GANG], CLUSTER, members={"f": 4}, failed=[compiled]) == ()
-    assert trials(["f"], [ALONE], CLUSTER, members={"f": 2}) == (gang_trial(2),)
-    assert trials(["f"], [ALONE], CLUSTER, members={"f": 4}, failed=[trial]) == ()
+
+    def wanted(known: list[Profile], members: int, *failed: Trial) -> tuple[Trial, ...]:
+        return trials(["f"], known, CLUSTER, members={"f": members}, failed=[REPLAYED, *failed])
+
+    assert trial not in wanted([], 4)
+    assert wanted([ALONE], 4) == (trial,)
+    assert wanted([ALONE], 1) == ()
+    assert wanted([ALONE, GANG], 4) == (compiled,)
+    assert wanted([ALONE, GANG], 4, compiled) == ()
+    assert wanted([ALONE], 2) == (gang_trial(2),)
+    assert wanted([ALONE], 4, trial) == ()
+
+
+def test_gangs_are_tried_once_it_is_known_what_replaying_takes() -> None:
+    replayed = dataclasses.replace(ALONE, technique="graph", step_seconds=0.0004)
+    assert trials(["f"], [ALONE], CLUSTER, members={"f": 4}) == (REPLAYED,)
+    assert gang_trial(4) in trials(["f"], [ALONE, replayed], CLUSTER, members={"f": 4})
+    forbidding = trials(["f"], [ALONE], CLUSTER, members={"f": 4}, may=lambda technique, knobs: technique != "graph")
+    assert forbidding == (gang_trial(4),)
 
 
 def test_a_long_step_on_a_cpu_is_not_tried_fused() -> None:
@@ -107,7 +123,7 @@ def eight(seconds: float = 0.0024) -> Profile:
 
 def test_a_second_size_is_tried_where_there_are_clearly_more_tasks_than_were_fused() -> None:
     def wanted(members: int, *known: Profile, cluster: Cluster = CLUSTER) -> list[int]:
-        found = trials(["f"], [ALONE, GANG, *known], cluster, members={"f": members})
+        found = trials(["f"], [ALONE, GANG, *known], cluster, members={"f": members}, failed=[REPLAYED])
         return [trial.members for trial in found if "compile" not in trial.knobs]
 
     assert [wanted(members) for members in (4, 5, 6, 50, 10_000)] == [[], [], [6], [50], [64]]

@@ -1,0 +1,368 @@
+"""The technique `graph`: one task on one device, the gradients of each step replayed from a CUDA graph.
+
+A small model's step is hundreds of kernels that Python hands over one by one while the device waits. A graph has no
+Python. What follows the gradients (clipping, the optimizer, schedules) runs as it does alone, so that any optimizer
+will do and every bit is that of `resident`.
+
+A graph repeats what Python did when it was captured, so it must not depend on anything but its inputs and its random
+numbers. The step after a capture is therefore taken both ways and compared; where they differ, or where nothing can be
+captured, training goes on plainly, and no step is lost.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
+from dovetail.train.flat_optimizer import FlatSteps
+from dovetail.train.fuse.stacked_batches import flatten, rebuild
+from dovetail.train.loop import to_device
+from dovetail.train.randomness import KeyedRandomness, Seeding, draw_again, generator_of
+from dovetail.train.resident import RESIDENT, ResidentSession
+from dovetail.train.state import TrainingState
+from dovetail.vocabulary import TechniqueRefused
+
+# Steps taken plainly before the first capture: kernels are chosen and workspaces allocated in them.
+_WARM = 2
+# Graphs of one training, each for batches of another shape; each keeps its activations' memory.
+_MOST = 4
+# By how much two runs of the same kernels may differ. Few add up in any order on the way to a loss, many to gradients.
+_LOSS_TOLERANCE, _GRADIENT_TOLERANCE = 1e-6, 2e-2
+
+Computed = tuple[list[torch.Tensor], Mapping[str, Any]]
+
+
+class Graph(Technique):
+    """One task, by replaying its steps."""
+
+    name = "graph"
+    exactness = RESIDENT.exactness
+
+    def refuse(self, members: Members) -> str | None:
+        """Gangs, what takes its own steps, and what does something at each that a graph would leave out."""
+        return _refusal(members[0]) if len(members) == 1 else f"graph trains one task at a time, got {len(members)}"
+
+    def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
+        """A session of this one member at step 0."""
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
+        return GraphSession(members[0], device=device, threads=threads)
+
+
+GRAPH = Graph()
+
+
+def _refusal(member: SessionMember) -> str | None:
+    training = member.training
+    if training.step is not None:
+        return "a step that is captured must be Dovetail's; the training has a step function of its own"
+    if training.precision not in ("fp32", "bf16"):
+        return f"precision must be fp32 or bf16, got {training.precision!r}, whose steps change weights or scales"
+    if training.callbacks:
+        return "callbacks may change what a graph has fixed; the training has some"
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    for name, module in training.model.named_modules():
+        if any(getattr(module, each) for each in hooks):
+            return f"hooks of modules run in Python, which a graph leaves out; {name or 'the model'!r} has some"
+    if any(parameter._backward_hooks for parameter in training.model.parameters()):
+        return "hooks of parameters run in Python, which a graph leaves out; some have them"
+    return None
+
+
+class GraphSession(ResidentSession):
+    """A training loop on a stream of its own whose gradients are replayed."""
+
+    def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        with self._streaming():
+            super().__init__(member, device=device, threads=threads)
+        self._seen: dict[Hashable, int] = {}
+        self._seedings: dict[Hashable, list[Seeding]] = {}
+        self._captured: dict[Hashable, _Captured] = {}
+        assert isinstance(member.training.optimizer, torch.optim.Optimizer)
+        self._optimizer = FlatSteps(member.training.optimizer)
+        self._warmed: list[nn.Parameter] = []  # those that had gradients in the last step that was looked at
+        self._replayed = self._clipped = False  # whether the gradients at hand are
+        self._failure = "" if self._stream is not None else "there are no CUDA graphs on a CPU"
+
+    @property
+    def shortfall(self) -> str:
+        """Why steps run plainly; empty where they do not."""
+        return self._failure
+
+    def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
+        """Take one optimizer step."""
+        with self._streaming():
+            return super().advance(live)
+
+    def evaluate(self, member: int = 0) -> dict[str, float]:
+        """The user's metrics, in evaluation mode, without gradients."""
+        with self._streaming():
+            return super().evaluate(member)
+
+    def state(self, member: int = 0) -> TrainingState:
+        """The live tensors under their canonical names."""
+        with self._streaming():
+            self._optimizer.settle()
+            return super().state(member)
+
+    def load(self, state: TrainingState, member: int = 0) -> None:
+        """Go on from `state`, whichever technique wrote it."""
+        self._captured, self._seen = {}, {}
+        with self._streaming():
+            self._optimizer.forget()
+            super().load(state, member)
+
+    def close(self) -> None:
+        """Remove hooks and drop the model and its graphs."""
+        self._captured = {}
+        super().close()
+
+    @contextlib.contextmanager
+    def _streaming(self) -> Iterator[None]:
+        """Within, the device's work goes to this session's stream; what follows elsewhere waits for it. It waits for
+        nobody: nothing but this session touches its tensors."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def _place_batches(self, batches: list[Any]) -> list[Any]:
+        return batches  # a graph's own inputs are filled from where batches are
+
+    def _compute_gradients(self, batches: list[Any]) -> Computed:
+        self._replayed = self._clipped = False
+        if self._failure:
+            return self._plainly(batches)
+        try:
+            form, leaves = flatten(batches)
+        except TechniqueRefused as error:
+            self._failure = str(error)
+            return self._plainly(batches)
+        key: Hashable = (form, self._circumstances())
+        if captured := self._captured.get(key):
+            return self._replay(captured, leaves) if captured.is_compared else self._compare(captured, leaves, batches)
+        seen = self._seen[key] = self._seen.get(key, 0) + 1
+        if seen <= _WARM or len(self._captured) >= _MOST:
+            return self._warm_up(key, leaves, batches)
+        self._capture(form, leaves, self._seedings[key])
+        return self._plainly(batches)  # a capture computes nothing
+
+    def _warm_up(self, key: Hashable, leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
+        """A plain step that is looked at."""
+        own, seen = [tensor for tensor in leaves if tensor.device.type != "cpu"], _Seen()
+        before = [tensor._version for tensor in own]
+        with self._random.seeding(seen.note), _noting_waits() as waits:
+            found = self._plainly(batches)
+        self._seedings[key], self._warmed = seen.seedings, self._trained()
+        fixed = [name for name, value in found[1].items() if not isinstance(value, torch.Tensor)]
+        if waits:
+            self._failure = f"its steps must not wait for the device; they do in {waits[0]}"
+        elif seen.in_backward:
+            self._failure = "activations with random numbers are computed again in backward"
+        elif fixed:
+            self._failure = f"metrics of a step must be tensors to be computed again; {fixed} are not"
+        elif before != [tensor._version for tensor in own]:  # they would be found so when they are read again
+            self._failure = "the loss changes its batches in place"
+        return found
+
+    def _replay(self, captured: "_Captured", leaves: Sequence[torch.Tensor]) -> Computed:
+        self._replayed = self._clipped = True
+        return captured.replay(leaves, self._step)
+
+    def _plainly(self, batches: list[Any]) -> Computed:
+        return super()._compute_gradients([to_device(batch, self._device) for batch in batches])
+
+    def _stop_replaying(self, reason: str) -> None:
+        self._failure, self._captured, self._replayed = reason, {}, False
+        self._optimizer.forget()
+
+    def _circumstances(self) -> Hashable:
+        """What else a graph has fixed that others may change between steps."""
+        return (
+            tuple([parameter.data_ptr() for parameter in self._parameters]),
+            tuple([parameter.requires_grad for parameter in self._parameters]),
+            tuple([module.training for module in self._modes]),
+        )
+
+    def _capture(self, form: Any, leaves: Sequence[torch.Tensor], seedings: Sequence[Seeding]) -> None:
+        """Capture what comes before the optimizer's step, and leave everything else as it was."""
+        # cuDNN wants the weights of recurrent layers in a row of its own.
+        if not any(isinstance(module, nn.RNNBase) for module in self._modes):
+            self._optimizer.lay_out(self._warmed)
+
+        def compute(inputs: Sequence[torch.Tensor]) -> Computed:
+            found = super(GraphSession, self)._compute_gradients(rebuild(form, iter(inputs)))
+            self._clip()
+            self._optimizer.fill(self._trained())
+            return found
+
+        again = draw_again()
+        assert self._stream is not None
+        try:
+            captured = _Captured(compute, leaves, self._random, seedings, self._parameters, self._stream)
+        except Exception as error:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            self._stop_replaying(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        else:
+            self._captured[form, self._circumstances()] = captured
+        for parameter in self._parameters:
+            parameter.grad = None
+        again()
+        self._random.begin(self._step, 0)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self._parameters if parameter.grad is not None]
+
+    def _clip(self) -> None:
+        if self._training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._training.clip_norm)
+
+    def _clip_and_step(self, parameters: Sequence[nn.Parameter]) -> None:
+        if not self._clipped:
+            self._clip()
+        self._optimizer.step(self._trained(), is_filled=self._replayed)
+
+    def _compare(self, captured: "_Captured", leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
+        """Take a step both ways; the plain one counts."""
+        loose = list(_loose_tensors(self._training.model))
+        before = [tensor.clone() for tensor in loose]
+        losses, _ = captured.replay(leaves, self._step)
+        gradients = [each.grad.clone() for each in self._parameters if each.grad is not None]
+        with torch.no_grad():
+            for tensor, value in zip(loose, before, strict=True):
+                tensor.copy_(value)
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._random.begin(self._step, 0)
+        found = self._plainly(batches)
+        self._clip()
+        self._clipped = True
+        plain = [each.grad for each in self._parameters if each.grad is not None]
+        if not (_are_close(losses, found[0], _LOSS_TOLERANCE) and _are_close(gradients, plain, _GRADIENT_TOLERANCE)):
+            self._stop_replaying("a step came out otherwise when it was replayed")
+        captured.is_compared = True
+        return found
+
+
+@contextlib.contextmanager
+def _noting_waits() -> Iterator[list[str]]:
+    """Where the host waits for the device within, which a graph cannot: files and lines."""
+    waits: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for each in warned:
+        if "synchronizing CUDA operation" in str(each.message):
+            waits.append(f"{os.path.basename(each.filename)}:{each.lineno}")
+        elif "debug mode" not in str(each.message):  # which torch calls a prototype
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+class _Seen:
+    """The seedings of a step. They are written down, and left to whom they belong."""
+
+    def __init__(self) -> None:
+        self.seedings: list[Seeding] = []
+        self.in_backward = False
+
+    def note(self, seeding: Seeding) -> bool:
+        """Called before each."""
+        self.seedings.append(seeding)
+        self.in_backward |= torch._C._current_graph_task_id() != -1
+        return False
+
+
+def _loose_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    """What forward may change by itself: buffers, and tensors that are attributes of modules."""
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+
+
+def _are_close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> bool:
+    if [tensor.shape for tensor in found] != [tensor.shape for tensor in expected]:
+        return False
+    apart = torch.stack([(one - other).float().norm() for one, other in zip(found, expected, strict=True)]).norm()
+    return bool(apart <= tolerance * torch.stack([tensor.float().norm() for tensor in expected]).norm())
+
+
+@contextlib.contextmanager
+def _unseen_capture() -> Iterator[None]:
+    """Within, nobody is told that a graph is captured. Who asks takes other ways then: `transformers` builds masks that
+    it leaves out otherwise, and attention with a mask has other kernels, which round otherwise."""
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+
+
+class _Captured:
+    """The gradients of a step, to be computed again from other batches."""
+
+    def __init__(
+        self,
+        compute: Callable[[Sequence[torch.Tensor]], Computed],
+        leaves: Sequence[torch.Tensor],
+        random: KeyedRandomness,
+        seedings: Sequence[Seeding],
+        parameters: Sequence[nn.Parameter],
+        stream: torch.cuda.Stream,
+    ) -> None:
+        self.is_compared = False
+        self._random, self._seedings, self._parameters = random, seedings, parameters
+        self._inputs = [torch.empty_like(tensor, device=stream.device) for tensor in leaves]
+        self._fill(leaves)
+        self._graph = torch.cuda.CUDAGraph()
+        generator = generator_of(stream.device)
+        # Each seeding has a generator of its own, which is seeded before a replay: within one nothing can be.
+        own, self._generators = generator.clone_state(), [generator.clone_state() for _ in seedings]
+        for each in self._generators:
+            self._graph.register_generator_state(each)
+        states = iter(self._generators)
+
+        def take_next(seeding: Seeding) -> bool:
+            generator.graphsafe_set_state(next(states))
+            return True
+
+        try:
+            with (
+                random.seeding(take_next),
+                _unseen_capture(),
+                torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
+            ):
+                self._losses, self._metrics = compute(self._inputs)
+        finally:
+            generator.graphsafe_set_state(own)  # a copy: where a capture fails, what it has had is of no more use
+        self._gradients = [parameter.grad for parameter in parameters]
+
+    def replay(self, leaves: Sequence[torch.Tensor], step: int) -> Computed:
+        """Losses and metrics of these batches; the gradients are the parameters' afterwards."""
+        self._fill(leaves)
+        for generator, seeding in zip(self._generators, self._seedings, strict=True):
+            generator.manual_seed(self._random.seed_of(seeding, step))
+        self._graph.replay()
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        return [loss.clone() for loss in self._losses], {
+            name: each.detach().clone() for name, each in self._metrics.items()
+        }
+
+    def _fill(self, leaves: Sequence[torch.Tensor]) -> None:
+        for own, given in zip(self._inputs, leaves, strict=True):
+            own.copy_(given.pin_memory() if given.device.type == "cpu" else given, non_blocking=True)
