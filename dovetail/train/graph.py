@@ -49,8 +49,7 @@ class Graph(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of this one member at step 0."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return GraphSession(members[0], device=device, threads=threads)
 
 
