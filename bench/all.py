@@ -1,7 +1,7 @@
 """Every bench, one after another, each with `--check`; at the end what was missed. Ends with 1 where something was.
 
 `python bench/all.py [NAME ...] [--quick]`. A bench that fails does not keep the others from running. Those of one CUDA
-device (spill, fuse) are named and left out where there is none.
+device (small, spill, fuse) are named and left out where there is none.
 """
 
 import argparse
@@ -31,6 +31,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
 }
 """Each bench and the words of its command."""
 CUDA = {
+    "small": ("small.py",),
     **{f"fuse-{row}": ("fuse.py", row) for row in ("mlp", "gpt", "lora")},
     **{f"spill-{row}": ("spill.py", row) for row in ("24g-b8", "24g-b32", "8g-b8", "interleave", "largest", "disk")},
 }

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -35,3 +36,11 @@ def timed(words: list[str], **variables: str) -> tuple[float, str]:
     if done.returncode:
         sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}")
     return time.perf_counter() - began, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+def started(home: Path) -> list[Any]:
+    """The placements that a run began."""
+    from dovetail.store import Store
+
+    with Store(home) as store:
+        return [event for _, event in store.events() if event.kind == "started"]

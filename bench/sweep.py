@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from commands import HERE, run_words, script_words, timed
+from commands import HERE, run_words, script_words, started, timed
 from reporting import Bar, finish
 
 from dovetail.control import open_result
@@ -73,14 +73,6 @@ def measure(name: str, *, rounds: int, quick: bool) -> dict[str, Any]:
         "predicted over measured": statistics.median(predictions) if predictions else math.nan,
         "techniques": ", ".join(used),
     }
-
-
-def started(home: Path) -> list[Any]:
-    """The placements that a run began."""
-    from dovetail.store import Store
-
-    with Store(home) as store:
-        return [event for _, event in store.events() if event.kind == "started"]
 
 
 def bars_of(name: str, row: dict[str, Any]) -> list[Bar]:

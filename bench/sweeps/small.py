@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import dovetail as dt
 
 STEPS = int(os.environ.get("DOVETAIL_BENCH_STEPS", "400"))
-RATES = (3e-4, 5e-4, 1e-3, 2e-3, 3e-3)
+RATES = (3e-4, 5e-4, 1e-3, 2e-3, 3e-3)[: int(os.environ.get("DOVETAIL_BENCH_RATES", "5"))]
+PRECISION = os.environ.get("DOVETAIL_BENCH_PRECISION", "bf16")
 VOCABULARY, LENGTH = 4096, 128
 
 
@@ -57,7 +58,7 @@ def gpt2(learning_rate: float) -> dt.Training:
         lambda model, batch: model(input_ids=batch[0], labels=batch[0]).loss,
         learning_rate,
         rows=16,
-        precision="bf16",
+        precision=PRECISION,
     )
 
 
@@ -80,7 +81,7 @@ def bert(learning_rate: float) -> dt.Training:
         lambda model, batch: model(input_ids=batch[0], labels=batch[1]).loss,
         learning_rate,
         rows=32,
-        precision="bf16",
+        precision=PRECISION,
     )
 
 
@@ -102,7 +103,7 @@ def vit(learning_rate: float) -> dt.Training:
         lambda model, batch: model(pixel_values=batch[0], labels=batch[1]).loss,
         learning_rate,
         rows=64,
-        precision="bf16",
+        precision=PRECISION,
     )
 
 

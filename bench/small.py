@@ -1,0 +1,103 @@
+"""One accelerator, many small models: a sweep by `dovetail run`, imports, trials and planning counted in, beside the
+same tasks in a plain eager loop, whole command against whole command.
+
+`python bench/small.py [small|small_other ...] [--steps N] [--long N] [--quick] [--check]`, on one H200. The short sweep
+takes the plain loop about a minute or two. The long one is run by Dovetail only; what the plain loop would take is
+extrapolated from its rate between a few steps and the short sweep, and shown as such. Final losses are compared task by
+task with the plain loop's, beside what another seed of the plain loop does. `--quick` runs a few steps of one task
+each, on a CPU too, and writes nothing.
+"""
+
+import argparse
+import collections
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from commands import HERE, run_words, script_words, started, timed
+from one_after_another import LAST
+from reporting import Bar, finish
+
+from dovetail.control import open_result
+
+SWEEPS = ("small", "small_other")
+FEW = 20
+SHORT, LONG = 2.5, 6.0
+"""How many times faster than the plain loop a sweep must be that takes it a minute, and ten."""
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("sweeps", nargs="*", default=list(SWEEPS), metavar="SWEEP", help=", ".join(SWEEPS))
+    arguments.add_argument("--steps", type=int, default=100, help="of each task of the short sweep")
+    arguments.add_argument("--long", type=int, default=1000, help="of each task of the long sweep")
+    arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
+    arguments.add_argument("--quick", action="store_true", help="a few steps of each; writes nothing")
+    chosen = arguments.parse_args()
+    if unknown := set(chosen.sweeps) - set(SWEEPS):
+        arguments.error(f"SWEEP must be one of {', '.join(SWEEPS)}, got {', '.join(sorted(unknown))}")
+    if chosen.quick:
+        chosen.steps, chosen.long = 4, 6
+    rows, bars = [], []
+    for name in chosen.sweeps:
+        found = measure(name, steps=chosen.steps, long=chosen.long, quick=chosen.quick)
+        rows += found[0]
+        bars += found[1]
+    sys.exit(finish("small", rows, bars, check=chosen.check, quick=chosen.quick))
+
+
+def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """The rows of a sweep, and its bars."""
+    path = str(HERE / "sweeps" / f"{name}.py")
+    more = {"DOVETAIL_BENCH_RATES": "1", "DOVETAIL_BENCH_PRECISION": "fp32"} if quick else {}
+    few_seconds, _ = plain(path, min(FEW, steps // 2), **more)
+    plain_seconds, losses = plain(path, steps, **more)
+    _, others = plain(path, steps, DOVETAIL_BENCH_SEED="1", **more)
+    ours, found, used = dovetail(path, steps, **more)
+    rate = (plain_seconds - few_seconds) / (steps - min(FEW, steps // 2))
+    long_ours, _, long_used = dovetail(path, long, **more)
+    expected = plain_seconds + rate * (long - steps)
+    apart = statistics.median(abs(found[task] - losses[task]) for task in losses)
+    seeds = statistics.median(abs(others[task] - losses[task]) for task in losses)
+    count = len(losses)
+    rows = [
+        row(name, count, steps, plain_seconds, ours, used) | {"loss_apart": apart, "seeds_apart": seeds},
+        row(name, count, long, expected, long_ours, long_used) | {"plain_is": "extrapolated"},
+    ]
+    bars = [
+        Bar(f"{name}, {steps} steps: times faster", plain_seconds / ours, least=SHORT),
+        Bar(f"{name}, {long} steps: times faster", expected / long_ours, least=LONG),
+        Bar(f"{name}: losses apart from the plain loop's, of what two seeds are", apart / seeds, most=1.5),
+    ]
+    return rows, bars
+
+
+def row(name: str, count: int, steps: int, plain_seconds: float, ours: float, used: str) -> dict[str, Any]:
+    """A line of the table."""
+    seconds = {"plain_seconds": plain_seconds, "seconds": ours, "times": plain_seconds / ours}
+    return {"sweep": name, "tasks": count, "steps": steps, **seconds, "techniques": used}
+
+
+def plain(path: str, steps: int, **more: str) -> tuple[float, dict[str, float]]:
+    """The plain loop: the seconds of the whole command, and each task's last losses."""
+    seconds, line = timed(script_words("one_after_another.py", path), DOVETAIL_BENCH_STEPS=str(steps), **more)
+    return seconds, {task["task"]: task["loss"] for task in json.loads(line)["tasks"]}
+
+
+def dovetail(path: str, steps: int, **more: str) -> tuple[float, dict[str, float], str]:
+    """`dovetail run`: the seconds of the whole command, each task's last losses, and how they were trained."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "store"
+        seconds, _ = timed(run_words(path, home), DOVETAIL_BENCH_STEPS=str(steps), **more)
+        tasks = open_result(home).tasks
+        losses = {t.name: statistics.fmean(value for _, value in t.history["train/loss"][-LAST:]) for t in tasks}
+        placed = {event.placement: event.option for event in started(home)}
+    counts = collections.Counter(f"{option.technique} of {len(option.families)}" for option in placed.values())
+    return seconds, losses, ", ".join(f"{count} {word}" for word, count in counts.most_common())
+
+
+if __name__ == "__main__":
+    main()
