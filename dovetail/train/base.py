@@ -283,6 +283,11 @@ class Technique(abc.ABC):
     def refuse(self, members: Members) -> str | None:
         """Why this technique cannot train these members exactly, or None if it can."""
 
+    def check(self, members: Members) -> None:
+        """Raise `TechniqueRefused` where `refuse` gives a reason."""
+        if reason := self.refuse(members):
+            raise TechniqueRefused(reason)
+
     @abc.abstractmethod
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session at step 0 on this device, with the knobs of the option that was chosen. Raises `TechniqueRefused`

@@ -20,7 +20,6 @@ from dovetail.train.base import (
     TrainingSession,
 )
 from dovetail.train.graph import GRAPH, GraphSession
-from dovetail.vocabulary import TechniqueRefused
 
 
 class Beside(Technique):
@@ -38,8 +37,7 @@ class Beside(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of all members at step 0."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return BesideSession(members, device=device, threads=threads)
 
 

@@ -26,7 +26,7 @@ State = dict[str, Any]
 class FlatOptimizer:
     """Stands in for an optimizer that has taken a step. `of` makes one."""
 
-    def __init__(self, optimizer: optim.Optimizer, rows: "list[_Row | None]") -> None:
+    def __init__(self, optimizer: optim.Optimizer, rows: "list[_FlatGroup | None]") -> None:
         self._optimizer, self._rows = optimizer, rows
         groups = [{**_options(g), "params": [row.flat]} for g, row in self._pairs()]
         self._own: optim.Optimizer = type(optimizer)(groups)  # type: ignore[call-arg]
@@ -48,7 +48,7 @@ class FlatOptimizer:
                 return None
             if mine and not _are_alike(optimizer, mine):
                 return None
-        return FlatOptimizer(optimizer, [_Row(optimizer, mine) if mine else None for mine in chosen])
+        return FlatOptimizer(optimizer, [_FlatGroup(optimizer, mine) if mine else None for mine in chosen])
 
     def fill(self) -> None:
         """Take the gradients that the parameters have."""
@@ -94,7 +94,7 @@ class FlatOptimizer:
         self.pull()
         return all(torch.equal(each, value) for each, value in zip(tensors, found, strict=True))
 
-    def _pairs(self) -> "list[tuple[dict[str, Any], _Row]]":
+    def _pairs(self) -> "list[tuple[dict[str, Any], _FlatGroup]]":
         pairs = zip(self._optimizer.param_groups, self._rows, strict=True)
         return [(group, row) for group, row in pairs if row is not None]
 
@@ -144,7 +144,7 @@ class FlatSteps:
         self._flat, self._is_proven = None, False
 
 
-class _Row:
+class _FlatGroup:
     """Parameters of a group one after another, with their gradients and states."""
 
     def __init__(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> None:

@@ -37,7 +37,7 @@ _LOSS_TOLERANCE, _GRADIENT_TOLERANCE = 1e-6, 2e-2
 Computed = tuple[list[torch.Tensor], Mapping[str, Any]]
 
 
-class Graph(Technique):
+class GraphReplay(Technique):
     """One task, by replaying its steps."""
 
     name = "graph"
@@ -49,12 +49,11 @@ class Graph(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of this one member at step 0."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return GraphSession(members[0], device=device, threads=threads)
 
 
-GRAPH = Graph()
+GRAPH = GraphReplay()
 
 
 def _refusal(member: SessionMember) -> str | None:
@@ -83,7 +82,7 @@ class GraphSession(ResidentSession):
             super().__init__(member, device=device, threads=threads)
         self._seen: dict[Hashable, int] = {}
         self._seedings: dict[Hashable, list[Seeding]] = {}
-        self._captured: dict[Hashable, _Captured] = {}
+        self._captured: dict[Hashable, _CapturedStep] = {}
         assert isinstance(member.training.optimizer, torch.optim.Optimizer)
         self._optimizer = FlatSteps(member.training.optimizer)
         self._warmed: list[nn.Parameter] = []  # those that had gradients in the last step that was looked at
@@ -173,7 +172,7 @@ class GraphSession(ResidentSession):
             self._failure = "the loss changes its batches in place"
         return found
 
-    def _replay(self, captured: "_Captured", leaves: Sequence[torch.Tensor]) -> Computed:
+    def _replay(self, captured: "_CapturedStep", leaves: Sequence[torch.Tensor]) -> Computed:
         self._replayed = self._clipped = True
         return captured.replay(leaves, self._step)
 
@@ -207,7 +206,7 @@ class GraphSession(ResidentSession):
         again = draw_again()
         assert self._stream is not None
         try:
-            captured = _Captured(compute, leaves, self._random, seedings, self._parameters, self._stream)
+            captured = _CapturedStep(compute, leaves, self._random, seedings, self._parameters, self._stream)
         except Exception as error:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -231,7 +230,7 @@ class GraphSession(ResidentSession):
             self._clip()
         self._optimizer.step(self._trained(), is_filled=self._replayed)
 
-    def _compare(self, captured: "_Captured", leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
+    def _compare(self, captured: "_CapturedStep", leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
         """Take a step both ways; the plain one counts."""
         loose = list(_loose_tensors(self._training.model))
         before = [tensor.clone() for tensor in loose]
@@ -312,7 +311,7 @@ def _unseen_capture() -> Iterator[None]:
         torch.cuda.is_current_stream_capturing = asked
 
 
-class _Captured:
+class _CapturedStep:
     """The gradients of a step, to be computed again from other batches."""
 
     def __init__(

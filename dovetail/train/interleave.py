@@ -31,7 +31,6 @@ from dovetail.train.spill.device_resources import DeviceResources
 from dovetail.train.spill.forecast import Forecast, pace
 from dovetail.train.spill.host_updates import HostUpdates
 from dovetail.train.spill.segments import LiveSegment
-from dovetail.vocabulary import TechniqueRefused
 
 # How often a member that is ready may be passed over, for each member of the gang.
 _PATIENCE = 16
@@ -56,8 +55,7 @@ class Interleave(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session whose budgets are the whole gang's."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return InterleaveSession(members, device=device, threads=threads, knobs=SpillKnobs.read(knobs))
 
 

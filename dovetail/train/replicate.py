@@ -17,7 +17,6 @@ from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.vocabulary import TechniqueRefused
 
 
 class Replicate(RankedTechnique):
@@ -41,8 +40,7 @@ class Replicate(RankedTechnique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0; rank 0's weights are everybody's."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return ReplicateSession(members[0], device=device, threads=threads, ranks=self.company())
 
 

@@ -37,8 +37,7 @@ class Resident(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session with this one member at step 0."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         recompute = knobs.get("recompute", False)
         if recompute and members[0].training.step is not None:
             raise TechniqueRefused("activations are computed again where Dovetail takes the step; this training does.")

@@ -52,8 +52,7 @@ class Shard(RankedTechnique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return ShardSession(members[0], device=device, threads=threads, ranks=self.company())
 
 

@@ -49,8 +49,7 @@ class Together(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of all members at step 0. Raises `TechniqueRefused` where their first batches differ."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return TogetherSession(members, device=device, threads=threads)
 
 

@@ -31,7 +31,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class GangPart:
     """A family as one of a gang: what it takes alone, and its part of a gang's seconds and bytes."""
 
     alone: Profile
@@ -39,20 +39,20 @@ class Shared:
     bytes: int
 
     @staticmethod
-    def of(measured: Profile, alone: Profile) -> "Shared":
+    def of(measured: Profile, alone: Profile) -> "GangPart":
         """From a gang that was measured, and one task alone."""
         members = int(measured.knobs["members"])
         added = max(0, measured.peak_bytes - alone.peak_bytes) // max(1, members - 1)
-        return Shared(alone=alone, seconds=measured.step_seconds / members, bytes=added)
+        return GangPart(alone=alone, seconds=measured.step_seconds / members, bytes=added)
 
 
-def predict(gang: Sequence[Shared], *, kind: Kind) -> Option:
+def predict(gang: Sequence[GangPart], *, kind: Kind) -> Option:
     """A gang that was not measured.
 
     >>> alone = Profile(family="f", kind="h200", count=1, step_seconds=0.003, peak_bytes=2 << 30, technique="graph")
     >>> four = dataclasses.replace(alone, technique="beside", step_seconds=0.008, peak_bytes=5 << 30,
     ...                            knobs={"members": 4})
-    >>> three = predict([Shared.of(four, alone)] * 3, kind=Kind(name="h200", processor="cuda"))
+    >>> three = predict([GangPart.of(four, alone)] * 3, kind=Kind(name="h200", processor="cuda"))
     >>> three.step_seconds, three.device_bytes >> 30
     ((0.006, 0.006, 0.006), 4)
     """
@@ -103,7 +103,7 @@ def offers(evidence: Evidence) -> Iterator[Option]:
     """Gangs of one family, of two, and of one task of each, where they beat their members one after another."""
     for kind in evidence.cluster.kinds:
         able = [
-            Shared.of(measured, alone)
+            GangPart.of(measured, alone)
             for measured in evidence.of(technique="beside", kind=kind.name)
             for alone in _graphs(evidence, family=measured.family, kind=kind.name)
             if evidence.members.get(measured.family)
@@ -119,7 +119,7 @@ def _graphs(evidence: Evidence, *, family: str, kind: str) -> list[Profile]:
     return evidence.of(family=family, kind=kind, count=1, technique="graph")
 
 
-def _gangs(able: list[Shared], evidence: Evidence) -> Iterator[tuple[Shared, ...]]:
+def _gangs(able: list[GangPart], evidence: Evidence) -> Iterator[tuple[GangPart, ...]]:
     for each in able:
         yield from ((each,) * size for size in gang_sizes(evidence.members[each.alone.family], most=_MOST))
     yield from itertools.combinations(able[:_PAIRED], 2)

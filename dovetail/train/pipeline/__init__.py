@@ -40,8 +40,7 @@ class Pipeline(RankedTechnique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0. All ranks must have built the same weights, and be given the same knobs."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         ranks, (member,) = self.company(), members
         layout = PipelineLayout.read(knobs, size=ranks.size, accumulate=member.training.accumulate)
         if layout.is_asynchronous and (reason := only_after_steps(member.training)):

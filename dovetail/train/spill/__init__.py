@@ -6,7 +6,6 @@ from dovetail.train.base import NO_KNOBS, Knobs, Members, Technique, TrainingSes
 from dovetail.train.spill.refusals import refusal
 from dovetail.train.spill.spill_knobs import SpillKnobs
 from dovetail.train.spill.spill_session import SpillSession
-from dovetail.vocabulary import TechniqueRefused
 
 
 class Spill(Technique):
@@ -26,8 +25,7 @@ class Spill(Technique):
 
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session within the budgets of the knobs; refused with numbers where no layout keeps within them."""
-        if reason := self.refuse(members):
-            raise TechniqueRefused(reason)
+        self.check(members)
         return SpillSession(members[0], device=device, threads=threads, knobs=SpillKnobs.read(knobs))
 
 
