@@ -81,7 +81,9 @@ def measure(
         members = [SessionMember(training=one, seed=seed + number) for number, one in enumerate((training, *others))]
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             advance = functools.partial(session.advance, range(len(members)))
-            timing = _steps(advance, device, warmup_steps, least_steps, seconds, most_seconds)
+            timing = _steps(
+                advance, device, max(warmup_steps, session.warmup_steps), least_steps, seconds, most_seconds
+            )
             if session.shortfall:
                 raise TechniqueRefused(session.shortfall)
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)

@@ -217,6 +217,11 @@ class TrainingSession(abc.ABC):
         """The user's metrics for this member now; empty without an evaluation function. Changes nothing."""
 
     @property
+    def warmup_steps(self) -> int:
+        """After how many steps the others take as long as they will; where it says more than none, trials wait."""
+        return 0
+
+    @property
     def shortfall(self) -> str:
         """Why steps are not taken as the technique promises, though they are as exact; empty where they are."""
         return ""

@@ -51,6 +51,11 @@ class BesideSession(GangSession[GraphSession]):
         self._members = [GraphSession(member, device=device, threads=threads) for member in members]
 
     @property
+    def warmup_steps(self) -> int:
+        """As many as a member needs."""
+        return self._members[0].warmup_steps
+
+    @property
     def shortfall(self) -> str:
         """Why steps of a member run plainly; empty where none do."""
         return next((session.shortfall for session in self._members if session.shortfall), "")

@@ -90,6 +90,11 @@ class GraphSession(ResidentSession):
         self._failure = "" if self._stream is not None else "there are no CUDA graphs on a CPU"
 
     @property
+    def warmup_steps(self) -> int:
+        """Those before a capture, the one at it, the one that is taken both ways, and a first replay."""
+        return _WARM + 3
+
+    @property
     def shortfall(self) -> str:
         """Why steps run plainly; empty where they do not."""
         return self._failure
