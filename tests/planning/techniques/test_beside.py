@@ -43,7 +43,7 @@ def test_a_graph_is_tried_on_accelerators_where_a_task_fits_and_then_a_gang_of_t
 
 @given(st.integers(2, 8))
 def test_shares_add_up_and_nobody_is_faster_than_alone(members: int) -> None:
-    found = beside.predict([beside.Shared.of(FOUR, GRAPH)] * members, kind=H200)
+    found = beside.predict([beside.GangPart.of(FOUR, GRAPH)] * members, kind=H200)
     assert found.step_seconds == (pytest.approx(max(0.003, 0.002 * members)),) * members
     assert found.device_bytes == (2 + members) << 30
 
