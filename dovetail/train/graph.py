@@ -62,8 +62,8 @@ def _refusal(member: SessionMember) -> str | None:
         return "a step that is captured must be Dovetail's; the training has a step function of its own"
     if training.precision not in ("fp32", "bf16"):
         return f"precision must be fp32 or bf16, got {training.precision!r}, whose steps change weights or scales"
-    if training.callbacks:
-        return "callbacks may change what a graph has fixed; the training has some"
+    if training.callbacks or training.state:
+        return "callbacks, and what changes state of the user's own, run in Python, which a graph leaves out"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in training.model.named_modules():
         if any(getattr(module, each) for each in hooks):

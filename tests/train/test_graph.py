@@ -229,6 +229,7 @@ def test_without_an_accelerator_steps_are_plain_and_say_so() -> None:
     ("fields", "reason"),
     [
         ({"callbacks": [lambda training, step: None]}, "callbacks"),
+        ({"state": {"average": nn.Linear(8, 1)}}, "state of the user's own"),
         ({"precision": "fp16"}, "precision must be fp32 or bf16"),
         ({"loss": None, "step": lambda training, batch: {"loss": 0.0}}, "a step function of its own"),
     ],
