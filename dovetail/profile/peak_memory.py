@@ -22,17 +22,24 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._held_bytes = device, 0
         self._is_reset = True
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
             self._is_reset = _reset_resident_peak()
 
+    def note_held(self) -> None:
+        """Count in what an accelerator cannot give back now: the memory of CUDA graphs is theirs also while no tensor
+        is in it."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+            self._held_bytes = torch.cuda.memory_reserved(self._device)
+
     def bytes(self) -> int:
         """The most bytes held at once so far."""
         if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
+            return max(self._held_bytes, torch.cuda.max_memory_allocated(self._device))
         now = int(psutil.Process().memory_info().rss)
         # Without the reset the peak may be that of earlier work; what is held now is the better answer.
         return max(now, _resident_peak()) if self._is_reset else now

@@ -86,6 +86,7 @@ def measure(
             )
             if session.shortfall:
                 raise TechniqueRefused(session.shortfall)
+            peak.note_held()
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
             spilled = _read_spill_figures(session) if isinstance(session, SpillSession) else None
