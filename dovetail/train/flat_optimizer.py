@@ -56,8 +56,9 @@ class FlatOptimizer:
             torch._foreach_copy_(row.gradients, [each.grad for each in row.parameters if each.grad is not None])
 
     def fits(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether these, which have gradients, are all of its parameters."""
-        return {id(each) for each in parameters} == {id(each) for _, row in self._pairs() for each in row.parameters}
+        """Whether these, which have gradients, are all of its parameters, and are still where it has put them."""
+        mine = [each for _, row in self._pairs() for each in row.parameters]
+        return {*map(id, parameters)} == {*map(id, mine)} and all(row.is_in_place() for _, row in self._pairs())
 
     def step(self) -> None:
         """Take a step from the gradients it was filled with."""
@@ -160,8 +161,13 @@ class _FlatGroup:
         self.flat = nn.Parameter(flat)
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.data = part
+        self._pointers = [part.data_ptr() for part in parts]
         self.flat.grad, self.gradients = self._row([])
         self.state = self._states([optimizer.state[parameter] for parameter in parameters])
+
+    def is_in_place(self) -> bool:
+        """Whether nobody has moved the parameters, as `model.cpu()` does."""
+        return [parameter.data_ptr() for parameter in self.parameters] == self._pointers
 
     def tensors(self, own: optim.Optimizer) -> list[torch.Tensor]:
         """All that a step changes."""

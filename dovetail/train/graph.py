@@ -10,8 +10,6 @@ captured, training goes on plainly, and no step is lost.
 """
 
 import contextlib
-import os
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +21,14 @@ from dovetail.train.flat_optimizer import FlatSteps
 from dovetail.train.fuse.stacked_batches import flatten, rebuild
 from dovetail.train.loop import to_device
 from dovetail.train.randomness import KeyedRandomness, Seeding, draw_again, generator_of
+from dovetail.train.replayability import (
+    SeenSeedings,
+    are_close,
+    attributes_of,
+    first_change,
+    loose_tensors,
+    noting_waits,
+)
 from dovetail.train.resident import RESIDENT, ResidentSession
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import TechniqueRefused
@@ -78,6 +84,8 @@ class GraphSession(ResidentSession):
 
     def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # what building has put there
         with self._streaming():
             super().__init__(member, device=device, threads=threads)
         self._seen: dict[Hashable, int] = {}
@@ -106,8 +114,12 @@ class GraphSession(ResidentSession):
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """The user's metrics, in evaluation mode, without gradients."""
+        before = attributes_of(self._training.model)
         with self._streaming():
-            return super().evaluate(member)
+            found = super().evaluate(member)
+        if attributes_of(self._training.model) != before:  # which graphs have fixed
+            self._captured, self._seen = {}, {}
+        return found
 
     def state(self, member: int = 0) -> TrainingState:
         """The live tensors under their canonical names."""
@@ -155,15 +167,16 @@ class GraphSession(ResidentSession):
             return self._replay(captured, leaves) if captured.is_compared else self._compare(captured, leaves, batches)
         seen = self._seen[key] = self._seen.get(key, 0) + 1
         if seen <= _WARM or len(self._captured) >= _MOST:
-            return self._warm_up(key, leaves, batches)
+            return self._warm_up(key, leaves, batches, is_last=seen == _WARM)
         self._capture(form, leaves, self._seedings[key])
         return self._plainly(batches)  # a capture computes nothing
 
-    def _warm_up(self, key: Hashable, leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
-        """A plain step that is looked at."""
-        own, seen = [tensor for tensor in leaves if tensor.device.type != "cpu"], _Seen()
+    def _warm_up(self, key: Hashable, leaves: Sequence[torch.Tensor], batches: list[Any], *, is_last: bool) -> Computed:
+        """A plain step that is looked at. The first one may fill caches; the last must leave modules as they are."""
+        own, seen = [tensor for tensor in leaves if tensor.device.type != "cpu"], SeenSeedings()
         before = [tensor._version for tensor in own]
-        with self._random.seeding(seen.note), _noting_waits() as waits:
+        attributes = attributes_of(self._training.model)
+        with self._random.seeding(seen.note), noting_waits() as waits:
             found = self._plainly(batches)
         self._seedings[key], self._warmed = seen.seedings, self._trained()
         fixed = [name for name, value in found[1].items() if not isinstance(value, torch.Tensor)]
@@ -173,6 +186,8 @@ class GraphSession(ResidentSession):
             self._failure = "activations with random numbers are computed again in backward"
         elif fixed:
             self._failure = f"metrics of a step must be tensors to be computed again; {fixed} are not"
+        elif is_last and (changed := first_change(attributes, attributes_of(self._training.model))):
+            self._failure = f"forward must leave its modules as they are; it replaces {changed!r}"
         elif before != [tensor._version for tensor in own]:  # they would be found so when they are read again
             self._failure = "the loss changes its batches in place"
         return found
@@ -237,10 +252,11 @@ class GraphSession(ResidentSession):
 
     def _compare(self, captured: "_CapturedStep", leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
         """Take a step both ways; the plain one counts."""
-        loose = list(_loose_tensors(self._training.model))
+        loose = list(loose_tensors(self._training.model))
         before = [tensor.clone() for tensor in loose]
         losses, _ = captured.replay(leaves, self._step)
         gradients = [each.grad.clone() for each in self._parameters if each.grad is not None]
+        changed = [tensor.clone() for tensor in loose]
         with torch.no_grad():
             for tensor, value in zip(loose, before, strict=True):
                 tensor.copy_(value)
@@ -251,57 +267,11 @@ class GraphSession(ResidentSession):
         self._clip()
         self._clipped = True
         plain = [each.grad for each in self._parameters if each.grad is not None]
-        if not (_are_close(losses, found[0], _LOSS_TOLERANCE) and _are_close(gradients, plain, _GRADIENT_TOLERANCE)):
+        close = are_close(losses, found[0], _LOSS_TOLERANCE) and are_close(gradients, plain, _GRADIENT_TOLERANCE)
+        if not (close and are_close(changed, loose, _GRADIENT_TOLERANCE)):
             self._stop_replaying("a step came out otherwise when it was replayed")
         captured.is_compared = True
         return found
-
-
-@contextlib.contextmanager
-def _noting_waits() -> Iterator[list[str]]:
-    """Where the host waits for the device within, which a graph cannot: files and lines."""
-    waits: list[str] = []
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield waits
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-    for each in warned:
-        if "synchronizing CUDA operation" in str(each.message):
-            waits.append(f"{os.path.basename(each.filename)}:{each.lineno}")
-        elif "debug mode" not in str(each.message):  # which torch calls a prototype
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-class _Seen:
-    """The seedings of a step. They are written down, and left to whom they belong."""
-
-    def __init__(self) -> None:
-        self.seedings: list[Seeding] = []
-        self.in_backward = False
-
-    def note(self, seeding: Seeding) -> bool:
-        """Called before each."""
-        self.seedings.append(seeding)
-        self.in_backward |= torch._C._current_graph_task_id() != -1
-        return False
-
-
-def _loose_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """What forward may change by itself: buffers, and tensors that are attributes of modules."""
-    yield from model.buffers()
-    for module in model.modules():
-        yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
-
-
-def _are_close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> bool:
-    if [tensor.shape for tensor in found] != [tensor.shape for tensor in expected]:
-        return False
-    apart = torch.stack([(one - other).float().norm() for one, other in zip(found, expected, strict=True)]).norm()
-    return bool(apart <= tolerance * torch.stack([tensor.float().norm() for tensor in expected]).norm())
 
 
 @contextlib.contextmanager

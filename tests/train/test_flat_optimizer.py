@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.train.flat_optimizer import FlatOptimizer
+from dovetail.train.flat_optimizer import FlatOptimizer, FlatSteps
 
 DEVICES = [
     "cpu",
@@ -138,6 +138,25 @@ def test_parameters_that_are_not_as_far_on_as_others_are_left_alone() -> None:
     backward(model, 1)
     optimizer.step()
     assert refused(model, optimizer)
+
+
+def test_parameters_that_were_moved_do_not_fit_any_more() -> None:
+    model, optimizer = made(torch.optim.AdamW, {}, "cpu")
+    other, plainly = made(torch.optim.AdamW, {}, "cpu")
+    steps = FlatSteps(optimizer)
+    for step in range(6):
+        for each in (model, other):
+            backward(each, step)
+        if step == 1:
+            steps.lay_out(list(model.parameters()))
+        if step == 3:
+            model[0].weight.data = model[0].weight.data.clone()  # as model.cpu() does, or who loads weights so
+        steps.step(list(model.parameters()), is_filled=False)
+        plainly.step()
+    steps.settle()
+    for one, its in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one, its)
+        assert optimizer.state[one]["step"] == plainly.state[its]["step"] == 6
 
 
 def test_parameters_without_gradients_stay_as_they_are() -> None:

@@ -203,6 +203,55 @@ class TestOnCuda:
         torch.cuda.empty_cache()
         assert steps(GRAPH, [member(perceptron)])[2] == "", "others can be captured afterwards"
 
+    @pytest.mark.parametrize("name", ["running", "calls"])
+    def test_modules_that_forward_changes_in_python_are_not_replayed(self, name: str) -> None:
+        class Changing(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.calls = nn.Linear(8, 4), 0
+                self.register_buffer("running", torch.zeros(4))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                found = self.inner(x)
+                if name == "calls":
+                    self.calls += 1
+                else:  # nothing of the loss depends on it, so that comparing losses and gradients shows nothing
+                    self.running = 0.9 * self.running + 0.1 * found.mean(0).detach()
+                return found
+
+        plain, found = (steps(technique, [member(lambda: trained(Changing()))]) for technique in (RESIDENT, GRAPH))
+        assert f"replaces '{name}'" in found[2]
+        assert found[0] == plain[0]
+        assert_same(found[1][0], plain[1][0])
+
+    def test_a_model_that_is_moved_and_back_trains_on(self) -> None:
+        def run(technique: Technique) -> dict[str, torch.Tensor]:
+            one = member(perceptron)
+            with contextlib.closing(technique.open([one], device=CUDA, threads=1)) as session:
+                for step in range(16):
+                    session.advance()
+                    if step == 8:
+                        one.training.model.cpu().to(CUDA)
+                return {name: value.clone() for name, value in session.state().tensors.items()}
+
+        assert_same(run(GRAPH), run(RESIDENT))
+
+    def test_what_evaluation_changes_in_modules_is_replayed_changed(self) -> None:
+        def run(technique: Technique) -> dict[str, torch.Tensor]:
+            def evaluate(model: Any) -> dict[str, float]:
+                model[1].p = 0.8
+                return {}
+
+            one = member(lambda: perceptron(evaluate=evaluate))
+            with contextlib.closing(technique.open([one], device=CUDA, threads=1)) as session:
+                for step in range(16):
+                    session.advance()
+                    if step == 8:
+                        session.evaluate()
+                return {name: value.clone() for name, value in session.state().tensors.items()}
+
+        assert_same(run(GRAPH), run(RESIDENT))
+
     def test_parameters_that_are_frozen_on_the_way_have_no_gradients_any_more(self) -> None:
         def run(technique: Technique) -> tuple[dict[str, torch.Tensor], int]:
             one = member(perceptron)

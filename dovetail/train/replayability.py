@@ -1,0 +1,124 @@
+"""What keeps a step from being replayed, found by looking at plain ones: where the host waits for the device, what
+forward changes in Python, and whether two ways to the same numbers have led there."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.train.randomness import Seeding
+
+
+@contextlib.contextmanager
+def noting_waits() -> Iterator[list[str]]:
+    """Where the host waits for the device within, which a graph cannot: files and lines."""
+    waits: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for each in warned:
+        if "synchronizing CUDA operation" in str(each.message):
+            waits.append(f"{os.path.basename(each.filename)}:{each.lineno}")
+        elif "debug mode" not in str(each.message):  # which torch calls a prototype
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+class SeenSeedings:
+    """The seedings of a step. They are written down, and left to whom they belong."""
+
+    def __init__(self) -> None:
+        self.seedings: list[Seeding] = []
+        self.in_backward = False
+
+    def note(self, seeding: Seeding) -> bool:
+        """Called before each."""
+        self.seedings.append(seeding)
+        self.in_backward |= torch._C._current_graph_task_id() != -1
+        return False
+
+
+def loose_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    """What forward may change by itself: buffers, and tensors that are attributes of modules.
+
+    >>> len(list(loose_tensors(nn.BatchNorm1d(2))))
+    3
+    """
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+
+
+def attributes_of(model: nn.Module) -> dict[str, Any]:
+    """What Python may change in a model's modules and a graph would not: plain values, how long containers are, and
+    which tensors there are, kept alive so that no other can be taken for one of them.
+
+    >>> model = nn.BatchNorm1d(2)
+    >>> before = attributes_of(model)
+    >>> model.running_mean.add_(1.0) is model.running_mean, first_change(before, attributes_of(model))
+    (True, '')
+    >>> model.running_mean = model.running_mean + 1
+    >>> first_change(before, attributes_of(model))
+    'running_mean'
+    """
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        for name, value in (*vars(module).items(), *module._buffers.items()):
+            if isinstance(value, torch.Tensor):
+                found[f"{path}.{name}".lstrip(".")] = _VerySame(value)
+            elif isinstance(value, bool | int | float | str | None):
+                found[f"{path}.{name}".lstrip(".")] = repr(value)
+            elif isinstance(value, list | dict | set) and not name.startswith("_"):
+                found[f"{path}.{name}".lstrip(".")] = len(value)
+    return found
+
+
+class _VerySame:
+    """Equal to another of the very same object only."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _VerySame) and self._value is other._value
+
+    __hash__ = object.__hash__
+
+
+def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The name of an attribute that is not what it was; empty where all are.
+
+    >>> first_change({"calls": "1"}, {"calls": "2"})
+    'calls'
+    """
+    names = dict.fromkeys([*before, *after])
+    return next((name for name in names if before.get(name) != after.get(name)), "")
+
+
+def are_close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> bool:
+    """Whether tensors differ, all together, by no more than this part of their size. Infinities must be the same.
+
+    >>> infinite = torch.tensor([1.0, float("inf")])
+    >>> are_close([infinite], [infinite + 1e-4], 1e-3), are_close([infinite], [infinite[:1].repeat(2)], 1e-3)
+    (True, False)
+    """
+    if [tensor.shape for tensor in found] != [tensor.shape for tensor in expected]:
+        return False
+    if not found:
+        return True
+    pairs = [(_real(one), _real(other)) for one, other in zip(found, expected, strict=True)]
+    apart = torch.stack([torch.where(one == other, 0.0, one - other).norm() for one, other in pairs]).norm()
+    size = torch.stack([torch.nan_to_num(other, posinf=0.0, neginf=0.0).norm() for _, other in pairs]).norm()
+    return bool(apart <= tolerance * size)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor.detach()).float()
