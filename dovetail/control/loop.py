@@ -322,8 +322,15 @@ class Controller:
     def _accept(self, event: Event) -> list[Event]:
         """What an event is put on record as: nothing for what a stale attempt says."""
         if isinstance(event, DevicesReleased):
-            started_at = self._running[event.placement].started_at
-            return [dataclasses.replace(event, duration_seconds=event.at_seconds - started_at)]
+            running = self._running[event.placement]
+            return [
+                dataclasses.replace(
+                    event,
+                    duration_seconds=event.at_seconds - running.started_at,
+                    purpose=running.order.purpose,
+                    devices=running.order.devices,
+                )
+            ]
         if event.attempt and event.attempt != self._ledger[event.task].attempt:
             return []
         # What measuring says of a task that was cancelled meanwhile, or whose worker this loop itself ended.

@@ -69,6 +69,38 @@ class Idle:
         return found
 
 
+class TimeSpent:
+    """The seconds of an order by what its worker was doing, in the first word of what it says of that.
+
+    >>> spent = TimeSpent()
+    >>> spent.begin()
+    >>> spent.change("building")
+    >>> spent.change("step 1")
+    >>> list(spent.end())
+    ['building', 'step']
+    """
+
+    def begin(self) -> None:
+        """An order begins."""
+        self._seconds: dict[str, float] = {}
+        self._word, self._since = "", time.monotonic()
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def change(self, action: str) -> None:
+        """Something else is done from now on."""
+        now, word = time.monotonic(), action.partition(" ")[0]
+        if self._word:
+            self._seconds[self._word] = self._seconds.get(self._word, 0.0) + now - self._since
+        self._word, self._since = word, now
+
+    def end(self) -> dict[str, float]:
+        """What it was spent on; the time goes on."""
+        self.change(self._word)
+        return {word: round(seconds, 6) for word, seconds in self._seconds.items()}
+
+
 class Worker:
     """The worker's side of the socket: reads orders, runs them, reports events and heartbeats."""
 
@@ -82,6 +114,7 @@ class Worker:
         self._doing, self._computing, self._moves = "starting", False, 0
         self._noticed, self._beats = False, threading.Event()
         self._builder: Any = None
+        self._spent = TimeSpent()
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -114,6 +147,7 @@ class Worker:
         import dovetail.engines.runner  # noqa: F401
 
     def _run(self, message: dict[str, Any]) -> None:
+        self._spent.begin()
         self._import_runner()
         import torch
 
@@ -124,6 +158,7 @@ class Worker:
         from dovetail.train.isolation import Isolation
         from dovetail.train.ranks import Ranks
 
+        self._set_action("reading the order")
         gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
         order = from_json(Order, message["order"])
         for stream in (sys.stdout, sys.stderr):
@@ -156,7 +191,7 @@ class Worker:
         self._builder.isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
-        self._send({"released": order.name})
+        self._send({"released": order.name, "seconds": self._spent.end()})
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._channel.makefile("r") as lines:
@@ -194,6 +229,7 @@ class Worker:
     def _set_action(self, action: str, *, computing: bool = False) -> None:
         self._doing, self._computing = action, computing
         self._moves += 1
+        self._spent.change(action)
 
     def _report(self, event: Event) -> None:
         heading = {"kind": event.kind, "task": event.task, "attempt": event.attempt, "at_seconds": event.at_seconds}

@@ -18,7 +18,7 @@ from typing import Any
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.worker_handle import RunningOrder, WorkerHandle, threads_of
 from dovetail.planning.techniques import spec_of
-from dovetail.vocabulary import Cluster, DovetailError, Event, read_event, to_json
+from dovetail.vocabulary import Cluster, DovetailError, Event, FrozenDict, read_event, to_json
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
@@ -229,6 +229,8 @@ class WorkerEngine(Engine):
             if "event" in message:
                 self._record(running, worker, read_event(**message["event"]))
             elif "released" in message:
+                if worker is running.workers[0]:
+                    running.seconds = message.get("seconds", {})
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
@@ -303,7 +305,8 @@ class WorkerEngine(Engine):
             AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, ending=ending, log=log)
             for m in left
         ]
-        self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name))
+        spent = FrozenDict(running.seconds)
+        self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name, seconds=spent))
         self._remove_rendezvous(running.order.name)
         del self._running[running.order.name]
 

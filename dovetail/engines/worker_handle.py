@@ -56,6 +56,7 @@ class RunningOrder:
     workers: list[WorkerHandle]
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
     deadline: float = math.inf
 

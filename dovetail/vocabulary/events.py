@@ -261,11 +261,14 @@ class AttemptLost(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesReleased(Event):
-    """An order's devices are free again."""
+    """An order's devices are free again. `seconds` are what its worker spent on what, by its own word."""
 
     kind: ClassVar[str] = "released"
     placement: str
     duration_seconds: float = 0.0
+    purpose: str = ""
+    devices: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = FrozenDict()
 
 
 # How a task ends, or rests

@@ -63,6 +63,9 @@ def render(reading: ReportData, *, written_seconds: float) -> str:
         _experiment_section(reading),
         _section("tasks", "Tasks", tables.task_table(reading)),
         _section("targets", "Time to target", tables.target_table(reading)) if reading.targets else "",
+        _section("time", "Where the time went", tables.account_table(reading.account))
+        if reading.account.seconds
+        else "",
         _predictions_section(reading),
         _timetables_section(reading),
         _plan_section(reading),

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from dovetail.metrics.account import Account, account
 from dovetail.metrics.comparison import Comparison, compare
 from dovetail.metrics.curves import Curve, best, curves, goal_of, thin
 from dovetail.metrics.progress import Progress, fold
@@ -14,7 +15,14 @@ from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, time_to_target
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Event, Plan, Task, TaskId
-from dovetail.vocabulary.events import AttemptLost, AttemptStarted, CheckpointDamaged, TaskFailed, Warned
+from dovetail.vocabulary.events import (
+    AttemptLost,
+    AttemptStarted,
+    CheckpointDamaged,
+    DevicesReleased,
+    TaskFailed,
+    Warned,
+)
 from dovetail.vocabulary.redact import masked, redactor
 from dovetail.web.timetable_charts import PipelineDrawing, read_timetables
 
@@ -67,6 +75,7 @@ class ReportData:
     progress: Mapping[TaskId, Progress]
     summary: Summary
     comparison: Comparison
+    account: Account
     plans: tuple[tuple[int, float, Plan], ...]
     planned: Mapping[str, list[Bar]]
     measured: list[Bar]
@@ -117,6 +126,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     plans = tuple(
         (number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload) if at >= since
     )
+    cluster = store.hardware("cluster", Cluster)
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
         names=names,
@@ -124,6 +134,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
         progress=watched.progress,
         summary=Summary(rows=tuple(rows)),
         comparison=compare(progress, plans=plans, since_seconds=since, as_of_seconds=as_of),
+        account=_account(watched, cluster, since),
         plans=plans,
         planned=_planned(plans),
         measured=measured_bars(progress, as_of_seconds=as_of, techniques=watched.techniques),
@@ -136,7 +147,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
             dataclasses.replace(each, task=redact(each.task))
             for each in read_timetables(store, workload=workload, most=MOST_TIMETABLES)
         ),
-        cluster=store.hardware("cluster", Cluster),
+        cluster=cluster,
         origin_seconds=_origin(progress, plans, since, as_of),
         begun_anew=since > -math.inf,
         as_of_seconds=as_of,
@@ -151,6 +162,8 @@ class _Watched:
         self.techniques: dict[tuple[str, str], str] = {}
         self.as_of_seconds = 0.0
         self.incidents_total = 0
+        self.released: list[DevicesReleased] = []
+        self.moments: list[float] = []
         self._wanted = wanted
         # Warnings must not push out failures, so each has room of its own.
         self._failures: deque[Event] = deque(maxlen=MOST_INCIDENTS)
@@ -165,7 +178,10 @@ class _Watched:
         fold((event,), self.progress)
         if event.task:  # what happens to other workloads does not move this one's clock
             self.as_of_seconds = max(self.as_of_seconds, event.at_seconds)
+        self.moments.append(event.at_seconds)
         match event:
+            case DevicesReleased():
+                self.released.append(event)
             case AttemptStarted():
                 self.techniques[event.task, event.placement] = event.option.technique if event.option else ""
             case TaskFailed() | AttemptLost():
@@ -222,6 +238,13 @@ class _Metrics:
             total=self._totals[name],
             curves={task: curve for _, task, curve in sorted(chosen, key=lambda each: places[each[1]])},
         )
+
+
+def _account(watched: _Watched, cluster: Cluster | None, since: float) -> Account:
+    released = [each for each in watched.released if each.at_seconds - each.duration_seconds >= since]
+    used = {device for each in released for device in each.devices}
+    moments = [moment for moment in watched.moments if moment >= since]
+    return account(released, devices=len(cluster.devices) if cluster is not None else len(used), moments=moments)
 
 
 def _redact_plan(plan: Plan, redact: Callable[[str], str]) -> Plan:

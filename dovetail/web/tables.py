@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from dovetail.metrics.account import CAUSES, Account
 from dovetail.metrics.comparison import Comparison
 from dovetail.metrics.summary import MetricValues, Row
 from dovetail.metrics.targets import TargetReached
@@ -116,6 +117,23 @@ def target_table(reading: ReportData) -> str:
         for one in shown[:MOST_ROWS]
     ]
     return table(heads, rows) + note(_cut(len(shown), MOST_ROWS, "targets", "soonest reached first"))
+
+
+def account_table(account: Account) -> str:
+    """Device time by cause; the causes add up to the whole."""
+    heads = [("Cause", ""), ("Device time", "number"), ("Share", "number"), ("What that is", "")]
+    rows = [
+        [
+            cell(cause),
+            _seconds(account.seconds[cause]),
+            cell(f"{account.share(cause):.1%}", sort=account.share(cause), kind="number"),
+            cell(meaning),
+        ]
+        for cause, meaning in CAUSES.items()
+        if account.seconds.get(cause)
+    ]
+    whole = f"{show_seconds(account.whole_seconds)} on {account.devices:,} devices, pauses between runs left out."
+    return table(heads, rows) + note(whole)
 
 
 def comparison_table(reading: ReportData) -> str:

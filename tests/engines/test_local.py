@@ -253,3 +253,10 @@ def test_an_engine_may_be_process_1(tmp_path):
     with engine_in_a_process(tmp_path, "unshare", "--pid", "--fork", "--kill-child") as outside:
         assert int(outside.stdout.readline()) > 1
         outside.kill()
+
+
+def test_a_worker_accounts_for_its_order(ground):
+    _, events = run(ground, task_of(ground, "telling"))
+    (spent,) = [event.seconds for event in events if event.kind == "released"]
+    assert {"building", "step", "saving", "evaluating"} <= spent.keys()
+    assert all(seconds >= 0 for seconds in spent.values())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Allocation, DovetailError, Plan, Rejection, read_event
+from dovetail.vocabulary import Allocation, DovetailError, FrozenDict, Plan, Rejection, read_event
+from dovetail.vocabulary.events import DevicesReleased
 from dovetail.web import write_report
 from dovetail.web.report import _plotly
 from tests.web.synthetic import fill_many, fill_sweep, make_task
@@ -77,6 +78,17 @@ def test_it_shows_the_sweep(store: Store, tmp_path: Path):
     assert [metric["name"] for metric in page.data["metrics"]] == ["loss", "accuracy"]
     assert page.data["gantt"]
     assert page.data["predictions"]
+
+
+def test_it_accounts_for_every_second(store: Store, tmp_path: Path):
+    fill_sweep(store)
+    assert "Where the time went" not in write(store, tmp_path)[1].text, "a store of before says nothing of it"
+    at = max(event.at_seconds for _, event in store.events())
+    order = {"placement": "p", "purpose": "train", "devices": ("n0:0",), "duration_seconds": 40.0}
+    store.add(events=[DevicesReleased(at_seconds=at, seconds=FrozenDict({"step": 30.0, "saving": 10.0}), **order)])
+    _, page = write(store, tmp_path)
+    for words in ("Where the time went", "steps of tasks", "checkpoints written", "pauses between runs left out"):
+        assert words in page.text
 
 
 def test_it_loads_nothing(store: Store, tmp_path: Path):
