@@ -7,6 +7,7 @@ import pytest
 
 from dovetail.engines import worker
 from dovetail.engines.worker import limit_device_memory
+from dovetail.train.build import Builder
 from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import Kind
 
@@ -42,8 +43,8 @@ def test_a_worker_that_served_an_earlier_run_keeps_nothing_of_it(monkeypatch):
     with here, there:
         served = worker.Worker(here)
         served._acknowledged["task"] = 7
-        served._isolation = Isolation()
+        served._builder = Builder(isolation=Isolation())
         served._obey({"do": "configure", "log": "worker.log", "paths": [], "variables": {}})
     assert len(configured) == 1
     assert served._acknowledged == {}
-    assert served._isolation is None
+    assert served._builder is None
