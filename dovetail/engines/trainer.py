@@ -243,9 +243,9 @@ class Trainer:
 
     def _flush(self, *, wait: bool = True) -> None:
         self._collect(wait=wait)
-        if self.session.shortfall and not self._warned:
+        if not self._warned and (shortfall := self.session.shortfall(self.number)):
             self._warned = True
-            self._report(Warned, message=f"{self._order.technique} runs plainly: {self.session.shortfall}")
+            self._report(Warned, message=f"{self._order.technique} runs plainly: {shortfall}")
         now = time.monotonic()
         rate = (self._step - self._flushed_step) / max(now - self._flushed_at, 1e-9)
         self._report(StepsDone, step=self._step, steps_per_second=rate, points=tuple(self._points))

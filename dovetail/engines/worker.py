@@ -159,7 +159,9 @@ class Worker:
         from dovetail.train.ranks import Ranks
 
         self._set_action("reading the order")
-        gc.freeze()  # what the imports made stays; looking through it after each order took 0.15 s
+        # What the imports made stays; looking through it after each order took 0.15 s. What is kept is to go one day.
+        if self._builder is None or not self._builder.keeps:
+            gc.freeze()
         order = from_json(Order, message["order"])
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, Masking):

@@ -84,11 +84,11 @@ def measure(
             timing = _steps(
                 advance, device, max(warmup_steps, session.warmup_steps), least_steps, seconds, most_seconds
             )
-            if session.shortfall:
-                raise TechniqueRefused(session.shortfall)
-            peak.note_held()
+            if shortfall := next(filter(None, map(session.shortfall, range(len(members)))), ""):
+                raise TechniqueRefused(shortfall)
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)
             save_seconds, state = _save(session, scratch, device)
+            peak.note_held()
             spilled = _read_spill_figures(session) if isinstance(session, SpillSession) else None
         peak_bytes = peak.bytes()
         found: tuple[Layers, Edges] = ((), ())

@@ -221,9 +221,9 @@ class TrainingSession(abc.ABC):
         """After how many steps the others take as long as they will; where it says more than none, trials wait."""
         return 0
 
-    @property
-    def shortfall(self) -> str:
-        """Why steps are not taken as the technique promises, though they are as exact; empty where they are."""
+    def shortfall(self, member: int = 0) -> str:
+        """Why this member's steps are not taken as the technique promises, though they are as exact; empty where they
+        are."""
         return ""
 
     def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
@@ -252,6 +252,10 @@ class GangSession(TrainingSession, Generic[Each]):
     Subclasses say what a step of several is."""
 
     _members: list[Each]
+
+    def shortfall(self, member: int = 0) -> str:
+        """Why one member's steps are not taken as promised."""
+        return self._members[member].shortfall()
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """Evaluate one member; gives its metrics."""

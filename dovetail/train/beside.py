@@ -55,11 +55,6 @@ class BesideSession(GangSession[GraphSession]):
         """As many as a member needs."""
         return self._members[0].warmup_steps
 
-    @property
-    def shortfall(self) -> str:
-        """Why steps of a member run plainly; empty where none do."""
-        return next((session.shortfall for session in self._members if session.shortfall), "")
-
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """One step of each live member; the device works at them at once."""
         reports = []

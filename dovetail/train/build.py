@@ -17,8 +17,9 @@ from dovetail.train.isolation import Isolation
 from dovetail.train.randomness import draw_again, reseed
 from dovetail.vocabulary import DovetailError, ProgramError, Task
 
-# What the trainings that a worker keeps may take of its host, all together.
-KEPT_BYTES = 256 << 20
+# What the trainings that a worker keeps may take of its host, all together: on a CPU it counts into what others are
+# seen to take.
+KEPT_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
 
 def build(task: Task, *, home: Path | None = None, isolation: Isolation | None = None) -> Training:
@@ -44,6 +45,7 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
 class _Kept:
     training: Training
     threads: int
+    bytes: int
     draw_again: Callable[[], None]
     """Puts the generators where building left them."""
 
@@ -54,8 +56,13 @@ class Builder:
 
     def __init__(self, *, home: Path | None = None, isolation: Isolation | None = None) -> None:
         self.isolation = isolation
-        self._home, self._left = home, KEPT_BYTES
+        self._home = home
         self._kept: dict[str, _Kept] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are trainings that were looked at and not taken."""
+        return bool(self._kept)
 
     def build(self, task: Task) -> Training:
         """Built anew."""
@@ -64,15 +71,17 @@ class Builder:
     @contextlib.contextmanager
     def inspecting(self, task: Task) -> Iterator[Training]:
         """Built anew, to be looked at and not trained within, and to have its first batch read at most."""
-        before = _process_bytes()
+        before, on_device = _process_bytes(), _device_bytes()
         training = self.build(task)
         again = draw_again()
         yield training
         grown = max(0, _process_bytes() - before)
         unchanged = self.isolation is None or not self.isolation.undo()
-        if unchanged and grown <= self._left and _is_untouched(training):
-            self._left -= grown
-            self._kept[task.identity] = _Kept(training=training, threads=torch.get_num_threads(), draw_again=again)
+        room = KEPT_BYTES["cuda" if torch.cuda.is_initialized() else "cpu"] - sum(k.bytes for k in self._kept.values())
+        if unchanged and grown <= room and _device_bytes() == on_device and _is_untouched(training):
+            self._kept[task.identity] = _Kept(
+                training=training, threads=torch.get_num_threads(), bytes=grown, draw_again=again
+            )
 
     def take(self, task: Task) -> Training:
         """To be trained: the one that `inspecting` gave where that was kept, else built anew."""
@@ -111,13 +120,12 @@ def _naming(task: Task) -> Iterator[None]:
 
 def _is_untouched(training: Training) -> bool:
     """Whether reading a first batch cannot have changed a training: its batches have no code of the user's and no
-    generator of their own. One on a device is not kept: it would hold that device's memory."""
-    tensors = [*training.model.parameters(), *training.model.buffers()]
-    return (
-        draws_at_first(training.batches)
-        and next(generators_in(training.batches), None) is None
-        and all(tensor.device.type == "cpu" for tensor in tensors)
-    )
+    generator of their own."""
+    return draws_at_first(training.batches) and next(generators_in(training.batches), None) is None
+
+
+def _device_bytes() -> int:
+    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
 
 
 def _process_bytes() -> int:

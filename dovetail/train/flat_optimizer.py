@@ -6,6 +6,7 @@ same class whose only parameter is that row. Parameters and their states become 
 saves them finds them where they were. Those of which that is not true (LBFGS, Adafactor, Muon) are left alone.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,9 +72,8 @@ class FlatOptimizer:
         """Let the optimizer know what is not part of a row: how many steps it has taken, and the like."""
         for _, row in self._pairs():
             for name, value in self._own.state[row.flat].items():
-                if isinstance(value, torch.Tensor) and not value.dim():
-                    for parameter in row.parameters:
-                        self._optimizer.state[parameter][name].copy_(value)
+                if isinstance(value, torch.Tensor):
+                    row.push(self._optimizer, name, value)
 
     def pull(self) -> None:
         """Know what the optimizer has counted by itself."""
@@ -107,11 +107,14 @@ class FlatSteps:
         self._optimizer = optimizer
         self._flat: FlatOptimizer | None = None
         self._is_proven = self._differs = False
+        self.layouts = 0
+        """How often parameters were put in a row, or left one: where gradients were filled in is elsewhere then."""
 
     def lay_out(self, parameters: Sequence[nn.Parameter]) -> None:
         """Put these, which have had gradients, in a row where that may be; they are elsewhere in memory then."""
         if self._flat is None and not self._differs:
             self._flat = FlatOptimizer.of(self._optimizer, parameters)
+            self.layouts += self._flat is not None
 
     def fill(self, parameters: Sequence[nn.Parameter]) -> None:
         """Take the gradients of these, which are all that have some."""
@@ -133,6 +136,7 @@ class FlatSteps:
             self._is_proven = True
         else:
             self._flat, self._differs = None, True
+            self.layouts += 1
 
     def settle(self) -> None:
         """Let the optimizer's state be as after its last step."""
@@ -142,6 +146,7 @@ class FlatSteps:
     def forget(self) -> None:
         """Go on plainly, until parameters are put in a row again."""
         self.settle()
+        self.layouts += self._flat is not None
         self._flat, self._is_proven = None, False
 
 
@@ -173,6 +178,15 @@ class _FlatGroup:
         """All that a step changes."""
         return [self.flat, *(each for each in own.state[self.flat].values() if isinstance(each, torch.Tensor))]
 
+    def push(self, optimizer: optim.Optimizer, name: str, value: torch.Tensor) -> None:
+        """Let the optimizer have what a state of the row has that is no part of its own."""
+        for parameter, part in zip(self.parameters, self._parts(value) if value.dim() else [], strict=False):
+            if optimizer.state[parameter].get(name) is None:  # made since, as by a momentum that was 0 before
+                optimizer.state[parameter][name] = part
+        if not value.dim():
+            for parameter in self.parameters:
+                optimizer.state[parameter][name].copy_(value)
+
     def _states(self, states: list[State]) -> State:
         found: State = {}
         for name, value in states[0].items():
@@ -187,11 +201,14 @@ class _FlatGroup:
     def _row(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """A row with these in it, and the parts that belong to each parameter."""
         row = self._zeros()
-        places = zip(self._places, self.parameters, strict=True)
-        parts = [row[place : place + each.numel()].view(each.shape) for place, each in places]
+        parts = self._parts(row)
         if tensors:
             torch._foreach_copy_(parts, list(tensors))
         return row, parts
+
+    def _parts(self, row: torch.Tensor) -> list[torch.Tensor]:
+        places = zip(self._places, self.parameters, strict=True)
+        return [row[place : place + each.numel()].view(each.shape) for place, each in places]
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
@@ -207,12 +224,25 @@ def _is_watched(optimizer: optim.Optimizer) -> bool:
 def _are_alike(optimizer: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
     """Whether parameters and their states can be put in a row: each of one type, dense, and as far on as the others."""
     first, states = parameters[0], [optimizer.state.get(parameter, {}) for parameter in parameters]
+    if _overlap(parameters):
+        return False
     for parameter, state in zip(parameters, states, strict=True):
-        if parameter.dtype != first.dtype or parameter.device != first.device or not parameter.is_contiguous():
+        if parameter.dtype != first.dtype or parameter.device != first.device or not _is_row_major(parameter):
             return False
         if state.keys() != states[0].keys() or not all(_is_alike(state[k], states[0][k], parameter) for k in state):
             return False
     return True
+
+
+def _is_row_major(parameter: nn.Parameter) -> bool:
+    """Whether its elements lie as they would in a row, and there is an order of them at all."""
+    return bool(parameter.dim()) and parameter.stride() == torch.empty(parameter.shape, device="meta").stride()
+
+
+def _overlap(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether two share memory, as those do that are tied through `.data`."""
+    places = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in parameters)
+    return any(before[1] > after[0] for before, after in itertools.pairwise(places))
 
 
 def _is_alike(value: Any, first: Any, parameter: nn.Parameter) -> bool:

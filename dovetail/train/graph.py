@@ -25,11 +25,13 @@ from dovetail.train.replayability import (
     SeenSeedings,
     are_close,
     attributes_of,
+    checksums,
     first_change,
     loose_tensors,
     noting_waits,
 )
 from dovetail.train.resident import RESIDENT, ResidentSession
+from dovetail.train.schedulers import schedulers_of
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import TechniqueRefused
 
@@ -39,6 +41,8 @@ _WARM = 2
 _MOST = 4
 # By how much two runs of the same kernels may differ. Few add up in any order on the way to a loss, many to gradients.
 _LOSS_TOLERANCE, _GRADIENT_TOLERANCE = 1e-6, 2e-2
+# Batches of more forms than this are each too seldom to be captured.
+_MOST_FORMS = 64
 
 Computed = tuple[list[torch.Tensor], Mapping[str, Any]]
 
@@ -74,8 +78,13 @@ def _refusal(member: SessionMember) -> str | None:
     for name, module in training.model.named_modules():
         if any(getattr(module, each) for each in hooks):
             return f"hooks of modules run in Python, which a graph leaves out; {name or 'the model'!r} has some"
-    if any(parameter._backward_hooks for parameter in training.model.parameters()):
+    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in training.model.parameters()):
         return "hooks of parameters run in Python, which a graph leaves out; some have them"
+    if nn.modules.module._has_any_global_hook():
+        return "hooks of all modules run in Python, which a graph leaves out; there are some"
+    for name, each in schedulers_of(training).items():
+        if not type(each.scheduler).__module__.startswith("torch.optim"):
+            return f"a scheduler of one's own may change what a graph has fixed; {name!r} is one"
     return None
 
 
@@ -89,11 +98,11 @@ class GraphSession(ResidentSession):
         with self._streaming():
             super().__init__(member, device=device, threads=threads)
         self._seen: dict[Hashable, int] = {}
-        self._seedings: dict[Hashable, list[Seeding]] = {}
+        # Of each form, how generators were seeded and which parameters had gradients when a step was looked at.
+        self._warmed: dict[Hashable, tuple[list[Seeding], list[nn.Parameter]]] = {}
         self._captured: dict[Hashable, _CapturedStep] = {}
         assert isinstance(member.training.optimizer, torch.optim.Optimizer)
         self._optimizer = FlatSteps(member.training.optimizer)
-        self._warmed: list[nn.Parameter] = []  # those that had gradients in the last step that was looked at
         self._replayed = self._clipped = False  # whether the gradients at hand are
         self._failure = "" if self._stream is not None else "there are no CUDA graphs on a CPU"
 
@@ -102,8 +111,7 @@ class GraphSession(ResidentSession):
         """Those before a capture, the one at it, the one that is taken both ways, and a first replay."""
         return _WARM + 3
 
-    @property
-    def shortfall(self) -> str:
+    def shortfall(self, member: int = 0) -> str:
         """Why steps run plainly; empty where they do not."""
         return self._failure
 
@@ -162,32 +170,44 @@ class GraphSession(ResidentSession):
         except TechniqueRefused as error:
             self._failure = str(error)
             return self._plainly(batches)
+        form = form, tuple(leaf.stride() for leaf in leaves)
         key: Hashable = (form, self._circumstances())
         if captured := self._captured.get(key):
-            return self._replay(captured, leaves) if captured.is_compared else self._compare(captured, leaves, batches)
+            return self._compare(captured, leaves, batches) if captured.is_due() else self._replay(captured, leaves)
         seen = self._seen[key] = self._seen.get(key, 0) + 1
+        if len(self._seen) > _MOST_FORMS:
+            self._stop_replaying("batches are of too many forms")
+            return self._plainly(batches)
         if seen <= _WARM or len(self._captured) >= _MOST:
             return self._warm_up(key, leaves, batches, is_last=seen == _WARM)
-        self._capture(form, leaves, self._seedings[key])
+        self._capture(form, leaves, *self._warmed[key])
         return self._plainly(batches)  # a capture computes nothing
 
     def _warm_up(self, key: Hashable, leaves: Sequence[torch.Tensor], batches: list[Any], *, is_last: bool) -> Computed:
         """A plain step that is looked at. The first one may fill caches; the last must leave modules as they are."""
         own, seen = [tensor for tensor in leaves if tensor.device.type != "cpu"], SeenSeedings()
         before = [tensor._version for tensor in own]
-        attributes = attributes_of(self._training.model)
+        attributes, weights = attributes_of(self._training.model), checksums(self._parameters)
         with self._random.seeding(seen.note), noting_waits() as waits:
+            self._random.begin(self._step, 0)  # so that draws before the first module's are among the seedings
             found = self._plainly(batches)
-        self._seedings[key], self._warmed = seen.seedings, self._trained()
-        fixed = [name for name, value in found[1].items() if not isinstance(value, torch.Tensor)]
+        self._warmed[key] = seen.seedings, self._trained()
+        changed = first_change(attributes, attributes_of(self._training.model))
+        fixed = [n for n, v in found[1].items() if not isinstance(v, torch.Tensor) or v.device.type == "cpu"]
         if waits:
             self._failure = f"its steps must not wait for the device; they do in {waits[0]}"
         elif seen.in_backward:
             self._failure = "activations with random numbers are computed again in backward"
+        elif seen.drew_on_host():
+            self._failure = "random numbers must be drawn on the device; some are drawn on the host"
         elif fixed:
-            self._failure = f"metrics of a step must be tensors to be computed again; {fixed} are not"
-        elif is_last and (changed := first_change(attributes, attributes_of(self._training.model))):
+            self._failure = f"metrics of a step must be tensors on the device to be computed again; {fixed} are not"
+        elif weights != checksums(self._parameters):
+            self._failure = "forward must leave parameters to the optimizer; it changes some"
+        elif changed and is_last:
             self._failure = f"forward must leave its modules as they are; it replaces {changed!r}"
+        elif changed:  # a cache that is longer now, say; graphs still read what was there
+            self._captured, self._seen = {}, {}
         elif before != [tensor._version for tensor in own]:  # they would be found so when they are read again
             self._failure = "the loss changes its batches in place"
         return found
@@ -200,7 +220,8 @@ class GraphSession(ResidentSession):
         return super()._compute_gradients([to_device(batch, self._device) for batch in batches])
 
     def _stop_replaying(self, reason: str) -> None:
-        self._failure, self._captured, self._replayed = reason, {}, False
+        self._failure, self._replayed = reason, False
+        self._captured, self._seen, self._warmed = {}, {}, {}
         self._optimizer.forget()
 
     def _circumstances(self) -> Hashable:
@@ -211,14 +232,17 @@ class GraphSession(ResidentSession):
             tuple([module.training for module in self._modes]),
         )
 
-    def _capture(self, form: Any, leaves: Sequence[torch.Tensor], seedings: Sequence[Seeding]) -> None:
+    def _capture(
+        self, form: Any, leaves: Sequence[torch.Tensor], seedings: Sequence[Seeding], trained: Sequence[nn.Parameter]
+    ) -> None:
         """Capture what comes before the optimizer's step, and leave everything else as it was."""
         # cuDNN wants the weights of recurrent layers in a row of its own.
         if not any(isinstance(module, nn.RNNBase) for module in self._modes):
-            self._optimizer.lay_out(self._warmed)
+            self._optimizer.lay_out(trained)
 
         def compute(inputs: Sequence[torch.Tensor]) -> Computed:
-            found = super(GraphSession, self)._compute_gradients(rebuild(form, iter(inputs)))
+            self._random.begin(self._step, 0)
+            found = super(GraphSession, self)._compute_gradients(rebuild(form[0], iter(inputs)))
             self._clip()
             self._optimizer.fill(self._trained())
             return found
@@ -248,7 +272,10 @@ class GraphSession(ResidentSession):
     def _clip_and_step(self, parameters: Sequence[nn.Parameter]) -> None:
         if not self._clipped:
             self._clip()
+        layouts = self._optimizer.layouts
         self._optimizer.step(self._trained(), is_filled=self._replayed)
+        if self._optimizer.layouts != layouts:  # graphs write to where gradients were in a row
+            self._captured, self._seen = {}, {}
 
     def _compare(self, captured: "_CapturedStep", leaves: Sequence[torch.Tensor], batches: list[Any]) -> Computed:
         """Take a step both ways; the plain one counts."""
@@ -263,15 +290,34 @@ class GraphSession(ResidentSession):
         for parameter in self._parameters:
             parameter.grad = None
         self._random.begin(self._step, 0)
-        found = self._plainly(batches)
+        try:
+            found = self._plainly(batches)
+        except torch.OutOfMemoryError:  # for two there is no room
+            return self._without_graphs(loose, before, batches)
         self._clip()
         self._clipped = True
         plain = [each.grad for each in self._parameters if each.grad is not None]
-        close = are_close(losses, found[0], _LOSS_TOLERANCE) and are_close(gradients, plain, _GRADIENT_TOLERANCE)
-        if not (close and are_close(changed, loose, _GRADIENT_TOLERANCE)):
-            self._stop_replaying("a step came out otherwise when it was replayed")
-        captured.is_compared = True
+        exact = torch.are_deterministic_algorithms_enabled()
+        loss_tolerance, tolerance = (0.0, 0.0) if exact else (_LOSS_TOLERANCE, _GRADIENT_TOLERANCE)
+        close = are_close(losses, found[0], loss_tolerance) and are_close(gradients, plain, tolerance)
+        if not (close and are_close(changed, loose, tolerance)):
+            since = f"; the last that did not was step {captured.compared_step}" if captured.compared_step else ""
+            self._stop_replaying(f"step {self._step + 1} came out otherwise when it was replayed{since}")
+        captured.compared_step = self._step + 1
         return found
+
+    def _without_graphs(
+        self, loose: Sequence[torch.Tensor], before: Sequence[torch.Tensor], batches: list[Any]
+    ) -> Computed:
+        self._stop_replaying("a graph and a plain step do not fit into the device's memory at once")
+        for parameter in self._parameters:
+            parameter.grad = None
+        with torch.no_grad():
+            for tensor, value in zip(loose, before, strict=True):
+                tensor.copy_(value)
+        torch.cuda.empty_cache()
+        self._random.begin(self._step, 0)
+        return self._plainly(batches)
 
 
 @contextlib.contextmanager
@@ -298,7 +344,7 @@ class _CapturedStep:
         parameters: Sequence[nn.Parameter],
         stream: torch.cuda.Stream,
     ) -> None:
-        self.is_compared = False
+        self.compared_step = self._uses = 0
         self._random, self._seedings, self._parameters = random, seedings, parameters
         self._inputs = [torch.empty_like(tensor, device=stream.device) for tensor in leaves]
         self._fill(leaves)
@@ -324,6 +370,12 @@ class _CapturedStep:
         finally:
             generator.graphsafe_set_state(own)  # a copy: where a capture fails, what it has had is of no more use
         self._gradients = [parameter.grad for parameter in parameters]
+
+    def is_due(self) -> bool:
+        """Whether it is to be compared with a plain step: before its first use counts, and at uses 8, 16, 32 and so on,
+        since what Python reads may change at any time."""
+        self._uses += 1
+        return self._uses == 1 or (self._uses >= 8 and self._uses & (self._uses - 1) == 0)
 
     def replay(self, leaves: Sequence[torch.Tensor], step: int) -> Computed:
         """Losses and metrics of these batches; the gradients are the parameters' afterwards."""

@@ -65,6 +65,26 @@ def reseed(*parts: int | str) -> None:
     _reseed(key(*parts))
 
 
+def carried_state() -> dict[str, Any]:
+    """Where Python's and NumPy's generators stand, as plain data.
+
+    >>> before = carried_state()
+    >>> _ = random.random()
+    >>> carried_state() == before
+    False
+    """
+    return _plain(_raw())
+
+
+def host_drew() -> bool:
+    """Whether anything was drawn from torch's generator of the host since that was seeded last.
+
+    >>> torch.manual_seed(0) and host_drew(), torch.rand(()) is not None and host_drew()
+    (False, True)
+    """
+    return _drew(torch.default_generator)
+
+
 def draw_again() -> Callable[[], None]:
     """A function that lets the global generators draw again what they would draw now.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.train.randomness import Seeding
+from dovetail.train.randomness import Seeding, carried_state, host_drew
 
 
 @contextlib.contextmanager
@@ -37,13 +37,20 @@ class SeenSeedings:
 
     def __init__(self) -> None:
         self.seedings: list[Seeding] = []
-        self.in_backward = False
+        self.in_backward = self._drew = False
+        self._carried = carried_state()
 
     def note(self, seeding: Seeding) -> bool:
         """Called before each."""
+        if self.seedings and seeding[1] is None:  # another microbatch begins, and the host's generator anew
+            self._drew |= host_drew()
         self.seedings.append(seeding)
         self.in_backward |= torch._C._current_graph_task_id() != -1
         return False
+
+    def drew_on_host(self) -> bool:
+        """Whether numbers were drawn on the host, by which Python may decide what the device does."""
+        return self._drew or host_drew() or carried_state() != self._carried
 
 
 def loose_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
@@ -71,7 +78,7 @@ def attributes_of(model: nn.Module) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
-        for name, value in (*vars(module).items(), *module._buffers.items()):
+        for name, value in (*vars(module).items(), *module._buffers.items(), *module._parameters.items()):
             if isinstance(value, torch.Tensor):
                 found[f"{path}.{name}".lstrip(".")] = _VerySame(value)
             elif isinstance(value, bool | int | float | str | None):
@@ -101,6 +108,23 @@ def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """
     names = dict.fromkeys([*before, *after])
     return next((name for name in names if before.get(name) != after.get(name)), "")
+
+
+def checksums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Where tensors lie and the sum of their bits: what changes them through `.data` is counted by nobody.
+
+    >>> tensor = torch.ones(3)
+    >>> before = checksums([tensor])
+    >>> tensor.data.mul_(2) is tensor, checksums([tensor]) == before
+    (False, False)
+    """
+    plain = [torch.view_as_real(each.detach()) if each.is_complex() else each.detach() for each in tensors]
+    sums = [each.flatten().view(_INTEGERS[each.element_size()]).sum(dtype=torch.int64) for each in plain]
+    found = torch.stack(sums).tolist() if sums else []
+    return list(zip([each.data_ptr() for each in tensors], found, strict=True))
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def are_close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> bool:

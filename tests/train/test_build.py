@@ -166,7 +166,7 @@ def test_what_looking_or_building_may_have_changed_is_built_anew(builder, tmp_pa
 
 
 def test_no_more_is_kept_than_there_is_room_for(builder, tmp_path, monkeypatch):
-    sizes = iter([0, KEPT_BYTES + 1])
+    sizes = iter([0, KEPT_BYTES["cpu"] + 1])
     monkeypatch.setattr("dovetail.train.build._process_bytes", lambda: next(sizes))
     found, looked_at = inspected(builder, tmp_path, "plain")
     assert builder.take(found) is not looked_at

@@ -140,6 +140,34 @@ def test_parameters_that_are_not_as_far_on_as_others_are_left_alone() -> None:
     assert refused(model, optimizer)
 
 
+def test_parameters_that_share_memory_or_have_no_row_are_left_alone() -> None:
+    model, optimizer = made(torch.optim.AdamW, {}, "cpu")
+    model[1].bias.data = model[1].weight.data
+    backward(model, 0)
+    optimizer.step()
+    assert refused(model, optimizer)
+    scalar = nn.ParameterList([nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(3))])
+    optimizer = torch.optim.AdamW(scalar.parameters())
+    (scalar[0] * scalar[1]).sum().backward()
+    optimizer.step()
+    assert refused(scalar, optimizer)
+
+
+def test_momentum_that_begins_late_reaches_the_optimizer() -> None:
+    model, optimizer = made(torch.optim.SGD, {"lr": 0.1}, "cpu")
+    steps = FlatSteps(optimizer)
+    for step in range(4):
+        backward(model, step)
+        if step == 1:
+            steps.lay_out(list(model.parameters()))
+        if step == 2:
+            for group in optimizer.param_groups:
+                group["momentum"] = 0.9
+        steps.step(list(model.parameters()), is_filled=False)
+    steps.settle()
+    assert all(optimizer.state[each]["momentum_buffer"].shape == each.shape for each in model.parameters())
+
+
 def test_parameters_that_were_moved_do_not_fit_any_more() -> None:
     model, optimizer = made(torch.optim.AdamW, {}, "cpu")
     other, plainly = made(torch.optim.AdamW, {}, "cpu")

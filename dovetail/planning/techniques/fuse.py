@@ -131,7 +131,7 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     can say; one that can borrow from others finds out when it starts."""
     alone = _alone(evidence, family, kind.name, 1)
     count = evidence.members.get(family, 1)
-    if alone is None or not _may_fuse(evidence, alone, kind) or _waits_for_graph(evidence, family, kind):
+    if alone is None or not _may_fuse(evidence, alone, kind) or _waits_for_graph(evidence, alone, kind):
         return
     known = evidence.of(family=family, kind=kind.name, technique="fuse", count=1)
     plain = [each for each in known if each.knobs.get("compile") != "full"]
@@ -152,10 +152,11 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
         yield _trial(family, kind, members=largest, compile="full")
 
 
-def _waits_for_graph(evidence: Evidence, family: str, kind: Kind) -> bool:
+def _waits_for_graph(evidence: Evidence, alone: Profile, kind: Kind) -> bool:
     """Whether it is not known yet how long a step takes that is replayed, after which fewer gangs are worth trying."""
-    if kind.processor == "cpu" or not evidence.may("graph", {}):
-        return False
+    if kind.processor == "cpu" or not evidence.may("graph", {}) or len(_like(evidence, alone, kind)) > _OF_A_LIKENESS:
+        return False  # of many that are alike two are fused for all, and that may pay where a graph of each does not
+    family = alone.family
     tried = evidence.of(family=family, kind=kind.name, technique="graph")
     return not tried and not any((each.family, each.technique) == (family, "graph") for each in evidence.failed)
 
@@ -174,14 +175,19 @@ def _may_fuse(evidence: Evidence, alone: Profile, kind: Kind) -> bool:
 
 def _tried_of_its_like(evidence: Evidence, alone: Profile, kind: Kind) -> list[str]:
     """The families like this one that are tried for all of them: those with the most tasks."""
+    like = _like(evidence, alone, kind)
+    like.sort(key=lambda each: (-evidence.members.get(each.family, 1), each.family))
+    return [each.family for each in like[:_OF_A_LIKENESS]]
+
+
+def _like(evidence: Evidence, alone: Profile, kind: Kind) -> list[Profile]:
+    """Families of which gangs take about the same share of what one task does, this one among them."""
     mine = _likeness(alone)
-    like = [
+    return [
         each
         for each in evidence.of(technique="resident", kind=kind.name, count=1, knobs=FrozenDict())
         if each.family == alone.family or (mine and _likeness(each) == mine and _may_fuse(evidence, each, kind))
     ]
-    like.sort(key=lambda each: (-evidence.members.get(each.family, 1), each.family))
-    return [each.family for each in like[:_OF_A_LIKENESS]]
 
 
 def _likeness(alone: Profile) -> tuple[object, ...]:
