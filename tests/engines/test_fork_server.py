@@ -77,7 +77,10 @@ def test_where_a_package_started_a_thread_workers_are_started_as_usual(tmp_path,
         spares.server.preload("threaded.started")
         with contextlib.closing(LocalEngine(CLUSTER, home=tmp_path, spares=spares)) as engine:
             for pid in worker_pids(engine).values():
-                assert "dovetail.engines.worker" in psutil.Process(pid).cmdline()
+                process = psutil.Process(pid)
+                while not process.cmdline():  # its program is being loaded
+                    time.sleep(0.01)
+                assert "dovetail.engines.worker" in process.cmdline()
             assert train(engine, tmp_path, reference).kind == "finished"
 
 
