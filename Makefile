@@ -12,6 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/python bench/demo.py
 
+# Several tests run at once: were each to use all cores, its threads would wait for one another's turns on them.
+test: export OMP_NUM_THREADS := 1
 test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -133,7 +133,7 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
     assert end.reason.startswith(f"rank {rank} of 2 on n0:{rank} is lost: worker process")
     assert "was killed by SIGKILL" in end.reason
     assert "When last heard of it was at: " in end.reason
-    assert seconds < 10  # a bound on hanging, not on speed
+    assert seconds < 60  # a bound on hanging, not on speed
     assert not worker_pids(ground.engine)
     assert not any(process.is_running() for process in processes.values())
     (end,) = ends_of(task, run(ground, task, attempt=2))
