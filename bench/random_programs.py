@@ -67,7 +67,7 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "step": lambda optimizer: _RATES.StepLR(optimizer, 3, gamma=0.5),
     "cosine": lambda optimizer: _RATES.CosineAnnealingLR(optimizer, T_max=7),
     "warm-up": lambda optimizer: _RATES.LinearLR(optimizer, total_iters=4),
-    "one cycle": lambda optimizer: _RATES.OneCycleLR(optimizer, max_lr=0.01, total_steps=50),
+    "one cycle": lambda optimizer: _RATES.OneCycleLR(optimizer, max_lr=0.01, total_steps=50, cycle_momentum=False),
     "by epoch": lambda optimizer: _RATES.ExponentialLR(optimizer, 0.7),
 }
 
@@ -248,6 +248,12 @@ class Parts:
     average: nn.Module | None
 
 
+def entropy(model: nn.Module, batch: Any, *, words: bool) -> torch.Tensor:
+    """The loss of all programs."""
+    inputs, targets = (batch[:, :-1], batch[:, 1:]) if words else batch
+    return functional.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
+
+
 def make(recipe: Recipe) -> Parts:
     """Build a program; draws from the global generators, as users' programs do."""
     model, count = Model(recipe), Count()
@@ -255,21 +261,18 @@ def make(recipe: Recipe) -> Parts:
     halves: Any = [{"params": parameters[0::2]}, {"params": parameters[1::2], "weight_decay": 1e-2}]
     optimizer = OPTIMIZERS[recipe.optimizer](parameters if recipe.groups == 1 else halves)
 
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        inputs, targets = (batch[:, :-1], batch[:, 1:]) if recipe.kind == "words" else batch
-        logits = model(inputs)
-        found = functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
-        if recipe.how in ("state", "undeclared"):
-            count.value += 1
-            return found * (1 + count.value / 10)
-        return found
+    plain = functools.partial(entropy, words=recipe.kind == "words")
+
+    def counting(model: nn.Module, batch: Any) -> torch.Tensor:
+        count.value += 1
+        return plain(model, batch) * (1 + count.value / 10)
 
     return Parts(
         model=model,
         batches=batches_of(recipe),
         optimizer=optimizer,
         schedule=SCHEDULES[recipe.schedule](optimizer),
-        loss=loss,
+        loss=counting if recipe.how in ("state", "undeclared") else plain,
         count=count,
         average=torch.optim.swa_utils.AveragedModel(model) if recipe.how == "average" else None,
     )
@@ -458,7 +461,11 @@ def opened(name: str, recipe: Recipe, followers: Followers | None) -> TrainingSe
     if name not in RANKED:
         return technique.open(members, device=CPU, threads=1, knobs=_knobs(name, members))
     assert followers is not None
-    return followers.session(technique, members[0], build)  # type: ignore[arg-type]
+    try:
+        return followers.session(technique, members[0], build)  # type: ignore[arg-type]
+    except TechniqueRefused:
+        followers.errors()  # the others have refused it, too
+        raise
 
 
 def _knobs(name: str, members: list[SessionMember]) -> dict[str, Any]:
@@ -476,9 +483,6 @@ def travel(recipe: Recipe, way: list[tuple[str, int]], folder: Path, followers: 
             _stretch(found, name, recipe, steps, folder / str(number), followers)
         except (TechniqueRefused, TrainingError) as error:
             found.refusals.append(f"{name}: {error}")
-            if name in RANKED and followers is not None:
-                with contextlib.suppress(AssertionError):
-                    followers.errors()
             _stretch(found, "resident", recipe, steps, folder / f"{number}-resident", None)
     return found
 
