@@ -296,7 +296,7 @@ def writing_to_log(log: str | None) -> Iterator[None]:
     """Write to the log of an order instead of the worker's, also what libraries below Python write; one to which
     nothing was written is removed. A log that cannot be opened is no reason not to train."""
     try:
-        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
         opened = None
     if opened is None:
@@ -325,7 +325,7 @@ def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     """Write to this log, and import as a worker does that was started with these paths and variables."""
     from dovetail.describe.programs import forget_modules
 
-    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     _point_output(opened, opened)
     os.close(opened)
     os.environ.update(variables)

@@ -24,7 +24,7 @@ class ControllerLock:
 
     def __init__(self, home: Path, *, note: dict[str, Any] | None = None) -> None:
         self._path = home / "controller.lock"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not self._take(home):
             os.close(self._file)
             other = holder(home) or {}
