@@ -1,7 +1,9 @@
 """For all tests: Hypothesis does not time examples, since machines differ and others use them too; and the user's key
 is one for the tests, not the user's own."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 from hypothesis import HealthCheck, settings
@@ -9,5 +11,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_CONFIGURATION = tempfile.TemporaryDirectory(prefix="dovetail-tests-")
-os.environ["XDG_CONFIG_HOME"] = _CONFIGURATION.name
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="dovetail-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)

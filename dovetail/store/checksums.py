@@ -30,6 +30,7 @@ _NOT_THE_FILE = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_NOLFS,
     sqlite3.SQLITE_AUTH,
 }
@@ -73,7 +74,7 @@ def is_damage(error: BaseException) -> bool:
     >>> is_damage(sqlite3.DatabaseError("malformed")), is_damage(OSError("no room"))
     (True, False)
     """
-    if isinstance(error, sqlite3.Error):
+    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.ProgrammingError):
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _NOT_THE_FILE
     return isinstance(error, UnicodeDecodeError | OverflowError)
 

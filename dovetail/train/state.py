@@ -213,9 +213,9 @@ def _check_slots(
     if not type(optimizer).__module__.startswith("torch.optim.") or type(optimizer).__name__ in _OTHER_SHAPES:
         return
     for member, slots in found.items():
-        own = parameters[member].shape if member in parameters else None
+        own = tuple(parameters[member].shape) if member in parameters else None
         for slot, value in slots.items():
-            if isinstance(value, torch.Tensor) and value.ndim and value.shape != own:
+            if isinstance(value, torch.Tensor) and value.ndim and tuple(value.shape) != own:
                 raise _mismatch(f"shape of {slot} of {member!r} in optimizer {name!r}", tuple(value.shape), own)
 
 

@@ -21,7 +21,6 @@ from tests.store.test_acknowledged import submit
 store = Store(Path(sys.argv[1]), write=True)
 for number in range(5):
     submit(store, f"task {number}")
-    store.add(events=[])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -32,7 +31,7 @@ def task(name):
 
 def submit(store, name):
     """As a daemon takes a task on."""
-    event = read_event("submitted", task=task(name).identity, at_seconds=0.0)
+    event = read_event("submitted", task=task(name).identity, at_seconds=0.0, data={"priority": 1.0})
     store.add(tasks=[("w", task(name))], events=[event])
 
 

@@ -138,7 +138,7 @@ def test_what_is_in_the_way_is_refused_and_stays(tmp_path, kind):
 
 
 def test_another_export_to_the_same_place_is_not_torn(tmp_path):
-    task, model = trained("tied", tmp_path / "in")
+    task, _ = trained("tied", tmp_path / "in")
     path = tmp_path / "model.safetensors"
     with folder_beside(path) as under_way:
         (under_way / "content").write_bytes(b"half")
@@ -164,7 +164,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
     tensors = {name: tensor[:1] if tensor.ndim else tensor for name, tensor in state.tensors.items()}
     other = dataclasses.replace(state, tensors=tensors)
     checkpoint.write(tmp_path / "in", other, task="tied", attempt=2)
-    with pytest.raises(CheckpointError, match="the shape of 'embedding.weight' that the program builds must be"):
+    with pytest.raises(CheckpointError, match=r"the shape of 'embedding.weight' that the program builds must be"):
         load_model(task, tmp_path / "in")
 
 
