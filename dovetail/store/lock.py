@@ -66,7 +66,7 @@ def holder(home: Path) -> dict[str, Any] | None:
     """What the controller that holds this store wrote of itself, or None where none runs."""
     path = home / "controller.lock"
     try:
-        with open(path) as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
