@@ -5,6 +5,7 @@ the checkpoints, which hold where each task stands; metrics since then that no c
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.store.atomic_write import NEW_FILE, folder_beside, replace, write_atomically
+from dovetail.store.schema import MIGRATIONS
 
 FILE, COPY, ASIDE = "store.sqlite", "store.sqlite.last", "damaged-store.sqlite"
 _LOGS = ("-wal", "-shm")
@@ -85,7 +87,10 @@ def damage(connection: sqlite3.Connection) -> str:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             return str(found)
-        sealed = is_sealed(connection)
+        version = _version(connection)
+        if _structure(connection) != _expected_structure(version):
+            return "its tables are not as they were made"
+        sealed = version >= SEALED_VERSION
         for table, columns in COLUMNS.items():
             for number, row in enumerate(connection.execute(f"SELECT checksum, {columns} FROM {table}"), 1):
                 if (sealed or row[0] is not None) and not matches(row[0], row[1:]):
@@ -99,8 +104,25 @@ def damage(connection: sqlite3.Connection) -> str:
 
 def is_sealed(connection: sqlite3.Connection) -> bool:
     """Whether every row of a database must have a checksum."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return bool(version >= SEALED_VERSION)
+    return _version(connection) >= SEALED_VERSION
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _structure(connection: sqlite3.Connection) -> list[Any]:
+    """The columns of all tables. With a flipped bit in a type, SQLite would keep what is written from now on as
+    something else, and in a name that is rarely asked for, say nothing until then."""
+    return [connection.execute(f"PRAGMA table_info({table})").fetchall() for table in COLUMNS]
+
+
+@functools.cache
+def _expected_structure(version: int) -> list[Any]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.create_function("seal", -1, checksum)
+        connection.executescript(";".join(MIGRATIONS[:version]))
+        return _structure(connection)
 
 
 def keep_copy(connection: sqlite3.Connection, home: Path) -> None:
