@@ -87,10 +87,8 @@ def damage(connection: sqlite3.Connection) -> str:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             return str(found)
-        version = _version(connection)
-        if _structure(connection) != _expected_structure(version):
-            return "its tables are not as they were made"
-        sealed = version >= SEALED_VERSION
+        check_structure(connection)
+        sealed = is_sealed(connection)
         for table, columns in COLUMNS.items():
             for number, row in enumerate(connection.execute(f"SELECT checksum, {columns} FROM {table}"), 1):
                 if (sealed or row[0] is not None) and not matches(row[0], row[1:]):
@@ -111,9 +109,14 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
+def check_structure(connection: sqlite3.Connection) -> None:
+    """Raise `sqlite3.DatabaseError` unless all tables have the columns that they were made with. With a flipped bit in
+    a type, SQLite would find no rows, or keep what is written from now on as something else, without a word."""
+    if _structure(connection) != _expected_structure(_version(connection)):
+        raise sqlite3.DatabaseError("its tables are not as they were made")
+
+
 def _structure(connection: sqlite3.Connection) -> list[Any]:
-    """The columns of all tables. With a flipped bit in a type, SQLite would keep what is written from now on as
-    something else, and in a name that is rarely asked for, say nothing until then."""
     return [connection.execute(f"PRAGMA table_info({table})").fetchall() for table in COLUMNS]
 
 

@@ -105,6 +105,8 @@ class Store:
     def _read(self, write: bool) -> None:
         count = read_count(self.home) if self.home else None  # before the rest: it is written after that
         self._open_to_read(write)
+        if self.home is not None:
+            checksums.check_structure(self._connection)
         if missing := describe_missing(count, self._connection):
             raise StoreError(
                 f"the store at {self.home} must hold all that was acknowledged; {missing}: its log was removed or "

@@ -240,7 +240,7 @@ def test_a_flipped_bit_in_the_schema_is_told_and_fallen_back_from(tmp_path, bit)
     texts = [text.encode() for (text,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
     connection.close()
     whole = (home / "store.sqlite").read_bytes()
-    places = [whole.index(text) + at for text in texts for at in range(bit, len(text), 16)]
+    places = [whole.index(text) + at for text in texts for at in range(bit * 9, len(text), 72)]
     for place in places:
         (home / "store.sqlite").write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
         with contextlib.suppress(StoreError), Store(home) as store:
