@@ -253,9 +253,8 @@ def test_an_edit_of_a_notebooks_model_makes_another_program():
     assert described(1) != described(2)
 
 
-def test_a_store_keeps_its_key_and_programs_to_itself(home):
+def test_a_store_keeps_its_programs_to_itself(home):
     assert carried(make(1), home)() == 1
-    assert (home / "key").stat().st_mode & 0o777 == 0o600
     assert len((home / "key").read_bytes()) == 32
     assert home.stat().st_mode & 0o777 == 0o700
     assert (home / "programs").stat().st_mode & 0o777 == 0o700

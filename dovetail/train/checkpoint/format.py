@@ -198,7 +198,7 @@ def assembled(index: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], p
 
 def _assemble(name: str, entry: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> torch.Tensor:
     shape, slices, dtype = list(entry["shape"]), entry["slices"], getattr(torch, entry["dtype"])
-    parts = [loaded[part["piece"]][part["name"]] for part in slices]
+    parts: list[torch.Tensor] = [loaded[part["piece"]][part["name"]] for part in slices]
     boxes = [list(zip(part["start"], part["shape"], strict=True)) for part in slices]
     wrong = _misfit(shape, dtype, parts, boxes)
     if wrong:
