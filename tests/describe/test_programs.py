@@ -255,7 +255,6 @@ def test_an_edit_of_a_notebooks_model_makes_another_program():
 
 def test_a_store_keeps_its_programs_to_itself(home):
     assert carried(make(1), home)() == 1
-    assert len((home / "key").read_bytes()) == 32
     assert home.stat().st_mode & 0o777 == 0o700
     assert (home / "programs").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (home / "programs").iterdir())
