@@ -29,6 +29,7 @@ from dovetail.vocabulary.events import (
     TaskReturned,
     TaskSubmitted,
 )
+from dovetail.vocabulary.redact import show_value
 
 NAMED = 12
 
@@ -261,7 +262,7 @@ def clone_name(name: str, changes: Mapping[str, Any], step: int) -> str:
     >>> clone_name("digits", {"learning_rate": 0.1}, 500), clone_name("digits", {}, 0)
     ('digits, learning_rate=0.1, from step 500', 'digits, again')
     """
-    words = [f"{key}={value}" for key, value in changes.items()]
+    words = [f"{key}={show_value(key, value, str(value))}" for key, value in changes.items()]
     words += [f"from step {step}"] if step else []
     return ", ".join([name, *(words or ["again"])]).replace("/", "_")
 
