@@ -41,7 +41,8 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Shorter values would blank out parts of ordinary words. The environment is nobody's choice of names, so more is asked.
 _SHORTEST, _SHORTEST_OF_ENVIRONMENT = 4, 8
 _FOLDERS = ("PWD", "OLDPWD")
-_MOST_NAMES = 10_000
+# What is worth remembering, of names and words that come again and again.
+_MOST_NAMES, _LONGEST_WORD = 10_000, 200
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -73,8 +74,9 @@ def _kind(name: str) -> str:
 
 
 def _is_plain(value: Any, *, several: bool) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item, several=several) for item in value)
+    if isinstance(value, Mapping | list | tuple):
+        items = value.values() if isinstance(value, Mapping) else value
+        return all(_is_plain(item, several=several) for item in items)
     if several and isinstance(value, str):  # keys=["image", "label"], tokens=["<pad>", "<eos>"], tokens="512"
         return value.isdecimal() or value.startswith(("<", "[")) or (value.isalpha() and len(value) <= _SHORTEST + 4)
     return value is None or isinstance(value, int | float)
@@ -149,6 +151,8 @@ class Redactor:
             self._names.clear()
 
     def __call__(self, text: str) -> str:
+        if len(text) < _SHORTEST:  # as are the ends of lines, half of all that programs print
+            return text
         for secret in self._written:
             if secret in text:
                 text = text.replace(secret, MASK)
@@ -158,15 +162,17 @@ class Redactor:
         """The same of a short text that comes again and again, such as the name of a metric."""
         found = self._names.get(text)
         if found is None:
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
-            found = self._names[text] = self(text)
+            found = self(text)
+            if len(text) <= _LONGEST_WORD:
+                if len(self._names) >= _MOST_NAMES:
+                    self._names.clear()
+                self._names[text] = found
         return found
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as plain data, secrets masked, at any depth."""
         return {
-            self(str(name)): MASK if is_secret(name, value) else self._value(value) for name, value in given.items()
+            self.name(name): MASK if is_secret(name, value) else self._value(value) for name, value in given.items()
         }
 
     def plan(self, given: "Plan") -> "Plan":
@@ -196,7 +202,7 @@ class Redactor:
             return self.parameters(value)
         if isinstance(value, list | tuple):
             return [self._value(item) for item in value]
-        return self(value) if isinstance(value, str) else to_json(value)
+        return self.name(value) if isinstance(value, str) else to_json(value)
 
 
 def _secrets(value: Any, *, secret: bool = False) -> Iterable[str]:
@@ -209,4 +215,10 @@ def _secrets(value: Any, *, secret: bool = False) -> Iterable[str]:
     elif secret and value is not None and not isinstance(value, bool):
         yield str(value)
     if isinstance(value, str):
-        yield from secrets_in(value)
+        yield from secrets_in(value) if len(value) > _LONGEST_WORD else _secrets_in_word(value)
+
+
+@functools.lru_cache(maxsize=_MOST_NAMES)
+def _secrets_in_word(value: str) -> tuple[str, ...]:
+    """The same of a value that comes again and again, as those of a sweep's parameters do."""
+    return tuple(secrets_in(value))
