@@ -139,7 +139,8 @@ class Result:
         for task in self.tasks:
             if task.name == name:
                 return task
-        raise DovetailError(f"the task must be one of {[task.name for task in self.tasks]}, got {name!r}.")
+        redact = Redactor(task.task.parameters for task in self.tasks)
+        raise DovetailError(redact(f"the task must be one of {[task.name for task in self.tasks]}, got {name!r}."))
 
     def __str__(self) -> str:
         redact = Redactor(task.task.parameters for task in self.tasks)

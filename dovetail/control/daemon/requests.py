@@ -56,7 +56,12 @@ class Requests:
         self._state, self._store, self._ledger, self._deciding = state, store, state.ledger, deciding
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
-        """Carry out a request; what is wrong with it is the answer's `error`."""
+        """Carry out a request; what is wrong with it is the answer's `error`. What is said shows no secrets."""
+        found = self._carry_out(request)
+        said = {key: self._ledger.redact(str(found.told[key])) for key in ("done", "error") if key in found.told}
+        return dataclasses.replace(found, told={**found.told, **said})
+
+    def _carry_out(self, request: Mapping[str, Any]) -> Answer:
         verbs: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
             "submit": self.submit,
             "list": self.show,
