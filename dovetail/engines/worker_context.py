@@ -20,11 +20,9 @@ from dovetail.train.build import Builder
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
-from dovetail.vocabulary.user_text import MOST_CHARACTERS, shorten
+from dovetail.vocabulary.redact import Redactor
 
-# What is masked of an error's words, at most: they may be megabytes, of which all but a little is left out afterwards.
-_MASKED_CHARACTERS = 200_000
-# Of a reason the error's own words, so that what stands around them has room.
+# As much of a reason may be the error's own words: what stands around them must have room.
 _REASON_CHARACTERS = 3000
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
@@ -45,7 +43,7 @@ class WorkerContext:
     """This process among those that carry out the order together, one a device; None where there is only this one."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
-    redact: Callable[[str], str] = lambda text: text
+    redact: Redactor = dataclasses.field(default_factory=Redactor)
     """Masks secrets in what programs say, before any of it is cut."""
 
 
@@ -107,8 +105,8 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(member: MemberOrder, error: Exception, redact: Callable[[str], str]) -> TaskFailed:
-    said, cause = _bounded(_text(error), redact, most=_REASON_CHARACTERS), "program"
+def _failure(member: MemberOrder, error: Exception, redact: Redactor) -> TaskFailed:
+    said, cause = redact.excerpt(_text(error), most=_REASON_CHARACTERS), "program"
     reason = said
     if is_out_of_memory(error):
         cause = "memory"
@@ -123,7 +121,7 @@ def _failure(member: MemberOrder, error: Exception, redact: Callable[[str], str]
     phase, where = locate(error)
     if where:
         reason = f"{reason.rstrip()} ({phase}, {where})" if phase else f"{reason.rstrip()} ({where})"
-    log = _bounded("".join(traceback.format_exception(error)), redact)
+    log = redact.excerpt("".join(traceback.format_exception(error)))
     smallest = getattr(error, "is_smallest", False)
     return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, phase=phase, log=log)
 
@@ -134,10 +132,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as other:
         return f"(its own message raised {type(other).__name__})"
-
-
-def _bounded(text: str, redact: Callable[[str], str], *, most: int = MOST_CHARACTERS) -> str:
-    return shorten(redact(shorten(text, most=_MASKED_CHARACTERS)), most=most)
 
 
 def locate(error: BaseException) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.vocabulary.records import to_json
 from dovetail.vocabulary.secret_forms import MASK, encodings, mask_forms, secrets_in
+from dovetail.vocabulary.user_text import MOST_CHARACTERS, shorten
 
 if TYPE_CHECKING:
     from dovetail.vocabulary.decisions import Plan
@@ -157,6 +158,11 @@ class Redactor:
             if secret in text:
                 text = text.replace(secret, MASK)
         return mask_forms(text)
+
+    def excerpt(self, text: str, *, most: int = MOST_CHARACTERS) -> str:
+        """As much of a text as is kept, secrets masked. Of one of megabytes the middle is left out first; what is left
+        is masked before it is cut to its size, so that no half of a secret stands at an edge."""
+        return shorten(self(shorten(text, most=50 * most)), most=most)
 
     def name(self, text: str) -> str:
         """The same of a short text that comes again and again, such as the name of a metric."""

@@ -26,7 +26,7 @@ _TOKENS = (
     r"sk-(?:[a-z]{2,10}\d{0,2}-){0,3}(?=\w{0,60}\d)\w{16,}[\w-]*|(?:sk|rk|pk)_(?:live|test)_\w{10,}|gh[pousr]_\w{10,}"
     r"|github_pat_\w{20,}|glpat-[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abeprs]-[\w-]{8,}|xapp-[\w-]{8,}"
     r"|hf_[A-Za-z0-9]{16,}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|nvapi-[\w-]{30,}"
-    r"|gsk_[A-Za-z0-9]{30,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_\w{32,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"
+    r"|gsk_[A-Za-z0-9]{30,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_\w{32,}|eyJ[\w-]{8,500}+\.[\w-]{8,}(?:\.[\w-]*)?"
 )
 _ASSIGNED = (
     r"password|passwd|passphrase|pwd|secret|(?:api|access|account|private|signing|encryption|master)[_-]?key"
@@ -43,8 +43,7 @@ def _form(markers: str, pattern: str, flags: int = 0) -> tuple[tuple[str, ...], 
 _FORMS = (
     _form(  # where its last line was cut off, as far as it may reach
         "-----begin",
-        rf"()({KEY_BEGINS}(?:.{{0,20000}}?-----END [A-Z0-9 ]{{1,40}}-----|[A-Za-z0-9+/=\s\\]{{0,20000}}))",
-        re.DOTALL,
+        rf"()({KEY_BEGINS}(?:(?:[^-]|-(?!----)){{0,20000}}+-----END [A-Z0-9 ]{{1,40}}-----|[\w+/=\s\\]{{0,20000}}))",
     ),
     _form("://", r"(://[^\s:/@'\"]{0,200}:)([^\s/'\"<>]{1,500})(?=@)"),
     _form("://", r"(://)([^\s:/@'\"]{20,500})(?=@)"),
@@ -63,7 +62,7 @@ _FORMS = (
     ),
     _form(
         "authorization",
-        r"(authorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?(?:(?:basic|bearer|token|digest)\s{1,4})?)"
+        r"(authorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?(?:(?:basic|bearer|token|digest)\s{1,4})?+)"
         r"([^\s'\",;)}\]]{4,2000})",
         re.IGNORECASE,
     ),
@@ -118,7 +117,7 @@ def encodings(secret: str) -> set[str]:
     for a URL or a page, as hexadecimal and base64 digits, also amid a longer text that was encoded.
 
     >>> sorted(encodings("hunter/2"))[:3]
-    ['68756E7465722F32', '68756e7465722f32', 'aHVudGVyLzI']
+    ['68756E7465722F32', '68756e7465722f32', 'aHVudGVyLz']
     """
     found = {secret, secret.strip(), *_lines(secret)}
     for each in list(found):

@@ -166,10 +166,11 @@ def test_a_program_given_by_name_is_not_imported(tmp_path):
     assert len(grid(f"{tmp_path}/costly.py:f", width=[1, 2], steps=1).tasks) == 2
 
 
-def test_a_name_made_of_parameters_shows_no_secret():
-    def hub(auth="", source=None, width=1):
-        return None
+def hub(auth="", source=None, width=1):
+    return None
 
+
+def test_a_name_made_of_parameters_shows_no_secret():
     found = grid(hub, auth=["hunter22", "swordfish"], width=[1, 2], source={"jwt": "opensesame"}, steps=1)
     assert [task.name for task in found.tasks] == [
         "hub auth=*** width=1",

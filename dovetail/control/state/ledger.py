@@ -22,7 +22,6 @@ from dovetail.vocabulary.events import (
     TrialMeasured,
 )
 from dovetail.vocabulary.redact import Redactor
-from dovetail.vocabulary.user_text import shorten
 
 # What people wrote, or what was taken from their programs' words, by the class of an event.
 _WORDS = {"reason", "log", "message", "because", "metric", "before", "after"}
@@ -148,7 +147,7 @@ class Ledger:
         changes: dict[str, Any] = {}
         for field in _TEXTS[event.__class__]:
             text = getattr(event, field)
-            if text and (kept := shorten(self.redact(text))) != text:
+            if text and (kept := self.redact.excerpt(text)) != text:
                 changes[field] = kept
         name = self.redact.name
         match event:
@@ -156,7 +155,7 @@ class Ledger:
                 changes["points"] = tuple((name(metric), step, value) for metric, step, value in points)
             case TaskFinished(metrics=metrics) | RungReached(metrics=metrics) if any(name(n) != n for n in metrics):
                 changes["metrics"] = FrozenDict({name(metric): value for metric, value in metrics.items()})
-            case OptionRejected(rejection=found) if (kept := shorten(self.redact(found.reason))) != found.reason:
+            case OptionRejected(rejection=found) if (kept := self.redact.excerpt(found.reason)) != found.reason:
                 changes["rejection"] = dataclasses.replace(found, reason=kept)
         return dataclasses.replace(event, **changes) if changes else event
 
