@@ -86,14 +86,14 @@ def standing(
 ) -> None:
     """Every task of a controller: where it stands, when it should start and end, why it waits, and the last values of
     the metrics that are named."""
-    rows = list(rows)
-    redact = Redactor((row["parameters"] for row in rows), variables=os.environ)
-    rows = redact.record(sort_rows(rows, sort))
+    ordered = sort_rows(rows, sort)
+    redact = Redactor((row["parameters"] for row in ordered), variables=os.environ)
+    shown = redact.record(ordered)
     if as_json:
-        _print_json(rows)
+        _print_json(shown)
         return
     if as_csv:
-        _print_csv(rows)
+        _print_csv(shown)
         return
 
     def moment(seconds: float | None) -> str:
@@ -105,7 +105,7 @@ def standing(
         "start": lambda row: moment(row["start_seconds"]),
         "end": lambda row: moment(row["end_seconds"]),
     }
-    Console().print(_task_table(rows, choose_metrics(rows, metrics) if metrics else [], columns, last="why"))
+    Console().print(_task_table(shown, choose_metrics(shown, metrics) if metrics else [], columns, last="why"))
 
 
 def _task_table(

@@ -19,7 +19,8 @@ from dovetail.vocabulary import (
     parse_device_memory,
 )
 from dovetail.vocabulary.records import dumps, freeze
-from dovetail.vocabulary.redact import MASK, show_value
+from dovetail.vocabulary.redact import show_value
+from dovetail.vocabulary.secret_forms import MASK
 
 Named = str | Callable[..., Any]
 

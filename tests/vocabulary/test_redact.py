@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.vocabulary import Plan, Rejection
-from dovetail.vocabulary.redact import MASK, Redactor, is_secret, masked, secrets_of_environment, show_value
+from dovetail.vocabulary.redact import Redactor, is_secret, masked, secrets_of_environment, show_value
+from dovetail.vocabulary.secret_forms import MASK
 
 SECRET_NAMES = [
     "password", "passwd", "pwd", "api_key", "token", "token2", "auth", "dsn", "database_url", "jwt", "webhook",
@@ -146,7 +147,7 @@ def test_what_it_learns_later_counts_for_names_that_it_has_seen():
 
 def test_plans_and_records_are_masked_in_all_their_words():
     redact = Redactor([{"pwd": "hunter22"}])
-    rejection = Rejection(family="f", technique="spill", kind="cpu", count=1, reason="no hunter22")
+    rejection = Rejection(families=("f",), technique="spill", kind="cpu", count=1, reason="no hunter22")
     found = redact.plan(Plan(explanation=("a hunter22",), rejections=(rejection,)))
     assert (found.explanation, found.rejections[0].reason) == (("a ***",), "no ***")
     record = {"task": "run-hunter22", "key": "f", "metrics": {"hunter22": 0.5}, "parameters": {"pwd": "x", "n": 1}}

@@ -34,7 +34,7 @@ def written(ledger):
 
 def test_no_event_says_a_secret_in_any_field(ledger):
     said = "hunter22 swordfish99 aHVudGVyMjI= 68756e7465723232 postgres://me:opensesame@db.example.com/x"
-    rejection = Rejection(family="f", technique="spill", kind="cpu", count=1, reason=said)
+    rejection = Rejection(families=("f",), technique="spill", kind="cpu", count=1, reason=said)
     ledger.record(
         [
             ledger.event(TaskFailed, A, reason=said, log=said),
