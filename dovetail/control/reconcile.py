@@ -22,6 +22,7 @@ from dovetail.vocabulary.events import (
     TaskVanished,
     Warned,
 )
+from dovetail.vocabulary.redact import Redactor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,12 @@ class Reconciliation:
 
     def lines(self) -> list[str]:
         """What a user should know before the run starts; nothing where all is new or all the same."""
+        pairs = [task for pair in (*self.extended, *self.changed) for task in pair]
+        tasks = (*self.new, *self.same, *self.vanished, *self.returned, *self.restarted, *pairs)
+        redact = Redactor(task.parameters for task in tasks)
+        return [redact(line) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
         anew = [f"starts anew, as was asked: {task.name}" for task in self.restarted]
         if anew:
             return anew + [f"new: {task.name}" for task in self.new]

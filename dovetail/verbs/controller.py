@@ -99,7 +99,7 @@ def writing_to(home: Path) -> Iterator[None]:
 def failures(controller: Controller) -> list[str]:
     """The tasks that have failed, each with the reason."""
     return [
-        f"{controller.tasks[task].name}: {one.reason}"
+        f"{controller.name_of(task)}: {one.reason}"
         for task, one in controller.progress.items()
         if one.status == "failed"
     ]
