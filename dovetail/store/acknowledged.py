@@ -24,7 +24,7 @@ _HEADER_BYTES = 100
 _NAMED = 20
 
 
-class Count(NamedTuple):
+class RowCount(NamedTuple):
     """What a database must hold: the number of its last event, how many tasks, and which came since it was opened."""
 
     event: int
@@ -75,7 +75,7 @@ class Acknowledged:
         os.close(self._file)
 
 
-def read_count(home: Path) -> Count | None:
+def read_count(home: Path) -> RowCount | None:
     """What the file beside a store says; None where there is none, as of older versions, or where it is damaged."""
     try:
         content = (home / FILE).read_bytes()
@@ -83,12 +83,12 @@ def read_count(home: Path) -> Count | None:
         if int(checksum, 16) != zlib.crc32(body.encode()):
             return None
         event, tasks, end = map(int, body.split())
-        return Count(event, tasks, dict(map(json.loads, content[_HEADER_BYTES:end].splitlines())))
+        return RowCount(event, tasks, dict(map(json.loads, content[_HEADER_BYTES:end].splitlines())))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def describe_missing(count: Count | None, connection: sqlite3.Connection) -> str:
+def describe_missing(count: RowCount | None, connection: sqlite3.Connection) -> str:
     """What was counted and is not in the database, in words; empty where nothing is missing."""
     if count is None:
         return ""
