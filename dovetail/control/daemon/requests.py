@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.daemon import cloning, waits
-from dovetail.control.daemon.submissions import Submission, changed, current, read_priority
+from dovetail.control.daemon.commands import UNKNOWN
+from dovetail.control.daemon.submissions import NAME_LENGTH, Submission, changed, current, read_priority, shown
 from dovetail.control.deciding import Deciding
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
@@ -31,6 +32,8 @@ from dovetail.vocabulary.events import (
 )
 
 NAMED = 12
+# Among so many of the newest names one is looked for that may have been meant: others wait meanwhile.
+NEAR = 500
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,10 +76,8 @@ class Requests:
             return verbs[request["do"]](request)
         except DovetailError as error:
             return Answer(told={"error": str(error)})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # No request may end the training of others.
-            said = f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}."
-            return Answer(told={"error": said})
+        except Exception as error:  # no request may end the training of others
+            return Answer(told={"error": f"{UNKNOWN} {error!r}"})
 
     def show(self, request: Mapping[str, Any]) -> Answer:
         """Where every task stands, why it waits, and when it should start and end."""
@@ -228,10 +229,11 @@ class Requests:
             if record.name == name:
                 return task
         names = [record.name for record in self._state.tasks.values()]
-        near = difflib.get_close_matches(str(name), names, 1)
+        is_name = isinstance(name, str) and len(name) <= NAME_LENGTH
+        near = difflib.get_close_matches(name, names[-NEAR:], 1) if is_name else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {name!r}.{hint}")
+        raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {shown(name)}.{hint}")
 
     def _name(self, task: TaskId) -> str:
         return self._state.tasks[task].name
