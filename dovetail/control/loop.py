@@ -419,8 +419,8 @@ class Controller:
                 hear([Warned(at_seconds=self.now(), message=str(error))])
         self.phase, due, later = "waiting for the store", time.monotonic() + REFUSED_SECONDS, []
         with contextlib.suppress(queue.Empty):
-            while True:
-                command, arguments = self._commands.get(timeout=max(0.0, due - time.monotonic()))
+            while (left := due - time.monotonic()) > 0:
+                command, arguments = self._commands.get(timeout=left)
                 if command == "stop":
                     raise error
                 if command == "request":

@@ -233,11 +233,13 @@ class Store:
             for _, n, s, v, at in rows
         ]
 
-    def tasks(self, *, workload: str | None = None) -> list[tuple[str, Task]]:
-        """Pairs of a workload and a task in the order in which they came. Of all workloads: a task that several have is
-        listed once, as it came last."""
-        where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
-        rows = self._read_checked("tasks", f"{where} ORDER BY rowid", arguments)
+    def tasks(self, *, workload: str | None = None, identity: TaskId | None = None) -> list[tuple[str, Task]]:
+        """Pairs of a workload and a task in the order in which they came: of one workload, of one task, or all. A task
+        that several workloads have is listed once, as it came last."""
+        wanted = {"workload": workload, "identity": identity}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
+        rows = self._read_checked("tasks", f"{where} ORDER BY rowid", tuple(given.values()))
         found = {identity: (workload, name, record) for identity, workload, name, record in rows}
         return [(each, self._read_task(TaskId(task), name, record)) for task, (each, name, record) in found.items()]
 

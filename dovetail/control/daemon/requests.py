@@ -202,7 +202,8 @@ class Requests:
             return [*events, self._ledger.event(TaskDescribed, task.identity)]
         if self._ledger[task.identity].status != "finished":
             return [*events, self._ledger.event(TaskRetried, task.identity)]
-        stop = next(record.stop for _, record in self._store.tasks() if record.identity == task.identity)
+        ((_, before),) = self._store.tasks(identity=task.identity)
+        stop = before.stop
         if stop == task.stop:
             raise InvalidWorkload(
                 f"a task must be new or have something left to do; {task.name!r} has finished ({stop}). Change its "
@@ -253,7 +254,7 @@ class Requests:
         return found
 
     def _workload(self, task: TaskId) -> str:
-        name = next(name for name, record in self._store.tasks() if record.identity == task)
+        ((name, _),) = self._store.tasks(identity=task)
         return name.removesuffix(", cloned")
 
 
