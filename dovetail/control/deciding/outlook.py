@@ -13,7 +13,7 @@ NAMED = 3
 # A turn that is further away than so many rounds is not looked for; where many wait, than as many as so many looks at a
 # task give: whoever asks for a list keeps others waiting.
 AHEAD = 50
-LOOKS = 50_000
+LOOKS = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
