@@ -161,10 +161,13 @@ def test_a_metric_whose_name_cannot_be_stored_is_its_tasks_failure(ground):
     assert "a metric's name must be text, and all of it UTF-8" in end.reason
 
 
-def test_a_wait_is_ended_by_who_asks_for_something(ground, monkeypatch):
-    monkeypatch.setattr(worker_engine, "WAIT_SECONDS", 1e6)
-    ground.engine.interrupt()
-    assert ground.engine.wait() == []
+def test_a_wait_is_ended_by_who_asks_for_something(another, monkeypatch):
+    monkeypatch.setattr(worker_engine, "WAIT_SECONDS", 3600.0)
+    for _ in range(3):
+        another.interrupt()
+        assert another.wait() == []
+    another.close()
+    another.interrupt()  # by whoever does not know yet
 
 
 def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
