@@ -75,8 +75,9 @@ def of_rounds(
     due = _due(allocation)
     begin = next_seconds if math.isfinite(next_seconds) else now
     names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
-    why = {decision.task: decision.because for decision in explain(made, previous=before)}
-    found = {task: Outlook(end_seconds=end, why=why.get(task, "")) for task, end in ends.items()}
+    running = dataclasses.replace(made, waiting=())
+    why = {decision.task: decision.because for decision in explain(running, previous=before)}
+    found = {task: Outlook(end_seconds=ends.get(task), why=because) for task, because in why.items()}
     this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
     for task in made.waiting:
         away = turns.away.get(task)
