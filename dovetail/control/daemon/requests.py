@@ -230,8 +230,8 @@ class Requests:
             if record.name == name:
                 return task
         names = [record.name for record in self._state.tasks.values()]
-        is_name = isinstance(name, str) and len(name) <= NAME_LENGTH
-        near = difflib.get_close_matches(name, names[-NEAR:], 1) if is_name else []
+        word = name[:NAME_LENGTH] if isinstance(name, str) else ""
+        near = difflib.get_close_matches(word, names[-NEAR:], 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {shown(name)}.{hint}")

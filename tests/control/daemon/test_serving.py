@@ -521,7 +521,7 @@ def test_a_full_disk_is_waited_for_and_submissions_are_refused_meanwhile(tmp_pat
             store._connection.execute("PRAGMA max_page_count=1000000")
 
         def hear(events):
-            if any(isinstance(event, Warned) and "must accept writes" in event.message for event in events):
+            if any(isinstance(event, Warned) and event.message.startswith("the store at") for event in events):
                 found.post("request", request=submitting(task("b")), reply=answers.append)
                 found.post("request", request={"do": "list"}, reply=make_room)
 
