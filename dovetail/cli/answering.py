@@ -5,6 +5,7 @@ Exit codes: 0 all is well; 1 some task failed; 2 the input cannot be; 3 another 
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from dovetail.vocabulary import DovetailError, Entity, StoreBusy
+from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.user_text import escape_controls, shorten
 
 StoreOption = Annotated[
     Path, typer.Option("--store", help="The folder that holds a run's events, checkpoints and logs.")
@@ -44,6 +47,8 @@ DeviceMemoryOption = Annotated[
 HOME = Path(".dovetail")
 
 FAILED, INVALID, BUSY, STOPPED = 1, 2, 3, 130
+# Of one message: an error may name every task there is.
+_MOST_SAID = 100_000
 
 
 @contextlib.contextmanager
@@ -52,13 +57,18 @@ def answering() -> Iterator[None]:
     try:
         yield
     except DovetailError as error:
-        typer.echo(f"dovetail: {error}", err=True)
+        say(f"dovetail: {error}", err=True)
         raise typer.Exit(BUSY if isinstance(error, StoreBusy) else INVALID) from None
     except KeyboardInterrupt:
         typer.echo("dovetail: ended at once; what was saved is safe.", err=True)
         raise typer.Exit(STOPPED) from None
     except BrokenPipeError:
         sys.exit(0)
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print a line, or lines, for people: with no secrets, and nothing that would steer a terminal."""
+    typer.echo(escape_controls(shorten(Redactor(variables=os.environ)(str(text)), most=_MOST_SAID)), err=err)
 
 
 def asked(store: Path, request: dict[str, Any]) -> Mapping[str, Any]:

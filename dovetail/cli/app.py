@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from dovetail.cli import simulate, tasks
 from dovetail.cli.answering import (
@@ -25,8 +24,9 @@ from dovetail.cli.answering import (
     TechniquesOption,
     answering,
     figures,
+    say,
 )
-from dovetail.verbs.console import Console
+from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
@@ -153,7 +153,10 @@ def run(
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
         from dovetail.verbs import run_workload
+        from dovetail.web.tensorboard import check_export
 
+        if tensorboard is not None:
+            check_export(tensorboard)
         settings = Settings(
             save_every_seconds=save_seconds,
             save_every_steps=save_steps,
@@ -236,7 +239,7 @@ def plan(
         if not as_json and (drawn := plan_page.timetables(found, store=store)):
             show.timetables(drawn)
         if output is not None:
-            typer.echo(plan_page.write_plan(found, output, store=store), err=True)
+            say(plan_page.write_plan(found, output, store=store), err=True)
 
 
 @app.command()
@@ -257,7 +260,7 @@ def profile(
         found, failures = measure.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
         show.profiles(found, layers=layers, as_json=as_json)
         for failure in failures:
-            typer.echo(f"not measured: {failure}", err=True)
+            say(f"not measured: {failure}", err=True)
         if failures:
             raise typer.Exit(FAILED)
 
@@ -314,7 +317,7 @@ def report(
             _write_tensorboard(store, tensorboard, workload)
             return
         with Store(store) as opened:
-            typer.echo(write_report(opened, output, workload=workload))
+            say(write_report(opened, output, workload=workload))
 
 
 @app.command()
@@ -355,7 +358,7 @@ def export(
         else:
             chosen = found[match_task(task or "", table(found))["task"]]
         value = "" if best is None else f", {best} {chosen.value(best, last=last):.4g}"
-        typer.echo(f"{chosen.export(output, last=last)}  ({chosen.name}{value})")
+        say(f"{chosen.export(output, last=last)}  ({chosen.name}{value})")
 
 
 @app.command()
@@ -379,8 +382,8 @@ app.add_typer(simulate.app)
 
 
 def _print_lines(console: Console, lines: list[str]) -> None:
-    for line in lines:  # Texts, since a task's name may hold brackets that rich would read as markup
-        console.print(Text(line), soft_wrap=True)
+    for line in lines:
+        console.print(plain(line), soft_wrap=True)
 
 
 def _bytes(text: str) -> int:
@@ -415,4 +418,4 @@ def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> No
 
     with Store(store) as opened:
         count = write_tensorboard(opened, directory, workload=workload)
-    typer.echo(f"{count} scalars in {directory}", err=True)
+    say(f"{count} scalars in {directory}", err=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,14 +14,18 @@ from dovetail.cli.gantt import gantt
 from dovetail.control import Result, clock, table
 from dovetail.metrics.task_addresses import shorten_ids
 from dovetail.metrics.task_rows import Row, choose_metrics, sort_rows, to_csv
-from dovetail.verbs.console import Console
+from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import Cluster, Plan, Profile, to_json
+from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_bytes, show_seconds
+from dovetail.vocabulary.user_text import escape_controls, shorten
 from dovetail.web.timetable_charts import KEY, PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
 # Of so many failures the traceback stands below the table.
 _TRACEBACKS = 3
+# As much of a reason as stands in a table; JSON and CSV have all of it.
+_MOST_CELL = 1000
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
 
 
@@ -33,20 +38,22 @@ def result(
     metrics: Sequence[str] | None = None,
 ) -> None:
     """Every task with its status and last metrics: those that are named, or the first few, in the order of `sort`."""
-    tasks = sort_rows(table(found), sort)
+    redact = Redactor((task.task.parameters for task in found.tasks), variables=os.environ)
+    tasks = redact.record(sort_rows(table(found), sort))
+    warnings = [redact(warning) for warning in found.warnings]
     if as_json:
         summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
-        _print_json({"workload": found.workload, **summary, "warnings": found.warnings, "tasks": tasks})
+        _print_json({"workload": redact(found.workload), **summary, "warnings": warnings, "tasks": tasks})
         return
     if as_csv:
-        sys.stdout.write(to_csv(tasks))
+        _print_csv(tasks)
         return
     rows = _task_table(tasks, choose_metrics(tasks, metrics), {"step": lambda task: str(task["step"])}, last="reason")
     console = Console()
     console.print(rows)
     _print_tracebacks(console, tasks)
-    for warning in found.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"))
+    for warning in warnings:
+        console.print(plain(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
@@ -62,8 +69,8 @@ def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> N
     for same in list(alike.values())[:_TRACEBACKS]:
         others = f" and {len(same) - 1} more" if len(same) > 1 else ""
         phase = f", {same[0]['phase']}" if same[0]["phase"] else ""
-        console.print(Text(f"\n{same[0]['task']}{others} failed{phase}:", style="red"))
-        console.print(Text(same[0]["traceback"].strip(), style="dim"), soft_wrap=True)
+        console.print(plain(f"\n{same[0]['task']}{others} failed{phase}:", style="red"))
+        console.print(plain(same[0]["traceback"].strip(), style="dim"), soft_wrap=True)
     if len(alike) > _TRACEBACKS:
         console.print(f"{len(alike) - _TRACEBACKS} more failed otherwise: dovetail logs TASK", style="dim")
 
@@ -79,12 +86,14 @@ def standing(
 ) -> None:
     """Every task of a controller: where it stands, when it should start and end, why it waits, and the last values of
     the metrics that are named."""
-    rows = sort_rows(rows, sort)
+    ordered = sort_rows(rows, sort)
+    redact = Redactor((row["parameters"] for row in ordered), variables=os.environ)
+    shown = redact.record(ordered)
     if as_json:
-        _print_json(rows)
+        _print_json(shown)
         return
     if as_csv:
-        sys.stdout.write(to_csv(rows))
+        _print_csv(shown)
         return
 
     def moment(seconds: float | None) -> str:
@@ -96,7 +105,7 @@ def standing(
         "start": lambda row: moment(row["start_seconds"]),
         "end": lambda row: moment(row["end_seconds"]),
     }
-    Console().print(_task_table(rows, choose_metrics(rows, metrics) if metrics else [], columns, last="why"))
+    Console().print(_task_table(shown, choose_metrics(shown, metrics) if metrics else [], columns, last="why"))
 
 
 def _task_table(
@@ -108,11 +117,11 @@ def _task_table(
     for short, row in zip(shorten_ids([row["id"] for row in rows]), rows, strict=True):
         found.add_row(
             Text(short, style="dim"),
-            Text(row["task"]),
+            plain(row["task"]),
             Text(row["status"], style=_COLOURS.get(row["status"], "")),
             *(shown(row) for shown in columns.values()),
             *(f"{row['metrics'][name]:.4g}" if name in row["metrics"] else "" for name in metrics),
-            Text(row[last]),
+            plain(shorten(row[last], most=_MOST_CELL)),
         )
     return found
 
@@ -120,10 +129,13 @@ def _task_table(
 def plan(found: Plan, *, as_json: bool = False) -> None:
     """Every placement, the bound, and why."""
     assert found.schedule is not None
+    tasks = found.workload.tasks if found.workload else ()
+    redact = Redactor((task.parameters for task in tasks), variables=os.environ)
     if as_json:
-        _print_json(to_json(found))
+        _print_json(redact.record(to_json(found)))
         return
-    names = {task.identity: task.name for task in (found.workload.tasks if found.workload else ())}
+    found, names = redact.plan(found), {task.identity: escape_controls(redact(task.name)) for task in tasks}
+    assert found.schedule is not None
     if not found.schedule.placements:
         Console().print("Nothing is left to train.")
     rows = _table("start", "seconds", "task", "technique", "devices")
@@ -131,7 +143,7 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         rows.add_row(
             show_seconds(placement.start_seconds),
             show_seconds(placement.duration_seconds),
-            Text(", ".join(names.get(task, task) for task in placement.tasks)),
+            plain(", ".join(names.get(task, task) for task in placement.tasks)),
             placement.option.technique + ("" if placement.option.measured else " (predicted)"),
             ", ".join(placement.devices),
         )
@@ -146,10 +158,10 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
         for line in found.verdict:
             console.print(line)
     for line in found.explanation:
-        console.print(Text(f"  {line}", style="dim"))
+        console.print(plain(f"  {line}", style="dim"))
     for rejection in found.rejections:
         console.print(
-            Text(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
+            plain(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
         )
 
 
@@ -161,7 +173,7 @@ def timetables(found: Iterable[PipelineDrawing]) -> None:
         return
     for one in found:
         for line in one.lines(columns=max(40, console.picture_width - _RANK_COLUMNS)):
-            console.print(Text(line), soft_wrap=True)
+            console.print(plain(line), soft_wrap=True)
     console.print(Text(KEY, style="dim"))
 
 
@@ -174,7 +186,7 @@ def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_j
     rows = _table("tasks", "devices", "step", "evaluation", "peak", "parameters", "optimizer", "layers")
     for name, one in found:
         rows.add_row(
-            Text(name),
+            plain(name),
             f"{one.count} × {one.kind}",
             show_seconds(one.step_seconds),
             show_seconds(one.evaluate_seconds) if one.evaluate_seconds else "",
@@ -187,7 +199,7 @@ def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_j
     console.print(rows)
     for name, one in found if layers else ():
         if one.layers:
-            console.print(Text(f"\n{name} on {one.kind}"))
+            console.print(plain(f"\n{name} on {one.kind}"))
             console.print(_layer_table(one))
 
 
@@ -220,7 +232,7 @@ def _layer_table(profile: Profile) -> Table:
     rows = _table("layer", "operation", "forward", "backward", "activations", "parameters")
     for layer in profile.layers:
         rows.add_row(
-            Text(layer.name),
+            plain(layer.name),
             layer.operation,
             show_seconds(layer.forward_seconds),
             show_seconds(layer.backward_seconds),
@@ -234,7 +246,7 @@ def _table(*names: str) -> Table:
     rows = Table(box=None, pad_edge=False, header_style="dim")
     for name in names:
         # Folded, not cut: the end of a long word in a reason may be what matters. A Text, for metrics named [so].
-        rows.add_column(Text(name), overflow="fold")
+        rows.add_column(plain(name), overflow="fold")
     return rows
 
 
@@ -242,6 +254,11 @@ def _record(profile: Profile) -> dict[str, Any]:
     found = to_json(profile)
     assert isinstance(found, dict)
     return found
+
+
+def _print_csv(rows: Sequence[Row]) -> None:
+    text = to_csv(rows)
+    sys.stdout.write(escape_controls(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
 
 
 def _print_json(value: Any) -> None:

@@ -2,12 +2,14 @@
 
 import contextlib
 import datetime
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import typer
 
+from dovetail.cli.answering import say
 from dovetail.engines.base import order_log
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.metrics.task_addresses import match_tasks
@@ -23,8 +25,11 @@ from dovetail.vocabulary.events import (
     TaskRestarted,
     TaskVanished,
 )
+from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.user_text import escape_controls_but_colours
 
 LOOK_SECONDS = 0.5
+_READ_BYTES = 1 << 16
 
 
 def print_logs(words: list[str], *, store: Path, follow: bool) -> None:
@@ -54,7 +59,7 @@ def _find(word: str, store: Store) -> list[Task]:
 def _print_news(readers: "list[TaskLog]", store: Store) -> None:
     for reader in readers:
         for text in reader.read(store):
-            typer.echo(text, nl=False)
+            typer.echo(escape_controls_but_colours(text), nl=False)
 
 
 def _follow(readers: "list[TaskLog]", store: Store, home: Path) -> None:
@@ -66,7 +71,7 @@ def _follow(readers: "list[TaskLog]", store: Store, home: Path) -> None:
         _print_news(readers, store)
     for reader in readers:
         if not reader.is_over:
-            typer.echo(reader.waits_for_a_run(), err=True)
+            say(reader.waits_for_a_run(), err=True)
 
 
 class TaskLog:
@@ -74,6 +79,7 @@ class TaskLog:
 
     def __init__(self, task: Task, home: Path, *, named: bool = False) -> None:
         self._task, self._home, self._named = task, home, named
+        self._redact = Redactor([task.parameters], variables=os.environ)
         self._after, self._progress = 0, dict[TaskId, Progress]()
         self._file: Path | None = None
         self._position = 0
@@ -88,9 +94,10 @@ class TaskLog:
     def waits_for_a_run(self) -> str:
         """That the task has not ended, and what to do about it."""
         one = self._progress.get(self._task.identity, Progress(task=self._task.identity))
+        name = self._redact(self._task.name)
         return (
-            f"{self._task.name} has not ended, it is at step {one.step}; nothing runs on {self._home} now. Run its "
-            f"workload again to go on."
+            f"{name} has not ended, it is at step {one.step}; nothing runs on {self._home} now. Run its workload again "
+            f"to go on."
         )
 
     def read(self, store: Store) -> Iterator[str]:
@@ -98,7 +105,7 @@ class TaskLog:
         for number, event in store.events(task=self._task.identity, after=self._after):
             self._after = number
             fold([event], self._progress)
-            if said := self._said(event):
+            if said := self._redact(self._said(event)):
                 yield from self._printed()  # all that came before it
                 yield f"{'' if self._at_line_start else chr(10)}{said}\n"
                 self._at_line_start = True
@@ -111,11 +118,14 @@ class TaskLog:
             return
         with contextlib.suppress(OSError), open(self._file, "rb") as file:
             file.seek(self._position)
-            while content := file.read(1 << 16):
-                self._position = file.tell()
+            while content := file.read(_READ_BYTES):
+                if len(content) == _READ_BYTES:  # more may follow: lines, letters and secrets stay whole
+                    content = content[: content.rfind(b"\n") + 1] or content
+                self._position += len(content)
+                file.seek(self._position)
                 text = content.decode(errors="replace")
                 self._at_line_start = text.endswith("\n")
-                yield text
+                yield self._redact(text)
 
     def _said(self, event: Event) -> str:
         name = f"{self._task.name}, " if self._named else ""

@@ -22,8 +22,10 @@ from dovetail.cli.answering import (
     answering,
     asked,
     entities,
+    say,
 )
 from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError
+from dovetail.vocabulary.redact import show_value
 from dovetail.vocabulary.units import parse_seconds
 
 app = typer.Typer()
@@ -109,7 +111,7 @@ def daemon(
             device_memory=device_memory,
             port=port,
             progress=not quiet,
-            listening=lambda where: typer.echo(f"dovetail daemon on {store}, listening on {where}", err=True),
+            listening=lambda where: say(f"dovetail daemon on {store}, listening on {where}", err=True),
         )
 
 
@@ -276,7 +278,7 @@ def _ask_each(store: Path, words: list[str], request: dict[str, Any]) -> None:
 
 
 def _told(answer: Mapping[str, Any]) -> None:
-    typer.echo(answer["done"])
+    say(answer["done"])
 
 
 def _workload(what: str, parameters: dict[str, Any], *, steps: int | None, epochs: int | None, name: str | None) -> Any:
@@ -289,7 +291,7 @@ def _workload(what: str, parameters: dict[str, Any], *, steps: int | None, epoch
         return load_workload(what)
     reference = program(what)
     check_parameters(load(reference), parameters, name=reference.function)
-    words = [reference.function, *(f"{key}={value}" for key, value in parameters.items())]
+    words = [reference.function, *(f"{key}={show_value(key, value, str(value))}" for key, value in parameters.items())]
     called = name or " ".join(words).replace("/", "_")
     one = task(what, name=called, steps=steps, epochs=epochs, **parameters)
     return workload([one], name=Path(reference.reference).name.replace(".py:", ":"))

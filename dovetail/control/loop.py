@@ -130,6 +130,10 @@ class Controller:
         """The tasks by identity."""
         return self._state.tasks
 
+    def name_of(self, task: TaskId) -> str:
+        """A task's name as it may be shown, secrets masked."""
+        return self._ledger.redact.name(self.tasks[task].name)
+
     @property
     def plans(self) -> list[tuple[float, Plan]]:
         """The first plan and the newest ones, and when each was made; the store has them all."""

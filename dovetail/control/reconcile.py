@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.control.state import State
 from dovetail.describe import deposit
-from dovetail.store import Store
+from dovetail.store import Store, write_atomically
 from dovetail.vocabulary import Event, StoreError, Task, TaskId, Workload
 from dovetail.vocabulary.events import (
     AttemptLost,
@@ -23,6 +23,7 @@ from dovetail.vocabulary.events import (
     TaskVanished,
     Warned,
 )
+from dovetail.vocabulary.redact import Redactor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,12 @@ class Reconciliation:
 
     def lines(self) -> list[str]:
         """What a user should know before the run starts; nothing where all is new or all the same."""
+        pairs = [task for pair in (*self.extended, *self.changed) for task in pair]
+        tasks = (*self.new, *self.same, *self.vanished, *self.returned, *self.restarted, *pairs)
+        redact = Redactor(task.parameters for task in tasks)
+        return [redact(line) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
         anew = [f"starts anew, as was asked: {task.name}" for task in self.restarted]
         if anew:
             return anew + [f"new: {task.name}" for task in self.new]
@@ -116,13 +123,19 @@ def bring_up_to_date(state: State, store: Store, *, fresh: bool = False) -> Reco
     ]
     if store.home is not None:
         try:
-            deposit(store.home)
+            deposit(store.home, write=write_atomically)
         except OSError as error:
             raise StoreError(f"the store at {store.home} must be writable; found: {error}.") from error
     if store.fell_back:
         message = (
             f"the store was damaged and set aside as damaged-store.sqlite: {store.fell_back}. Its last whole "
             f"copy is used; tasks go on from their checkpoints."
+        )
+        events.append(Warned(at_seconds=state.now(), message=message))
+    if store.missing:
+        message = (
+            f"the store must hold all that was acknowledged; {store.missing}, because its file or its log was removed "
+            f"or damaged. Submit again what is not there; tasks that are go on from their checkpoints."
         )
         events.append(Warned(at_seconds=state.now(), message=message))
     store.add(hardware=[("cluster", state.cluster)])

@@ -12,6 +12,8 @@ from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
 from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.user_text import escape_controls
 
 if TYPE_CHECKING:
     import pandas
@@ -137,15 +139,17 @@ class Result:
         for task in self.tasks:
             if task.name == name:
                 return task
-        raise DovetailError(f"the task must be one of {[task.name for task in self.tasks]}, got {name!r}.")
+        redact = Redactor(task.task.parameters for task in self.tasks)
+        raise DovetailError(redact(f"the task must be one of {[task.name for task in self.tasks]}, got {name!r}."))
 
     def __str__(self) -> str:
+        redact = Redactor(task.task.parameters for task in self.tasks)
         rows = [
-            f"{task.name:<40} {task.status:<9} {task.step:>8}  "
-            + (task.reason if task.status == "failed" else _shown(task.metrics))
+            f"{redact(task.name):<40} {task.status:<9} {task.step:>8}  "
+            + redact(task.reason if task.status == "failed" else _shown(task.metrics))
             for task in self.tasks
         ]
-        return "\n".join(rows)
+        return escape_controls("\n".join(rows))
 
 
 def _parameters(task: TaskResult) -> dict[str, Any]:

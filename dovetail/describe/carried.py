@@ -1,13 +1,15 @@
 """Programs that no worker could import (a notebook's function, a lambda) travel as pickles.
 
-A pickle is code. It is written into the store's private directory with an HMAC under the store's key, and loaded
-only from there and only if the HMAC matches.
+A pickle is code. It is written into the store's private directory with an HMAC under a key of this user's own, and
+loaded only from there and only if the HMAC matches. The key lies in the user's folder, not in the store: a store that
+came from elsewhere, however it was made, has no pickle that would be loaded here.
 """
 
 import hashlib
 import hmac
 import os
 import secrets
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,17 +35,17 @@ def carry(name: str, function: Callable[..., Any]) -> None:
         ) from error
 
 
-def deposit(home: Path) -> None:
-    """Write all carried functions into the store at `home`, signed."""
+def deposit(home: Path, *, write: Callable[[Path, bytes], None]) -> None:
+    """Put all carried functions into the store at `home`, signed; `write` makes a private file, whole or not at all."""
     for name, content in _CARRIED.items():
         folder = home / "programs"
         home.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` alone would make it readable to others
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(folder / f"{name}.pickle", _sign(home, content) + content)
+        write(folder / f"{name}.pickle", _sign(_key(make=True), name, content) + content)
 
 
 def fetch(home: Path, name: str) -> Callable[..., Any]:
-    """The function of that name from the store at `home`, if its signature is right."""
+    """The function of that name from the store at `home`, if this user has signed it."""
     import cloudpickle
 
     path = home / "programs" / f"{name}.pickle"
@@ -51,9 +53,10 @@ def fetch(home: Path, name: str) -> Callable[..., Any]:
         found = path.read_bytes()
     except OSError as error:
         raise ProgramError(f"the pickled program {name!r} must be in {path.parent}; found: {error}.") from error
-    if not hmac.compare_digest(found[:32], _sign(home, found[32:])):
+    if not hmac.compare_digest(found[:32], _sign(_key(), name, found[32:])):
         raise ProgramError(
-            f"{path} must carry this store's signature; it does not, so it was not loaded. Describe the workload again."
+            f"{path} must carry this user's signature; it does not, so it was not loaded: it was altered, or comes "
+            f"from another user, machine or version (the key is {key_path()}). Run the workload again to sign it here."
         )
     try:
         function: Callable[..., Any] = cloudpickle.loads(found[32:])
@@ -62,30 +65,54 @@ def fetch(home: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and private. One process at a time, the store's controller, writes."""
-    beside = path.with_name(f".{path.name}.part")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(beside, path)
+def key_path() -> Path:
+    """Where this user's key is: `dovetail/key` in `$XDG_CONFIG_HOME`, by default `~/.config`."""
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    try:
+        folder = Path(configured) if os.path.isabs(configured) else Path.home() / ".config"
+    except RuntimeError as error:
+        raise ProgramError(f"a user who signs programs must have a home; found: {error} Set HOME.") from error
+    return folder / "dovetail" / "key"
 
 
-def _sign(home: Path, content: bytes) -> bytes:
-    return hmac.new(_key(home), content, hashlib.sha256).digest()
+def _sign(key: bytes, name: str, content: bytes) -> bytes:
+    return hmac.new(key, name.encode() + b"\0" + content, hashlib.sha256).digest()
 
 
-def _key(home: Path) -> bytes:
-    path = home / "key"
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not path.exists():
-        _write(path, secrets.token_bytes(KEY_BYTES))
-    if path.stat().st_mode & 0o077:
+def _key(*, make: bool = False) -> bytes:
+    path = key_path()
+    try:
+        if make and not path.exists():
+            _make_key(path)
+        mode, key = path.stat().st_mode, path.read_bytes()
+    except OSError as error:
+        raise ProgramError(
+            f"programs that travel as pickles must be signed under a key of this user's, {path}; found: {error}. Run "
+            f"the workload on this machine, or copy the key from where it was run. XDG_CONFIG_HOME moves its folder."
+        ) from error
+    if mode & 0o077:
         raise ProgramError(f"{path} must be readable by its owner alone (mode 0600). Run: chmod 600 {path}")
-    key = path.read_bytes()
     if len(key) != KEY_BYTES:  # anybody could sign under an empty key
         raise ProgramError(
             f"{path} must hold {KEY_BYTES} bytes, it holds {len(key)}. Remove it; then describe the workload again."
         )
     return key
+
+
+def _make_key(path: Path) -> None:
+    """Whole or not at all; of two processes that make one at once, both use the first."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, made = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(made, path)
+        except FileExistsError:
+            pass
+        except OSError:  # file systems without links
+            os.replace(made, path)
+    finally:
+        Path(made).unlink(missing_ok=True)

@@ -19,6 +19,8 @@ from dovetail.vocabulary import (
     parse_device_memory,
 )
 from dovetail.vocabulary.records import dumps, freeze
+from dovetail.vocabulary.redact import show_value
+from dovetail.vocabulary.secret_forms import MASK
 
 Named = str | Callable[..., Any]
 
@@ -224,11 +226,15 @@ def _tasks(
 ) -> list[Task]:
     """A task for each combination of parameters, called after those that are `named`."""
     found = programs.program(program)
-    tasks = []
+    tasks: list[Task] = []
+    taken: set[str] = set()
     for number, parameters in enumerate(combinations):
         _check(program, parameters, found)
         chosen = {key: value for key, value in parameters.items() if key in named}
         name = _name(found, ({"": number} if numbered else {}) | chosen)
+        if MASK in name and name in taken:  # they differ in what no name shows
+            name = f"{name} #{number}"
+        taken.add(name)
         tasks.append(Task(name=name, program=found, parameters=parameters, stop=stop))
     return tasks
 
@@ -276,7 +282,10 @@ def _check_value(key: str, value: Any) -> None:
 
 def _name(program: Program, chosen: Mapping[str, Any]) -> str:
     numbered = "" in chosen  # a sample's tasks differ by their number, a grid's by their values alone
-    words = [f"{key}={_short(value, exact=not numbered)}" if key else f"#{value}" for key, value in chosen.items()]
+    words = [
+        f"{key}={show_value(key, value, _short(value, exact=not numbered))}" if key else f"#{value}"
+        for key, value in chosen.items()
+    ]
     return " ".join([program.function, *words]).replace("/", "_")
 
 

@@ -43,7 +43,9 @@ class WorkerProcess(WorkerHandle):
         self._cluster, self.origin = cluster, server.origin if server else Origin(devices, cluster)
         cores = [cluster.device(device).index for device in cores_of(devices, cluster)]
         with contextlib.ExitStack() as stack:
-            output = stack.enter_context(open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"))
+            output = stack.enter_context(
+                open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab")
+            )
             self.channel, theirs = socket.socketpair()
             stack.enter_context(theirs)
             undone = stack.enter_context(contextlib.ExitStack())

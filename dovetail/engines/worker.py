@@ -15,18 +15,21 @@ import io
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
-from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
+from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.secret_forms import KEY_BEGINS
+from dovetail.vocabulary.user_text import shorten
 
 HEARTBEAT_SECONDS = 1.0
 # Heartbeats take a thousandth of a core; what computes takes more than this share even on a crowded machine.
@@ -104,8 +107,8 @@ class TimeSpent:
 class Worker:
     """The worker's side of the socket: reads orders, runs them, reports events and heartbeats."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, channel: socket.socket, *, redact: Redactor | None = None) -> None:
+        self._channel, self._redact = channel, redact or Redactor(variables=os.environ)
         self._sending = threading.Lock()
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._stop_reason: str | None = None
@@ -163,9 +166,7 @@ class Worker:
         if self._builder is None or not self._builder.keeps:
             gc.freeze()
         order = from_json(Order, message["order"])
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, Masking):
-                stream.hide(member.task.parameters for member in order.members)
+        self._redact.learn((member.task.parameters for member in order.members), variables=os.environ)
         kind = from_json(Kind, message["kind"])
         home = Path(message["home"])
         self._builder = self._builder or Builder(home=home, isolation=Isolation())
@@ -188,6 +189,7 @@ class Worker:
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
+                    redact=self._redact,
                 ),
             )
         self._builder.isolation.reset()  # before another run takes this worker over
@@ -235,7 +237,8 @@ class Worker:
 
     def _report(self, event: Event) -> None:
         heading = {"kind": event.kind, "task": event.task, "attempt": event.attempt, "at_seconds": event.at_seconds}
-        self._send({"event": {**heading, "data": event.data()}, "order": self._current})
+        data = {key: shorten(value) if isinstance(value, str) else value for key, value in event.data().items()}
+        self._send({"event": {**heading, "data": data}, "order": self._current})
 
     def _send(self, message: dict[str, Any]) -> None:
         line = dumps(message).encode() + b"\n"
@@ -247,28 +250,35 @@ class Worker:
 
 
 class Masking(io.TextIOBase):
-    """A stream into a log that shows no secrets: those of the environment, and of the tasks it was told of. A secret
-    that comes in pieces, or from a library below Python, is not recognised.
+    """A stream into a log that shows no secrets. One that comes in pieces, or from a library below Python, is not
+    recognised, but for keys of several lines.
 
-    >>> stream = Masking(io.StringIO(), variables={"HF_TOKEN": "hf_12345"})
+    >>> stream = Masking(io.StringIO(), Redactor(variables={"HF_TOKEN": "hf_12345"}))
     >>> stream.write("hello hf_12345") and stream.below.getvalue()
     'hello ***'
     """
 
-    def __init__(self, below: Any, *, variables: Mapping[str, str]) -> None:
-        self.below = below
-        self._secrets = secrets_of_environment(variables)
-        self._redact = hiding(self._secrets)
-
-    def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
-        """Mask the secrets among these parameters as well."""
-        self._secrets = self._secrets.union(*map(secrets_of, parameters))
-        self._redact = hiding(self._secrets)
+    def __init__(self, below: Any, redact: Redactor) -> None:
+        self.below, self._redact = below, redact
+        self._in_key = False  # between the first and the last line of a key, printed line by line
 
     def write(self, text: str) -> int:
         """Write the text with its secrets masked."""
-        self.below.write(self._redact(text))
+        shown = self._after_key(text) if self._in_key else text
+        if "-----BEGIN " in shown and (found := list(re.finditer(KEY_BEGINS, shown))):
+            self._in_key = "-----END " not in shown[found[-1].end() :]
+        self.below.write(self._redact(shown))
         return len(text)
+
+    def _after_key(self, text: str) -> str:
+        """What is left of a text that came after the first line of a key: what stands behind its last, or all of it
+        where it cannot be of a key."""
+        _, end, rest = text.partition("-----END ")
+        if end:
+            self._in_key = False
+            return rest.partition("-----")[2]
+        self._in_key = re.fullmatch(r"[A-Za-z0-9+/=]*\s*|[A-Z][\w-]+: .*\s*", text) is not None
+        return "" if self._in_key else text
 
     def flush(self) -> None:
         """Flush the stream below."""
@@ -296,7 +306,7 @@ def writing_to_log(log: str | None) -> Iterator[None]:
     """Write to the log of an order instead of the worker's, also what libraries below Python write; one to which
     nothing was written is removed. A log that cannot be opened is no reason not to train."""
     try:
-        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
         opened = None
     if opened is None:
@@ -325,7 +335,7 @@ def _configure(log: Path, paths: list[str], variables: dict[str, str]) -> None:
     """Write to this log, and import as a worker does that was started with these paths and variables."""
     from dovetail.describe.programs import forget_modules
 
-    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     _point_output(opened, opened)
     os.close(opened)
     os.environ.update(variables)
@@ -354,11 +364,12 @@ def prepare() -> None:
 
 def serve(channel: socket.socket, cores: list[int]) -> None:
     """Carry out what comes on the channel, on these cores, or on any where none are given. Does not return."""
-    sys.stdout, sys.stderr = (Masking(stream, variables=os.environ) for stream in (sys.stdout, sys.stderr))
+    redact = Redactor(variables=os.environ)
+    sys.stdout, sys.stderr = Masking(sys.stdout, redact), Masking(sys.stderr, redact)
     _prctl(_PR_SET_NAME, PROCESS_NAME.encode())
     if cores:
         os.sched_setaffinity(0, cores)
-    worker = Worker(channel)
+    worker = Worker(channel, redact=redact)
     signal.signal(signal.SIGTERM, worker.notice)
     worker.main()
 

@@ -20,9 +20,10 @@ from dovetail.train.build import Builder
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
 from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
+from dovetail.vocabulary.redact import Redactor
 
-# The end of a traceback says more than its beginning.
-LOG_CHARACTERS = 4000
+# As much of a reason may be the error's own words: what stands around them must have room.
+_REASON_CHARACTERS = 3000
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
@@ -42,6 +43,8 @@ class WorkerContext:
     """This process among those that carry out the order together, one a device; None where there is only this one."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
+    redact: Redactor = dataclasses.field(default_factory=Redactor)
+    """Masks secrets in what programs say, before any of it is cut."""
 
 
 def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def reporting_failure(
             return
         if gang:
             member = gang[getattr(error, "member", gang.index(member))]
-        around.report(_failure(member, error))
+        around.report(_failure(member, error, around.redact))
         reason = f"task {member.task.name!r}, with which it ran together, failed"
         for other in gang:
             if other is not member:
@@ -102,24 +105,33 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(member: MemberOrder, error: Exception) -> TaskFailed:
-    reason, cause = str(error), "program"
+def _failure(member: MemberOrder, error: Exception, redact: Redactor) -> TaskFailed:
+    said, cause = redact.excerpt(_text(error), most=_REASON_CHARACTERS), "program"
+    reason = said
     if is_out_of_memory(error):
         cause = "memory"
         reason = (
-            f"task {member.task.name!r} must fit on its device; it ran out of memory: {error}. "
+            f"task {member.task.name!r} must fit on its device; it ran out of memory: {said}. "
             f"Use a smaller batch with accumulate, or a device with more memory."
         )
     elif isinstance(error, TechniqueRefused):
         cause = "refused"
     elif not isinstance(error, DovetailError):
-        reason = f"task {member.task.name!r} raised {type(error).__name__}: {error}"
+        reason = f"task {member.task.name!r} raised {type(error).__name__}: {said}"
     phase, where = locate(error)
     if where:
         reason = f"{reason.rstrip()} ({phase}, {where})" if phase else f"{reason.rstrip()} ({where})"
-    log = "".join(traceback.format_exception(error))[-LOG_CHARACTERS:]
+    log = redact.excerpt("".join(traceback.format_exception(error)))
     smallest = getattr(error, "is_smallest", False)
     return event_of(TaskFailed, member, reason=reason, cause=cause, smallest=smallest, phase=phase, log=log)
+
+
+def _text(error: BaseException) -> str:
+    """What an error says; one that cannot say it says that."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its own message raised {type(other).__name__})"
 
 
 def locate(error: BaseException) -> tuple[str, str]:
@@ -169,4 +181,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     # On a CPU torch says so in words only.
     words = "DefaultCPUAllocator: can't allocate memory"
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or words in str(_innermost(error))
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or words in _text(_innermost(error))

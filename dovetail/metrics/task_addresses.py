@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary.redact import Redactor
 
 Row = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ def match_task(word: str, rows: Iterable[Row]) -> Row:
     """
     found = match_tasks([word], rows)
     if len(found) > 1:
-        raise DovetailError(f"{word!r} must name one task; it names {_list([row['task'] for row in found])}.")
+        raise _refused(f"{word!r} must name one task; it names {_list([row['task'] for row in found])}.", found)
     return found[0]
 
 
@@ -61,11 +62,12 @@ def _match(word: str, rows: list[Row]) -> list[Row]:
     if len(word) >= _LEAST_LETTERS and (found := [row for row in rows if str(row.get("id", "")).startswith(word)]):
         if len({row["id"] for row in found}) > 1:
             names = _list([row["task"] for row in found])
-            raise DovetailError(f"{word!r} must begin the id of one task; it begins those of {names}. Give more of it.")
+            said = f"{word!r} must begin the id of one task; it begins those of {names}. Give more of it."
+            raise _refused(said, found)
         return found
     if found := [row for row in rows if fnmatch.fnmatchcase(row["task"], word) or _fits(word, row["parameters"])]:
         return found
-    raise DovetailError(_refusal(word, rows))
+    raise _refused(_refusal(word, rows), rows)
 
 
 def _fits(word: str, parameters: Mapping[str, Any]) -> bool:
@@ -92,6 +94,11 @@ def _refusal(word: str, rows: list[Row]) -> str:
     hint = f" Did you mean {near[0]!r}?" if near else ""
     ways = "its name, the beginning of its id, a pattern such as 'net*', or parameters such as 'rate=0.1*'"
     return f"the task must be one of {_list(names)}, got {word!r}.{hint} It is named by {ways}."
+
+
+def _refused(said: str, rows: Iterable[Row]) -> DovetailError:
+    """What is said names tasks, and names may hold secrets."""
+    return DovetailError(Redactor(row["parameters"] for row in rows)(said))
 
 
 def _list(names: list[str]) -> str:

@@ -1,9 +1,11 @@
 """The store: SQLite in WAL mode. Knows records; knows nothing of what they lead to.
 
 `synchronous=FULL` syncs the log at every commit, so that a power cut loses no event that was acknowledged;
-NORMAL would lose the last ones. Writes come in batches, one transaction each.
+NORMAL would lose the last ones. Writes come in batches, one transaction each. What must be there is counted beside it
+(`acknowledged`), because SQLite does not miss a log that is gone.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,7 +17,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dovetail.store import checksums
-from dovetail.store.schema import MIGRATIONS
+from dovetail.store.acknowledged import Acknowledged, describe_missing, read_count
+from dovetail.store.ownership import make_private
+from dovetail.store.schema import MIGRATIONS, READABLE
 from dovetail.vocabulary import (
     DovetailError,
     Event,
@@ -55,8 +59,8 @@ class Point:
 class Store:
     """A directory with the database and, beside it, checkpoints, logs and programs.
 
-    One process at a time opens it with `write=True` (hold a `ControllerLock`); any number may read
-    meanwhile. With `home=None` it lives in memory, for simulations. Use it from one thread.
+    One process at a time opens it with `write=True` (hold a `ControllerLock`), and only where it is this user's own;
+    any number may read meanwhile. With `home=None` it lives in memory, for simulations. Use it from one thread.
 
     >>> from dovetail.vocabulary.events import Warned
     >>> with Store(None, write=True) as store:
@@ -73,15 +77,29 @@ class Store:
         """What was found wrong with the file where an earlier copy took its place."""
         self.unreadable: dict[TaskId, str] = {}
         """The tasks whose records cannot be read, of those that were looked at, and why; each has a stand-in."""
+        self.missing = ""
+        """What was acknowledged and is not in the file any more; told until something is added."""
         self._writes = write and home is not None
+        self._count: Acknowledged | None = None
+        self._sealed = False
         try:
             self._open(write)
-        except (sqlite3.Error, OSError) as error:
-            room = f" ({show_bytes(free_bytes(home))} are free)" if home else ""
-            raise StoreError(
-                f"the store at {home} must be a directory that this user can {'write' if write else 'read'}; "
-                f"found: {error}. Check its permissions and its disk{room}, or use --store."
-            ) from error
+        except (sqlite3.Error, OSError, UnicodeDecodeError, OverflowError) as error:
+            raise self._refusal_to_open(error, write) from error
+
+    def _refusal_to_open(self, error: Exception, write: bool) -> StoreError:
+        if checksums.is_damage(error):
+            cure = "No whole copy of it is beside it: bring one from a backup, or use another store (--store)."
+            return self._damaged(str(error), cure if write else "")
+        room = f" ({show_bytes(free_bytes(self.home))} are free)" if self.home else ""
+        return StoreError(
+            f"the store at {self.home} must be a directory that this user can {'write' if write else 'read'}; "
+            f"found: {error}. Check its permissions and its disk{room}, or use --store."
+        )
+
+    def _damaged(self, found: str, cure: str = "") -> StoreError:
+        cure = cure or "'dovetail run' falls back to the last copy that was whole."
+        return StoreError(f"the store at {self.home} must be as it was written; found: {found}. {cure}")
 
     def _open(self, write: bool) -> None:
         """Readers look at what they read; who writes looks at everything first, and falls back where it is damaged."""
@@ -89,15 +107,30 @@ class Store:
             self._read(write)
             return
         assert self.home is not None
+        make_private(self.home)
         if wrong := self._damage():
             if not checksums.fall_back(self.home):
                 raise sqlite3.DatabaseError(wrong)
             self.fell_back = wrong
             self._connect(write)
             self._migrate(write)
+        self._count = Acknowledged(self.home, self._connection)
+        self.missing = self._count.missing
         checksums.keep_copy(self._connection, self.home)
 
     def _read(self, write: bool) -> None:
+        count = read_count(self.home) if self.home else None  # before the rest: it is written after that
+        self._open_to_read(write)
+        if self.home is not None:
+            checksums.check_structure(self._connection)
+        if missing := describe_missing(count, self._connection):
+            raise StoreError(
+                f"the store at {self.home} must hold all that was acknowledged; {missing}: its log was removed or "
+                f"damaged. 'dovetail run' and 'dovetail daemon' say so and go on without; what is missing must be "
+                f"submitted again."
+            )
+
+    def _open_to_read(self, write: bool) -> None:
         try:
             self._connect(write)
             self._migrate(write)
@@ -107,8 +140,7 @@ class Store:
             if self.home is None or os.access(self.home, os.W_OK) or not (self.home / checksums.FILE).exists():
                 raise
             self._connection.close()
-            place = (self.home / checksums.FILE).absolute().as_uri()
-            self._connection = sqlite3.connect(f"{place}?mode=ro&immutable=1", uri=True, isolation_level=None)
+            self._connection = checksums.open_unchanging(self.home / checksums.FILE)
             self._migrate(write)
 
     def _damage(self) -> str:
@@ -119,8 +151,8 @@ class Store:
             self._connect(True)
             self._migrate(True)
             wrong = checksums.damage(self._connection)
-        except sqlite3.DatabaseError as error:
-            if type(error) is not sqlite3.DatabaseError:  # locked, full, not permitted: not the file's fault
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            if not checksums.is_damage(error):  # locked, full, not permitted
                 raise
             wrong = str(error)
         if wrong:
@@ -131,15 +163,17 @@ class Store:
         home = self.home
         if home is None:
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
+            self._connection.create_function("seal", -1, checksums.checksum)
             return
         path = home / checksums.FILE
         if write:
-            home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         elif not path.exists():
             raise StoreError(f"there must be a store at {home}; found none. Run something first, or use --store.")
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_SECONDS)
+        self._connection.execute("PRAGMA trusted_schema=OFF")  # it may be anybody's that is read
         if write:
+            self._connection.create_function("seal", -1, checksums.checksum)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
         else:
@@ -154,14 +188,15 @@ class Store:
             )
         if version == 0 and not write:
             raise StoreError(f"there must be a store at {self.home}; one is just being made. Try again in a moment.")
-        if version < len(MIGRATIONS) and not write:
+        if version < READABLE and not write:
             raise StoreError(
                 f"the store at {self.home} must be of version {len(MIGRATIONS)}; it is of version {version}. "
                 f"'dovetail run' brings it up to date."
             )
-        if version < len(MIGRATIONS):  # at once: nobody finds it half-way
+        if version < len(MIGRATIONS) and write:  # at once: nobody finds it half-way
             steps = "; ".join(MIGRATIONS[version:])
             self._connection.executescript(f"BEGIN; {steps}; PRAGMA user_version={len(MIGRATIONS)}; COMMIT;")
+        self._sealed = self.home is not None and checksums.is_sealed(self._connection)
 
     def add(
         self,
@@ -175,6 +210,7 @@ class Store:
     ) -> None:
         """Write all of this in one transaction; when it returns, it is on disk. `tasks` are (workload, task). Points
         of the tasks in `without_points_of` are removed first."""
+        events, tasks = list(events), list(tasks)
         with self._transaction() as connection:
             connection.executemany("DELETE FROM points WHERE task = ?", [(task,) for task in without_points_of])
             connection.executemany(
@@ -194,6 +230,10 @@ class Store:
                 [self._seal(p.family, _how(p), p.kind, p.count, dumps(p)) for p in profiles],
             )
             connection.executemany(_insert("hardware"), [self._seal(name, dumps(record)) for name, record in hardware])
+            if self._count is not None:
+                self._count.note(task for _, task in tasks)
+        if self._count is not None and (events or tasks):
+            self._count.commit()
 
     def add_plan(self, plan: Plan, *, workload: str, at_seconds: float) -> int:
         """Keep a plan; gives its number. Of the first and the last ones all is kept, of those between them that and
@@ -278,9 +318,13 @@ class Store:
         """Close the database. May be called twice."""
         if self._writes:
             assert self.home is not None
-            if not checksums.damage(self._connection):  # what rots while it is open must not reach the copy
-                checksums.keep_copy(self._connection, self.home)
+            with contextlib.suppress(sqlite3.Error):  # a copy that cannot be made now is made by the next
+                if not checksums.damage(self._connection):  # what rots while it is open must not reach the copy
+                    checksums.keep_copy(self._connection, self.home)
             self._writes = False
+        if self._count is not None:
+            self._count.close()
+            self._count = None
         self._connection.close()
 
     def __enter__(self) -> "Store":
@@ -297,14 +341,14 @@ class Store:
         query = f"SELECT checksum, {columns}{', number' if number else ''} FROM {table} {where}"
         try:
             found = self._connection.execute(query, arguments).fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            if checksums.is_damage(error):
+                raise self._damaged(str(error)) from error
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
         for seal, *values in found:
-            if not checksums.matches(seal, values[:-1] if number else values):
-                raise StoreError(
-                    f"the store at {self.home} must be as it was written; a row of its table {table} does not match "
-                    f"its checksum. 'dovetail run' falls back to the last copy that was whole."
-                )
+            sealed = self._sealed or seal is not None
+            if sealed and not checksums.matches(seal, values[:-1] if number else values):
+                raise self._damaged(f"a row of its table {table} does not match its checksum")
         return [row[1:] for row in found]
 
     def _seal(self, *values: Any) -> tuple[Any, ...]:
@@ -362,16 +406,16 @@ class _Transaction:
             self._connection.execute("ROLLBACK" if error else "COMMIT")
         except sqlite3.Error as problem:
             error = error or problem
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error | OSError):
             # A transaction that could not be committed is still open, and would refuse the next one.
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise self._refusal(error) from error
 
-    def _refusal(self, problem: sqlite3.Error) -> StoreError:
+    def _refusal(self, problem: sqlite3.Error | OSError) -> StoreError:
         room = f" ({show_bytes(free_bytes(self._home))} are free)" if self._home else ""
         # Full, locked, not readable just now: nothing is wrong with what is there.
-        kind = StoreRefused if isinstance(problem, sqlite3.OperationalError) else StoreError
+        kind = StoreRefused if isinstance(problem, sqlite3.OperationalError | OSError) else StoreError
         return kind(
             f"the store at {self._home} must accept writes; found: {problem}. Free some disk space{room} or check "
             f"its permissions, then run again: what was acknowledged before is safe."

@@ -24,7 +24,7 @@ class ControllerLock:
 
     def __init__(self, home: Path, *, note: dict[str, Any] | None = None) -> None:
         self._path = home / "controller.lock"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not self._take(home):
             os.close(self._file)
             other = holder(home) or {}
@@ -66,7 +66,7 @@ def holder(home: Path) -> dict[str, Any] | None:
     """What the controller that holds this store wrote of itself, or None where none runs."""
     path = home / "controller.lock"
     try:
-        with open(path) as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from dovetail.store.atomic_write import write_atomically
 from dovetail.vocabulary import StoreError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)", re.IGNORECASE)
@@ -49,9 +50,14 @@ class RemoteFolder:
         return self._do(lambda files, path: bytes(files.cat_file(f"{path}/{name}")))
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file, and the folder if need be."""
+        """Make or replace a file, and the folder if need be. On this machine's disks (`file://`) only this user can
+        read it; elsewhere the place decides who can."""
 
         def put(files: Any, path: str) -> None:
+            if "file" in files.protocol:
+                Path(path).mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(Path(path) / name, content)
+                return
             files.makedirs(path, exist_ok=True)
             files.pipe_file(f"{path}/{name}", content)
 

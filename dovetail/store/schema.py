@@ -1,5 +1,7 @@
 """The store's tables, as a list of migrations: the n-th takes version n to n + 1. Never edited, only added to."""
 
+READABLE = 3
+"""The oldest version that can be read as it is."""
 MIGRATIONS = (
     """
     CREATE TABLE tasks (
@@ -66,5 +68,14 @@ MIGRATIONS = (
     INSERT INTO tasks_of_workloads SELECT identity, workload, name, record, checksum FROM tasks ORDER BY rowid;
     DROP TABLE tasks;
     ALTER TABLE tasks_of_workloads RENAME TO tasks;
+    """,
+    # From here on every row has its checksum; `seal` is `checksums.checksum`.
+    """
+    UPDATE tasks SET checksum = seal(identity, workload, name, record) WHERE checksum IS NULL;
+    UPDATE events SET checksum = seal(kind, task, attempt, at_seconds, data) WHERE checksum IS NULL;
+    UPDATE points SET checksum = seal(task, name, step, value, at_seconds) WHERE checksum IS NULL;
+    UPDATE profiles SET checksum = seal(family, technique, kind, count, record) WHERE checksum IS NULL;
+    UPDATE plans SET checksum = seal(workload, at_seconds, record) WHERE checksum IS NULL;
+    UPDATE hardware SET checksum = seal(name, record) WHERE checksum IS NULL;
     """,
 )

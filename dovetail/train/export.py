@@ -1,7 +1,6 @@
 """The trained model out of a checkpoint."""
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,21 +9,24 @@ import safetensors
 import safetensors.torch
 from torch import nn
 
-from dovetail.store import Folder
+from dovetail.store import Folder, check_private, folder_beside, replace
 from dovetail.train import checkpoint
 from dovetail.train.build import build
-from dovetail.train.state import TrainingState, unpack
+from dovetail.train.state import TrainingState, restore_model
 from dovetail.vocabulary import CheckpointError, Task
 
 
 def load_model(task: Task, directory: Folder, *, home: Path | None = None, last: bool = False) -> nn.Module:
     """The model that the task's program builds, with its trained weights, in evaluation mode: those of the best
-    checkpoint where `Training.keep_best` has one kept, else, or with `last`, those of the last."""
+    checkpoint where `Training.keep_best` has one kept, else, or with `last`, those of the last. The store at `home`,
+    which says what that program is, must be this user's own: the program is run."""
+    if home is not None:
+        check_private(home)
     state = _newest(task, directory)
     if not last:
         state = _best_of(state, directory)
     model = build(task, home=home).model
-    model.load_state_dict(unpack(state.values["model"], state.tensors))
+    restore_model(model, state.values["model"], state.tensors)
     return model.eval()
 
 
@@ -34,36 +36,33 @@ def export(task: Task, directory: Folder, path: Path, *, home: Path | None = Non
     save_pretrained: Callable[[Path], None] | None = getattr(model, "save_pretrained", None)
     if save_pretrained is None and path.suffix != ".safetensors":
         path = path / "model.safetensors"
-    # Made beside and moved into place, so that what is at `path` is never half a model. A killed export's remains are
-    # the next one's to remove.
-    beside = path.with_name(f".{path.name}.part")
+    # Made beside and moved into place, so that what is at `path` is never half a model.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(mode=0o700)
-        if save_pretrained is not None:
-            save_pretrained(beside)
-            _place(beside, path)
-        else:
-            # save_model stores tied tensors once and remembers their other names.
-            safetensors.torch.save_model(model, str(beside / path.name), metadata={"task": task.name})
-            os.replace(beside / path.name, path)
+        with folder_beside(path) as folder:
+            if save_pretrained is not None:
+                save_pretrained(folder)
+                _place(folder, path)
+            else:
+                # save_model stores tied tensors once and remembers their other names.
+                safetensors.torch.save_model(model, str(folder / "content"), metadata={"task": task.name})
+                replace(folder / "content", path)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(
             f"the model of task {task.name!r} must be written to {path}; found: {error}. Nothing there was changed."
         ) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return path
 
 
-def _place(beside: Path, path: Path) -> None:
-    """Move a folder into place: at once where there is none, else file by file."""
-    if not path.exists():
-        os.rename(beside, path)
+def _place(made: Path, path: Path) -> None:
+    """Give a folder its name: at once where nothing has it, else file by file."""
+    if not os.path.lexists(path):
+        os.rename(made, path)
         return
-    for file in sorted(beside.iterdir()):
-        os.replace(file, path / file.name)
+    if path.is_symlink() or not path.is_dir():
+        raise OSError(f"{path} must be a folder, or not there yet. Name another")
+    for file in sorted(made.iterdir()):
+        replace(file, path / file.name)
 
 
 def _best_of(newest: TrainingState, directory: Folder) -> TrainingState:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dovetail.train.base import Training
 
 
+# Optimizers of torch that keep states of other shapes than their parameters'.
+_OTHER_SHAPES = {"Adafactor", "LBFGS"}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
     """Everything that decides how a training goes on after `step` steps."""
@@ -57,7 +61,7 @@ def restore(
 ) -> tuple[Any, Any]:
     """Put `state` into a freshly built training; gives back the feed's position and the random state."""
     values, tensors = state.values, state.tensors
-    _restore_model(training.model, values["model"], tensors)
+    restore_model(training.model, values["model"], tensors)
     optimizers = training.optimizers()
     if optimizers.keys() != values["optimizers"].keys():
         raise _mismatch("optimizers", sorted(values["optimizers"]), sorted(optimizers))
@@ -113,14 +117,16 @@ def _address(tensor: Any) -> Any:
     return part.untyped_storage()._cdata, part.storage_offset()
 
 
-def _restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+def restore_model(model: nn.Module, packed: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put the parameters and buffers of a checkpoint into a model. Raises `CheckpointError` where they are others."""
     found = unpack(packed, tensors)
     own = model.state_dict()
     if found.keys() != own.keys():
         raise _mismatch("model tensors", sorted(found), sorted(own))
     for name, value in own.items():
-        if isinstance(value, torch.Tensor) and value.shape != found[name].shape:
-            raise _mismatch(f"shape of {name!r}", tuple(found[name].shape), tuple(value.shape))
+        shape = getattr(found[name], "shape", None)
+        if isinstance(value, torch.Tensor) and value.shape != shape:
+            raise _mismatch(f"shape of {name!r}", shape and tuple(shape), tuple(value.shape))
     model.load_state_dict(found)
 
 
@@ -183,6 +189,7 @@ def _restore_optimizer(
     found = {
         member: {slot: unpack(value, tensors) for slot, value in slots} for member, slots in packed["state"].items()
     }
+    _check_slots(name, optimizer, found, {member: parameter for parameter, member in names.items()})
     optimizer.load_state_dict(
         {
             "state": {order[member]: slots for member, slots in found.items()},
@@ -193,6 +200,23 @@ def _restore_optimizer(
         }
     )
     _own_slots(optimizer, {parameter: found.get(name, {}) for parameter, name in names.items()})
+
+
+def _check_slots(
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    found: Mapping[str, Mapping[str, Any]],
+    parameters: Mapping[str, torch.Tensor],
+) -> None:
+    """Raise `CheckpointError` where a slot has not the shape of its parameter: a step would spread it over others. Only
+    of torch's own optimizers is it known that it must."""
+    if not type(optimizer).__module__.startswith("torch.optim.") or type(optimizer).__name__ in _OTHER_SHAPES:
+        return
+    for member, slots in found.items():
+        own = tuple(parameters[member].shape) if member in parameters else None
+        for slot, value in slots.items():
+            if isinstance(value, torch.Tensor) and value.ndim and tuple(value.shape) != own:
+                raise _mismatch(f"shape of {slot} of {member!r} in optimizer {name!r}", tuple(value.shape), own)
 
 
 def _own_slots(optimizer: torch.optim.Optimizer, found: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:

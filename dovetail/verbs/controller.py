@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.control import CommandServer, Controller, Decider, Settings, answer
 from dovetail.engines import LocalEngine
 from dovetail.planning import PLANNERS, Problem
-from dovetail.store import ControllerLock, Store, clear_scratch
+from dovetail.store import ControllerLock, Store, clear_scratch, make_private
 from dovetail.verbs.engine_places import MakeEngine
 from dovetail.vocabulary import Cluster, Plan, StoreError, Workload
 
@@ -80,9 +80,10 @@ def open_controller(
 
 
 def ensure_directory(home: Path) -> Path:
-    """Make the store's directory where it is not there yet; gives its path."""
+    """Make the store's directory where it is not there yet; gives its path. One that others own or can write is
+    refused before anything in it is used."""
     with writing_to(home):
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(home)
     return home
 
 
@@ -98,7 +99,7 @@ def writing_to(home: Path) -> Iterator[None]:
 def failures(controller: Controller) -> list[str]:
     """The tasks that have failed, each with the reason."""
     return [
-        f"{controller.tasks[task].name}: {one.reason}"
+        f"{controller.name_of(task)}: {one.reason}"
         for task, one in controller.progress.items()
         if one.status == "failed"
     ]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
-from dovetail.verbs.console import Console
+from dovetail.verbs.console import Console, plain
 from dovetail.verbs.progress_lines import ProgressLines, time_left
 from dovetail.vocabulary import Event, TaskId
 from dovetail.vocabulary.events import Warned
@@ -66,8 +66,7 @@ class LiveTable:
             self._live.update(_picture(controller), refresh=True)
 
     def _write(self, line: str) -> None:
-        # A Text, since a user's message may hold brackets that rich would read as markup.
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(plain(line), soft_wrap=True)
 
 
 def _picture(controller: Controller) -> Group:
@@ -89,12 +88,12 @@ def _row(controller: Controller, identity: TaskId, one: Progress) -> tuple[Rende
     bar = ProgressBar(total=max(until, 1), completed=one.step, width=24) if until else Text("")
     values = [f"{name} {value:.4g}" for name, value in one.metrics.items() if name != "train/loss"][:3]
     return (
-        Text(controller.tasks[identity].name, style=_COLOURS.get(one.status, "")),
+        plain(controller.name_of(identity), style=_COLOURS.get(one.status, "")),
         bar if running else Text(one.status, style=_COLOURS.get(one.status, "dim")),
         f"{one.step}/{until}" if until else str(one.step),
         f"{one.steps_per_second:.0f}" if running else "",
         show_seconds(left) if left is not None else "",
-        Text((one.reason or "  ".join(values))[:60]),
+        plain((one.reason or "  ".join(values))[:60]),
     )
 
 

@@ -37,7 +37,7 @@ def profile(
         names: dict[str, list[str]] = {}
         for identity, one in controller.progress.items():
             if one.fingerprint:
-                names.setdefault(one.fingerprint.family, []).append(controller.tasks[identity].name)
+                names.setdefault(one.fingerprint.family, []).append(controller.name_of(identity))
         failed = failures(controller)
         if failed and not names:
             raise DovetailError("no task could be measured:\n" + "\n".join(failed))

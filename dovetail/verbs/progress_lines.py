@@ -31,7 +31,7 @@ class ProgressLines:
         for identity, one in controller.progress.items():
             if one.status != self._said.get(identity, "pending"):
                 self._said[identity] = one.status
-                self._tell(controller.tasks[identity].name, one)
+                self._tell(controller.name_of(identity), one)
         if controller.phase in ("done", "stopped") or self._now() - self._wrote_at >= self._pace():
             line = summarize(controller, untold=self._untold)
             if line != self._last:  # the end may be looked at more than once
@@ -61,7 +61,7 @@ def summarize(controller: Controller, *, untold: int = 0) -> str:
         words[0] += f", {failed} failed"
     if untold:
         words.append(f"{untold} more changes")
-    words += [_tell_running(controller.tasks[task].name, one) for task, one in running[:RUNNING]]
+    words += [_tell_running(controller.name_of(task), one) for task, one in running[:RUNNING]]
     return " · ".join([*words, *time_left(controller)])
 
 

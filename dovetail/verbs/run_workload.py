@@ -15,6 +15,7 @@ from dovetail.verbs.controller import Observer, check_not_stopped, ensure_direct
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
+from dovetail.vocabulary.redact import Redactor
 
 
 def run(
@@ -129,7 +130,8 @@ def run(
 def _check_failures(result: Result, store: str | Path) -> None:
     failed = [task for task in result.tasks if task.status == "failed"]
     if failed:
-        reasons = "".join(f"\n  {task.name}: {task.reason}" for task in failed)
+        redact = Redactor(task.task.parameters for task in failed)
+        reasons = redact("".join(f"\n  {task.name}: {task.reason}" for task in failed))
         raise TrainingError(
             f"all tasks must end well; {len(failed)} of {len(result.tasks)} failed:{reasons}\n"
             f"dt.open_result({str(store)!r}) has what came of the others; raise_on_failure=False gives it in any case."

@@ -9,7 +9,9 @@ from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.hardware import Cluster
 from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict
+from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_seconds
+from dovetail.vocabulary.user_text import escape_controls
 from dovetail.vocabulary.work import TaskId, Workload
 
 
@@ -280,14 +282,16 @@ class Plan:
 
     def __str__(self) -> str:
         placements = self.schedule.placements if self.schedule else ()
-        names = {task.identity: task.name for task in (self.workload.tasks if self.workload else ())}
+        tasks = self.workload.tasks if self.workload else ()
+        redact = Redactor(task.parameters for task in tasks)
+        names = {task.identity: redact(task.name) for task in tasks}
         rows = [
             f"{show_seconds(p.start_seconds):>12} {show_seconds(p.duration_seconds):>12}  "
             f"{p.option.technique} on {', '.join(p.devices):<12}  {', '.join(names.get(t, t) for t in p.tasks)}"
             for p in sorted(placements, key=lambda p: (p.start_seconds, p.devices))
         ]
         head = f"{'start':>12} {'duration':>12}  how, where and what"
-        return "\n".join([head, *rows, *self.verdict, *self.explanation])
+        return escape_controls("\n".join([head, *rows, *self.verdict, *redact.plan(self).explanation]))
 
     @property
     def verdict(self) -> tuple[str, ...]:

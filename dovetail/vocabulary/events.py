@@ -13,6 +13,7 @@ from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.profiles import Fingerprint, Profile
 from dovetail.vocabulary.records import FrozenDict, from_field, schema
+from dovetail.vocabulary.user_text import shorten
 from dovetail.vocabulary.work import TaskId
 
 
@@ -465,6 +466,11 @@ _COLUMNS: dict[str, tuple[tuple[str, str, Any], ...]] = {
 }
 
 
+def _read_field(value: Any, hint: Any, where: str) -> Any:
+    # A worker, or whoever wrote the store, may say more than anybody could show.
+    return shorten(value) if value.__class__ is hint is str else from_field(hint, value, where)
+
+
 def read_event(
     kind: str, *, at_seconds: float, task: str = "", attempt: int = 0, data: Mapping[str, Any] = FrozenDict()
 ) -> Event:
@@ -481,7 +487,9 @@ def read_event(
     hints = schema(cast(type, cls))
     # What is stored in place of a body is all of the data; other fields that are not there have their defaults.
     fields = {
-        name: value if value.__class__ is hints[name] else from_field(hints[name], value, f"{cls.__name__}.{name}")
+        name: value
+        if value.__class__ is hints[name] and value.__class__ is not str
+        else _read_field(value, hints[name], f"{cls.__name__}.{name}")
         for key, name, _ in _COLUMNS[kind]
         if (value := data.get(key, data)) is not data or name == cls.body
     }

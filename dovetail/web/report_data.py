@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from dovetail.metrics.account import Account, account
 from dovetail.metrics.comparison import Comparison, compare
@@ -14,7 +15,7 @@ from dovetail.metrics.spans import Bar, measured_bars, planned_bars
 from dovetail.metrics.summary import Row, Summary, row
 from dovetail.metrics.targets import TargetReached, time_to_target
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, Event, Plan, Task, TaskId
+from dovetail.vocabulary import Cluster, Event, FrozenDict, Plan, Task, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -23,7 +24,7 @@ from dovetail.vocabulary.events import (
     TaskFailed,
     Warned,
 )
-from dovetail.vocabulary.redact import masked, redactor
+from dovetail.vocabulary.redact import Redactor
 from dovetail.web.timetable_charts import PipelineDrawing, read_timetables
 
 MOST_CURVES = 200
@@ -112,20 +113,19 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     """Read what concerns one workload, or everything."""
     described = store.described(workload)
     tasks = {task.identity: task for _, task in described}  # once: an identity is a digest, made anew when asked for
-    redact = redactor(task.parameters for task in tasks.values())
+    redact = Redactor((task.parameters for task in tasks.values()), variables=os.environ)
     watched = _Watched(set(tasks) if workload is not None else None)
     watched.watch(event for _, event in store.events())
     for one in watched.progress.values():
         one.reason = redact(one.reason)
+        one.metrics = {redact.name(name): value for name, value in one.metrics.items()}
     metrics = _Metrics(store, watched, redact)
     rows = [metrics.add(identity, task) for identity, task in tasks.items()]
     places = {identity: place for place, identity in enumerate(tasks)}
     names = {row.task: row.name + (" (former)" if row.vanished else "") for row in rows}
     progress, as_of = watched.progress.values(), watched.as_of_seconds
     since = _begun_anew(progress)
-    plans = tuple(
-        (number, at, _redact_plan(plan, redact)) for number, at, plan in store.plans(workload=workload) if at >= since
-    )
+    plans = tuple((number, at, redact.plan(plan)) for number, at, plan in store.plans(workload=workload) if at >= since)
     cluster = store.hardware("cluster", Cluster)
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
@@ -143,10 +143,7 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
         incidents=tuple(_incident(event, names, redact) for event in watched.incidents()),
         incidents_total=watched.incidents_total,
         techniques=watched.techniques,
-        timetables=tuple(
-            dataclasses.replace(each, task=redact(each.task))
-            for each in read_timetables(store, workload=workload, most=MOST_TIMETABLES)
-        ),
+        timetables=tuple(read_timetables(store, workload=workload, most=MOST_TIMETABLES)),
         cluster=cluster,
         origin_seconds=_origin(progress, plans, since, as_of),
         begun_anew=since > -math.inf,
@@ -198,7 +195,7 @@ class _Watched:
 class _Metrics:
     """Goes through the tasks' points one task at a time, since all of them at once may not fit in memory."""
 
-    def __init__(self, store: Store, watched: _Watched, redact: Callable[[str], str]) -> None:
+    def __init__(self, store: Store, watched: _Watched, redact: Redactor) -> None:
         self._store, self._watched, self._redact = store, watched, redact
         self._kept: dict[str, list[tuple[float, TaskId, Curve]]] = {}
         self._totals: dict[str, int] = {}
@@ -212,16 +209,23 @@ class _Metrics:
         one = self._watched.progress.get(identity) or Progress(task=identity)
         if task.stop.has_target:
             reached = time_to_target(task.stop, curves=found, spans=one.spans)
-            self.targets.append(Target(task=identity, target=task.stop.target, reached=reached))
+            self.targets.append(Target(task=identity, target=self._redact(task.stop.target), reached=reached))
         made = row(task, progress=one, curves=found, as_of_seconds=self._watched.as_of_seconds)
-        return dataclasses.replace(made, name=self._redact(made.name), parameters=masked(made.parameters))
+        redact = self._redact
+        return dataclasses.replace(
+            made,
+            name=redact(made.name),
+            parameters=redact.parameters(made.parameters),
+            metrics=FrozenDict({redact.name(name): values for name, values in made.metrics.items()}),
+        )
 
     def _keep(self, identity: TaskId, curve: Curve, goal: str) -> None:
         self._goals.setdefault(curve.name, goal)
         found = best(curve, goal=goal)
         rank = float("inf") if found is None else (-found[1] if goal == "max" else found[1])
         kept = self._kept.setdefault(curve.name, [])
-        kept.append((rank, identity, thin(curve, most=MOST_CURVE_POINTS)))
+        shown = dataclasses.replace(thin(curve, most=MOST_CURVE_POINTS), name=self._redact.name(curve.name))
+        kept.append((rank, identity, shown))
         self._totals[curve.name] = self._totals.get(curve.name, 0) + 1
         if len(kept) > 2 * MOST_CURVES:
             kept[:] = sorted(kept, key=lambda each: each[0])[:MOST_CURVES]
@@ -233,7 +237,7 @@ class _Metrics:
     def _chart(self, name: str, places: Mapping[TaskId, int]) -> MetricChart:
         chosen = sorted(self._kept[name], key=lambda each: each[0])[:MOST_CURVES]
         return MetricChart(
-            name=self._redact(name),
+            name=self._redact.name(name),
             goal=self._goals[name],
             total=self._totals[name],
             curves={task: curve for _, task, curve in sorted(chosen, key=lambda each: places[each[1]])},
@@ -247,14 +251,6 @@ def _account(watched: _Watched, cluster: Cluster | None, since: float) -> Accoun
     return account(released, devices=len(cluster.devices) if cluster is not None else len(used), moments=moments)
 
 
-def _redact_plan(plan: Plan, redact: Callable[[str], str]) -> Plan:
-    return dataclasses.replace(
-        plan,
-        explanation=tuple(redact(line) for line in plan.explanation),
-        rejections=tuple(dataclasses.replace(one, reason=redact(one.reason)) for one in plan.rejections),
-    )
-
-
 def _planned(plans: tuple[tuple[int, float, Plan], ...]) -> dict[str, list[Bar]]:
     """The bars of the first plan, which is the promise, and of the latest, which is what is now intended."""
     scheduled = [(at, plan) for _, at, plan in plans if plan.schedule is not None]
@@ -264,7 +260,7 @@ def _planned(plans: tuple[tuple[int, float, Plan], ...]) -> dict[str, list[Bar]]
     return {label: planned_bars(plan, at_seconds=at) for label, (at, plan) in chosen.items()}
 
 
-def _incident(event: Event, names: Mapping[TaskId, str], redact: Callable[[str], str]) -> Incident:
+def _incident(event: Event, names: Mapping[TaskId, str], redact: Redactor) -> Incident:
     match event:
         case Warned(message=said):
             reason, log = said, ""
@@ -280,7 +276,7 @@ def _incident(event: Event, names: Mapping[TaskId, str], redact: Callable[[str],
         task=names.get(event.task, event.task),
         attempt=event.attempt,
         reason=redact(reason or "no reason was given"),
-        log=redact("\n".join(log.rstrip().splitlines()[-_LOG_LINES:])),
+        log="\n".join(redact(log).rstrip().splitlines()[-_LOG_LINES:]),  # masked while secrets are whole
     )
 
 

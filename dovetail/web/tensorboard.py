@@ -5,6 +5,7 @@ clock, so that exporting twice would show every curve twice. Here a second expor
 """
 
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from dovetail.store import Point, Store, write_atomically
 from dovetail.vocabulary import DovetailError, Task
-from dovetail.vocabulary.redact import redactor
+from dovetail.vocabulary.redact import Redactor
 
 _FILE = "events.out.tfevents.0.dovetail"
 _LONGEST_NAME = 100
@@ -27,8 +28,8 @@ def write_tensorboard(store: Store, directory: Path, *, workload: str | None = N
     ...     write_tensorboard(store, Path(folder))
     0
     """
-    formats = _Formats()
     tasks = [task for _, task in store.tasks(workload=workload)]
+    formats = _Formats(Redactor((task.parameters for task in tasks), variables=os.environ))
     folders = run_folders(tasks)
     count = 0
     for task in tasks:
@@ -37,6 +38,17 @@ def write_tensorboard(store: Store, directory: Path, *, workload: str | None = N
             _write(directory / folders[task.identity], formats.records(points))
             count += len(points)
     return count
+
+
+def check_export(directory: Path) -> None:
+    """Refuse an export to `directory` that could not be written, before anything is trained for it."""
+    _Formats(Redactor())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(f"{directory} cannot be written")
+    except OSError as error:
+        raise _unwritable(error) from error
 
 
 def run_folders(tasks: Iterable[Task]) -> dict[str, str]:
@@ -48,7 +60,7 @@ def run_folders(tasks: Iterable[Task]) -> dict[str, str]:
     ['a=1']
     """
     tasks = list(tasks)
-    redact = redactor(task.parameters for task in tasks)
+    redact = Redactor((task.parameters for task in tasks), variables=os.environ)
     plain = {task.identity: re.sub(r"[^\w.,=+@ -]", "_", redact(task.name))[:_LONGEST_NAME] for task in tasks}
     # Some file systems take upper and lower case for the same.
     times = Counter(name.lower() for name in plain.values())
@@ -62,7 +74,8 @@ def run_folders(tasks: Iterable[Task]) -> dict[str, str]:
 class _Formats:
     """TensorBoard's message classes, imported on first use since not everyone has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
@@ -80,7 +93,7 @@ class _Formats:
             yield self._scalar(point).SerializeToString()
 
     def _scalar(self, point: Point) -> Any:
-        value = self._summary.Value(tag=point.name, simple_value=point.value)
+        value = self._summary.Value(tag=self._redact.name(point.name), simple_value=point.value)
         return self._event(wall_time=point.at_seconds, step=point.step, summary=self._summary(value=[value]))
 
 
@@ -95,6 +108,10 @@ def _write(folder: Path, records: Iterable[bytes]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / _FILE, content.getvalue())
     except OSError as error:
-        raise DovetailError(
-            f"the export's directory must be one that this user can write; found: {error}. Choose another."
-        ) from error
+        raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> DovetailError:
+    return DovetailError(
+        f"the export's directory must be one that this user can write; found: {error}. Choose another."
+    )

@@ -7,6 +7,7 @@ and from the profile that the option was made from; what is measured from the ra
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
@@ -18,6 +19,7 @@ from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, InvalidRecord, Option, Profile, TaskId
 from dovetail.vocabulary.events import AttemptStarted, PipelineTimed
+from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_seconds
 
 KEY = (
@@ -73,7 +75,9 @@ def read_timetables(
 ) -> list[PipelineDrawing]:
     """Every task of a workload, or of all, or the one of that name, that was planned or run as a pipeline; the first
     so many of them, at most."""
-    named = {each.identity: each.name for _, each in store.tasks(workload=workload) if task in (None, each.name)}
+    tasks = [each for _, each in store.tasks(workload=workload)]
+    redact = Redactor((each.parameters for each in tasks), variables=os.environ)
+    named = {each.identity: redact(each.name) for each in tasks if task in (None, each.name)}
     if task is not None and not named:
         raise DovetailError(f"the task must be one of those in the store; there is no {task!r}. See `dovetail show`.")
     starts, timings = _last(event for _, event in store.events() if event.task in named)

@@ -157,3 +157,44 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
         events = [event for _, event in opened.events()]
     lost = [event for event in events if event.kind == "lost" and event.reason == "its controller ended"]
     assert bool(lost) == (code == 2)
+
+
+WHERE = """
+import os
+import stat
+import sys
+from pathlib import Path
+
+from sweep import tiny
+
+
+def is_open(path):
+    found = path.stat()
+    return found.st_uid not in (0, os.getuid()) or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX)
+
+
+def can_be_changed(path):
+    # Whoever can enter every folder above one that is open to others can put something there, or in its place.
+    above = [path, *path.parents]
+    closed = [one for one in above if one.stat().st_uid == os.getuid() and not one.stat().st_mode & 0o077]
+    return not closed and any(is_open(one) for one in above)
+
+
+def looking(seed=0):
+    folders = [Path(each).resolve() for each in sys.path if os.path.isdir(each)]
+    print("open:", [str(each) for each in folders if can_be_changed(each)], flush=True)
+    return tiny(seed=seed)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+def test_nothing_that_others_can_write_is_on_the_import_path_of_a_local_cluster(tmp_path):
+    (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", "8"))
+    (tmp_path / "where.py").write_text(WHERE + "\n\nimport dovetail as dt\n\nworkload = dt.grid(looking, steps=8)\n")
+    ray = ("--engine", "ray", "--address", "local", "--exact", "--techniques", "resident")
+    found = run_command("run", "where.py", *ray, cwd=tmp_path)
+    assert found.code == 0, found.err
+    told = run_command("logs", "looking", cwd=tmp_path)
+    assert "open: []" in told.out, told.out

@@ -8,6 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
+from dovetail.store import Point, Store
+from dovetail.vocabulary import Program, Stop, Task
+from dovetail.vocabulary.events import TaskFailed, Warned
 
 
 def _row(name: str, **metrics: float) -> dict[str, object]:
@@ -66,3 +69,67 @@ class TestList:
         assert [row["task"] for row in json.loads(listed("--json", "--sort", "accuracy").output)] == ["old", "new"]
         rows = list(csv.DictReader(io.StringIO(listed("--csv").output)))
         assert [row["accuracy"] for row in rows] == ["", "0.875"]
+
+
+STEER = "\x1b]0;owned\x07\x1b[2J"
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The output of a command on a store with one failed task, whose every text is this, and whose password is too."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def shown(command: list[str], text: str, **parameters: object) -> str:
+        task = Task(
+            name=f"a {text}"[:200], program=Program(reference="a.py:f"), stop=Stop(steps=9), parameters=parameters
+        )
+        at = {"task": task.identity, "attempt": 1}
+        failed = TaskFailed(**at, at_seconds=2.0, reason=text, log=f"Traceback: {text}", phase="training")
+        warned = Warned(task=task.identity, at_seconds=1.0, message=text)
+        points = [Point(task=task.identity, name=f"loss {text}"[:200], step=1, value=0.5, at_seconds=1.0)]
+        with Store(tmp_path, write=True) as store:
+            store.add(tasks=[("w", task)], events=[warned, failed], points=points)
+        found = CliRunner().invoke(app, [*command, "--store", str(tmp_path)])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    return shown
+
+
+@pytest.mark.parametrize("command", [["show"], ["show", "--json"], ["show", "--csv"], ["logs", "a*"]])
+class TestTextsOfOthers:
+    def test_are_shown_without_secrets(self, kept, command, monkeypatch):
+        monkeypatch.setenv("TEAM_DSN", "opensesame")
+        found = kept(command, "hunter22 aHVudGVyMjI= opensesame ghp_0123456789abcdef", pwd="hunter22")
+        assert "***" in found
+        for secret in ("hunter22", "aHVudGVyMjI", "opensesame", "ghp_0123456789abcdef"):
+            assert secret not in found
+
+    def test_are_bounded(self, kept, command):
+        found = kept(command, "first " + "x" * 20_000_000 + " last")
+        assert len(found) < 50_000
+        assert "bytes left out" in found
+
+
+@pytest.mark.parametrize("command", [["show"], ["show", "--json"], ["logs", "a*"]])
+def test_texts_of_others_steer_no_terminal(kept, command):
+    found = kept(command, STEER)
+    assert "\x1b" not in found
+    assert "\x07" not in found
+    assert "owned" in found
+
+
+def test_errors_steer_no_terminal(tmp_path):
+    found = CliRunner().invoke(app, ["show", "--store", str(tmp_path / STEER)])
+    assert found.exit_code == 2
+    assert "\x1b" not in found.output
+    assert r"\x1b]0;owned" in found.output
+
+
+def test_a_listed_task_shows_no_secret(monkeypatch):
+    row = {**_row("run-hunter22"), "parameters": {"jwt": "hunter22"}, "why": "hunter22"}
+    monkeypatch.setattr("dovetail.cli.tasks.asked", lambda store, request: {"tasks": [row], "now_seconds": 200.0})
+    for options in ([], ["--json"], ["--csv"]):
+        found = CliRunner().invoke(app, ["list", *options]).output
+        assert "***" in found
+        assert "hunter22" not in found

@@ -171,3 +171,23 @@ def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
     assert followed.code == 0, followed.err
     assert any("step of 0.5" in line for line in told)
     assert ended.code == 0, ended.err
+
+
+def test_what_a_program_printed_steers_no_terminal_and_shows_no_secret(tmp_path):
+    task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9), parameters={"auth": "hunter22"})
+    at = {"task": task.identity, "attempt": 1}
+    started = AttemptStarted(
+        **at, at_seconds=1.0, placement="1-1", devices=("n0:0",), step=0, until=9, predicted_seconds=1.0
+    )
+    with Store(tmp_path, write=True) as store:
+        store.add(tasks=[("w", task)], events=[started])
+    log = order_log(tmp_path / "logs", "1-1")
+    log.parent.mkdir(exist_ok=True)
+    # A secret lies across the end of what is read at once.
+    log.write_text(
+        "\x1b]0;owned\x07\x1b[31mred\x1b[0m\r50%\r100%\n" + "x" * 65_490 + "\n" + "é" * 20 + " hunter22 end\n"
+    )
+    found = CliRunner().invoke(app, ["logs", "a", "--store", str(tmp_path)], color=True).output
+    assert "\x1b]" not in found
+    assert "\x1b[31mred\x1b[0m\n50%\n100%\n" in found
+    assert "é" * 20 + " *** end" in found

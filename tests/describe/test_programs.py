@@ -1,12 +1,15 @@
 import functools
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from dovetail.describe import check_parameters, deposit, load, program
+from dovetail.describe.carried import key_path
 from dovetail.describe.programs import load_workload
+from dovetail.store import write_atomically
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError
 
 
@@ -40,7 +43,7 @@ def home(tmp_path):
 
 def carried(function, home):
     found = program(function)
-    deposit(home)
+    deposit(home, write=write_atomically)
     return load(found, home=home)
 
 
@@ -216,7 +219,7 @@ def test_programs_that_differ_are_different_programs(kind):
 def test_each_is_loaded_as_itself(home):
     functions = [make(1), make([2]), functools.partial(top_level, 3), lambda: 4, Callable(5)]
     programs = [program(function) for function in functions]
-    deposit(home)
+    deposit(home, write=write_atomically)
     assert [load(found, home=home)() for found in programs] == [1, [2], 3, 4, 5]
 
 
@@ -266,10 +269,8 @@ def test_an_edit_of_a_notebooks_model_makes_another_program():
     assert described(1) != described(2)
 
 
-def test_a_store_keeps_its_key_and_programs_to_itself(home):
+def test_a_store_keeps_its_programs_to_itself(home):
     assert carried(make(1), home)() == 1
-    assert (home / "key").stat().st_mode & 0o777 == 0o600
-    assert len((home / "key").read_bytes()) == 32
     assert home.stat().st_mode & 0o777 == 0o700
     assert (home / "programs").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (home / "programs").iterdir())
@@ -282,36 +283,79 @@ def pickle_of(found, home):
 @pytest.mark.parametrize("at", [0, 31, 32, -1])
 def test_a_pickle_that_was_altered_is_not_loaded(home, at):
     found = program(make("x"))
-    deposit(home)
+    deposit(home, write=write_atomically)
     path = pickle_of(found, home)
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ProgramError, match="must carry this store's signature; it does not, so it was not loaded"):
+    with pytest.raises(ProgramError, match="must carry this user's signature; it does not, so it was not loaded"):
         load(found, home=home)
 
 
-def test_a_pickle_of_another_store_is_not_loaded(home, tmp_path):
+def test_a_pickle_that_another_user_has_signed_is_not_loaded_however_its_store_came_here(home, tmp_path, monkeypatch):
     found = program(make("x"))
-    deposit(home)
-    deposit(tmp_path / "other")
-    pickle_of(found, home).write_bytes(pickle_of(found, tmp_path / "other").read_bytes())
-    with pytest.raises(ProgramError, match="must carry this store's signature"):
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "theirs"))
+        deposit(home, write=write_atomically)
+        assert load(found, home=home)() == "x"
+        shutil.copy(key_path(), home / "key")  # as stores had theirs
+    with pytest.raises(
+        ProgramError, match=r"must carry this user's signature; .* from another user, machine or version"
+    ):
         load(found, home=home)
+    deposit(home, write=write_atomically)
+    assert load(found, home=home)() == "x"
 
 
-def test_a_key_that_others_can_read_is_refused(home):
+def test_a_pickle_under_the_name_of_another_is_not_loaded(home):
+    one, other = program(make("x")), program(make("y"))
+    deposit(home, write=write_atomically)
+    pickle_of(one, home).write_bytes(pickle_of(other, home).read_bytes())
+    with pytest.raises(ProgramError, match="must carry this user's signature"):
+        load(one, home=home)
+
+
+@pytest.fixture
+def key(tmp_path, monkeypatch):
+    """Where the key of a user is who has none yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    return key_path()
+
+
+def test_the_key_is_made_once_outside_the_store_for_its_user_alone(home, key):
     found = program(make("x"))
-    deposit(home)
-    (home / "key").chmod(0o640)
+    deposit(home, write=write_atomically)
+    before = key.read_bytes()
+    deposit(home, write=write_atomically)
+    assert key.read_bytes() == before
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+    assert not (home / "key").exists()
+    assert load(found, home=home)() == "x"
+
+
+def test_without_a_key_nothing_is_loaded(home, key):
+    found = program(make("x"))
+    deposit(home, write=write_atomically)
+    key.unlink()
+    with pytest.raises(ProgramError, match=r"must be signed under a key of this user's, .*; found: .* copy the key"):
+        load(found, home=home)
+    assert not key.exists()
+
+
+def test_a_key_that_others_can_read_is_refused(home, key):
+    found = program(make("x"))
+    deposit(home, write=write_atomically)
+    key.chmod(0o640)
     with pytest.raises(ProgramError, match=r"must be readable by its owner alone \(mode 0600\). Run: chmod 600"):
         load(found, home=home)
 
 
-def test_a_key_that_was_cut_short_is_refused(home):
+def test_a_key_that_was_cut_short_is_refused(home, key):
     found = program(make("x"))
-    deposit(home)
-    (home / "key").write_bytes(b"")
+    deposit(home, write=write_atomically)
+    key.write_bytes(b"")
     with pytest.raises(ProgramError, match="must hold 32 bytes, it holds 0"):
         load(found, home=home)
 

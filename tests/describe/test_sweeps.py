@@ -164,3 +164,20 @@ def test_a_target_goes_to_every_task():
 def test_a_program_given_by_name_is_not_imported(tmp_path):
     (tmp_path / "costly.py").write_text("raise RuntimeError('imported')\ndef f(width): ...\n")
     assert len(grid(f"{tmp_path}/costly.py:f", width=[1, 2], steps=1).tasks) == 2
+
+
+def hub(auth="", source=None, width=1):
+    return None
+
+
+def test_a_name_made_of_parameters_shows_no_secret():
+    found = grid(hub, auth=["hunter22", "swordfish"], width=[1, 2], source={"jwt": "opensesame"}, steps=1)
+    assert [task.name for task in found.tasks] == [
+        "hub auth=*** width=1",
+        "hub auth=*** width=2",
+        "hub auth=*** width=1 #2",
+        "hub auth=*** width=2 #3",
+    ]
+    (one,) = grid(hub, source=[{"jwt": "opensesame"}], steps=1).tasks
+    assert one.name == "hub source={'jwt': '***'}"
+    assert one.parameters["source"]["jwt"] == "opensesame"

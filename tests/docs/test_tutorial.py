@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from dovetail.cli.app import app
 from dovetail.control import open_result
 from dovetail.describe import deposit, load_workload
+from dovetail.store import write_atomically
 from dovetail.train import RESIDENT, SessionMember
 from dovetail.train.build import build
 
@@ -102,7 +103,7 @@ def test_what_a_notebook_describes_travels_as_a_pickle(folder):
     (block,) = [block for block in blocks("python") if block.startswith("# in a notebook\n")]
     namespace = {"__name__": "__main__"}
     exec(block, namespace)
-    deposit(folder / "store")
+    deposit(folder / "store", write=write_atomically)
     for task in namespace["workload"].tasks:
         assert task.program.reference.startswith("pickle:")
         check(task, home=folder / "store")

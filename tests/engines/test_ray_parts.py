@@ -1,11 +1,14 @@
 """What the engine `ray` is made of, without Ray: the cluster it describes, the code it ships, the host of a node."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import re
 import shutil
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,10 +20,11 @@ import dovetail
 from dovetail import describe
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.ray.cluster_survey import described
-from dovetail.engines.ray.connection import _authenticated
+from dovetail.engines.ray.connection import _authenticated, _own_cluster, _private_files
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink, RemoteWorker
-from dovetail.engines.ray.shipped_code import Shipment, pack, take
+from dovetail.engines.ray.private_folder import PrivateFolder, ensure_private
+from dovetail.engines.ray.shipped_code import Shipment, import_from, pack, take
 from dovetail.testing.engines import write_program
 from dovetail.vocabulary import (
     Cluster,
@@ -173,12 +177,70 @@ def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch)
     one = folder / "dovetail" / "engines" / "worker.py"
     one.rename(missing)
     with pytest.raises(DovetailError, match="whole"):
-        take(folder)
+        take(folder, inside=tmp_path)
     assert not list(tmp_path.glob("dovetail-*"))
     threading.Timer(0.1, missing.rename, [one]).start()  # unpacked while it is being copied
-    own = take(folder)
+    own = take(folder, inside=tmp_path)
     shutil.rmtree(folder)
     assert (own / "dovetail" / "engines" / "worker.py").is_file()
+
+
+def test_workers_import_from_the_copy_and_not_from_where_it_came(tmp_path, monkeypatch):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    monkeypatch.setattr(sys, "path", ["/first", str(shared), "/last"])
+    import_from(own, instead_of=shared)
+    assert sys.path == ["/first", str(own), "/last"]
+
+
+def test_a_private_folder_is_this_users_alone_and_is_removed_once_nobody_holds_it(tmp_path):
+    one, other = (PrivateFolder("a-", root=tmp_path) for _ in range(2))
+    assert {path.stat().st_mode & 0o777 for path in (one.path, other.path, one.path.parent)} == {0o700}
+    left = one.path.with_name("left")
+    left.mkdir()
+    for path in (left, other.path):
+        os.utime(path, (1.0, 1.0))
+    PrivateFolder("a-", root=tmp_path).close()
+    assert not left.exists()
+    assert other.path.exists()  # somebody holds it, however old it is
+    for each in (one, other):
+        each.close()
+    assert not list(one.path.parent.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "file", "movable"])
+def test_a_folder_that_others_may_have_made_or_may_enter_is_refused(tmp_path, kind):
+    path = tmp_path / "root" / "folder"
+    path.parent.mkdir()
+    if kind == "open":
+        path.mkdir()
+        path.chmod(0o755)
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "file":
+        path.touch(mode=0o600)
+    else:
+        path.parent.chmod(0o777)
+    with pytest.raises(DovetailError, match="must be a folder"):
+        ensure_private(path)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(DovetailError, match=f"of user {os.getuid()}"):
+        ensure_private(tmp_path / "folder")
+
+
+def test_a_cluster_of_our_own_lies_where_nobody_else_can_enter(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "so deep that no socket could be named there"))
+    with contextlib.ExitStack() as stack:
+        folder = Path(_own_cluster(stack)["_temp_dir"])
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        assert len(str(folder)) < 43
+        with _private_files():
+            (folder / "made").touch()
+        assert (folder / "made").stat().st_mode & 0o777 == 0o600
+    assert not folder.exists()
 
 
 def order_from(folder, reference):

@@ -1,5 +1,6 @@
 """What a worker does to its process before an order."""
 
+import io
 import socket
 from types import SimpleNamespace
 
@@ -10,6 +11,9 @@ from dovetail.engines.worker import limit_device_memory
 from dovetail.train.build import Builder
 from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import Kind
+from dovetail.vocabulary.events import Warned
+from dovetail.vocabulary.redact import Redactor
+from tests.vocabulary.test_secret_forms import KEY
 
 WHOLE = Kind(name="h200", processor="cuda", memory_bytes=140 << 30)
 
@@ -48,3 +52,30 @@ def test_a_worker_that_served_an_earlier_run_keeps_nothing_of_it(monkeypatch):
     assert len(configured) == 1
     assert served._acknowledged == {}
     assert served._builder is None
+
+
+def test_a_log_shows_no_secret_whatever_it_is_called_and_however_it_is_written():
+    below = io.StringIO()
+    stream = worker.Masking(below, Redactor([{"dsn": "hunter22"}], variables={"TEAM_JWT": "swordfish"}))
+    print("hunter22", repr("hunter22"), "aHVudGVyMjI=", "swordfish", "ghp_0123456789abcdef", file=stream)
+    assert below.getvalue() == "*** '***' ***= *** ***\n"
+
+
+def test_a_key_that_is_printed_line_by_line_is_masked_and_what_follows_is_not():
+    below = io.StringIO()
+    stream = worker.Masking(below, Redactor())
+    for line in [*KEY.splitlines(), "loss 0.5", KEY.splitlines()[0], "loss: 0.25 of a key that was cut off"]:
+        print(line, file=stream)
+    found = below.getvalue()
+    assert "MIIE" not in found
+    assert "AASC" not in found
+    assert "loss 0.5\n" in found
+    assert "loss: 0.25 of a key that was cut off\n" in found
+
+
+def test_no_message_to_the_engine_has_more_of_a_text_than_can_be_shown():
+    here, there = socket.socketpair()
+    with here, there:
+        worker.Worker(here)._report(Warned(at_seconds=1.0, message="m" * 20_000_000))
+        there.settimeout(10)
+        assert len(there.recv(1 << 20)) < 10_000

@@ -1,17 +1,21 @@
 """What a worker adds to an option's knobs, and how it keeps within a device that a user has limited."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 import dovetail as dt
+from dovetail.engines import MemberOrder
 from dovetail.engines.worker import limit_device_memory
-from dovetail.engines.worker_context import WorkerContext, local_knobs, locate
+from dovetail.engines.worker_context import WorkerContext, local_knobs, locate, reporting_failure
 from dovetail.train import RESIDENT, SessionMember
 from dovetail.train.build import Builder, build
-from dovetail.vocabulary import Kind
+from dovetail.vocabulary import Kind, Program, Stop, Task
+from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.user_text import MOST_CHARACTERS
 
 WHOLE = Kind(name="h200", processor="cuda", memory_bytes=141 << 30)
 LIMITED = Kind(name="h200-24GiB", processor="cuda", memory_bytes=24 << 30, limited=True)
@@ -113,3 +117,38 @@ def broken(fail):
     return dt.Training(model=model, batches=[torch.ones(3, 2)], loss=loss, optimizer=optimizer, evaluate=evaluate)
 """
     )
+
+
+def failure_of(error: Exception, redact: Redactor):
+    told = []
+    task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=1))
+    around = dataclasses.replace(context(WHOLE), report=told.append, redact=redact)
+    with reporting_failure(MemberOrder(task=task, attempt=1), around):
+        raise error
+    (event,) = told
+    return event
+
+
+def test_an_error_of_many_megabytes_is_told_by_its_head_and_tail():
+    event = failure_of(ValueError("first " + "x" * 20_000_000 + " last"), Redactor())
+    for text in (event.reason, event.log):
+        assert len(text) <= MOST_CHARACTERS
+        assert "bytes left out" in text
+        assert " last" in text
+    assert "raised ValueError: first x" in event.reason
+    assert "Traceback (most recent call last)" in event.log
+
+
+def test_no_part_of_a_secret_is_left_where_an_error_is_cut():
+    secret = "".join(f"{number:04}" for number in range(1000))
+    event = failure_of(ValueError(f"{secret} {secret} {'x' * 20_000_000} {secret}"), Redactor([{"auth": secret}]))
+    assert "0100" not in event.reason + event.log
+    assert "0999" not in event.reason + event.log
+
+
+def test_an_error_that_cannot_say_what_it_is_still_fails_its_task():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    assert "its own message raised LookupError" in failure_of(Mute(), Redactor()).reason

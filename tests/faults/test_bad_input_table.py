@@ -18,7 +18,7 @@ from dovetail.cli.app import app
 from dovetail.control import Settings, open_result
 from dovetail.describe import carried, load_workload
 from dovetail.planning.options.kinds import parse_cluster
-from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence
+from dovetail.store import ControllerLock, Point, Store, check_fence, raise_fence, write_atomically
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SessionMember, TrainingState, checkpoint
 from dovetail.train.build import build
@@ -143,7 +143,7 @@ def locked() -> None:
 
 def foreign_pickle() -> None:
     carried.carry("theirs", lambda: 1)
-    carried.deposit(Path())
+    carried.deposit(Path(), write=write_atomically)
     path = Path("programs/theirs.pickle")
     path.write_bytes(bytes(32) + path.read_bytes()[32:])
     carried.fetch(Path(), "theirs")
@@ -151,15 +151,16 @@ def foreign_pickle() -> None:
 
 def open_key() -> None:
     carried.carry("open", lambda: 1)
-    carried.deposit(Path())
-    os.chmod("key", 0o644)
+    carried.deposit(Path(), write=write_atomically)
+    carried.key_path().chmod(0o644)
     carried.fetch(Path(), "open")
 
 
 def short_key() -> None:
-    Path("key").touch(mode=0o600)
+    carried.key_path().parent.mkdir(parents=True)
+    carried.key_path().touch(mode=0o600)
     carried.carry("short", lambda: 1)
-    carried.deposit(Path())
+    carried.deposit(Path(), write=write_atomically)
 
 
 def best_of_nothing() -> None:
@@ -292,7 +293,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("a store that is held", held, f"is held by process {os.getpid()}. Wait for it"),
     ("a store that is locked", locked, "must accept writes; found: database is locked."),
     ("no store", lambda: Store(Path("none")), "there must be a store at none; found none."),
-    ("a pickle of somebody else", foreign_pickle, "must carry this store's signature; it does not, so it was not"),
+    ("a pickle of somebody else", foreign_pickle, "must carry this user's signature; it does not, so it was not"),
     ("a key that others can read", open_key, "must be readable by its owner alone (mode 0600)."),
     ("a key that is empty", short_key, "must hold 32 bytes, it holds 0."),
     ("a pickle that is not there", lambda: carried.fetch(Path(), "none"), "the pickled program 'none' must be in "),
@@ -319,6 +320,7 @@ def test_the_answer_says_what_must_hold(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(carried, "_CARRIED", {})
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     (tmp_path / "programs.py").write_text(PROGRAMS)
     try:
         said = call()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dovetail.describe import carried
-from dovetail.store import Point, Store, check_fence, raise_fence
+from dovetail.store import Point, Store, check_fence, raise_fence, write_atomically
 from dovetail.train import TrainingState, checkpoint
 from dovetail.vocabulary import (
     CheckpointError,
@@ -118,14 +118,15 @@ def test_a_fence_is_named_and_raised_anew(tmp_path):
         check_fence(tmp_path, 13)
 
 
-@pytest.mark.parametrize("name", ["key", "programs/carried.pickle"])
+@pytest.mark.parametrize("name", ["dovetail/key", "programs/carried.pickle"])
 def test_a_program_is_not_loaded_and_deposited_anew(tmp_path, name, monkeypatch):
     monkeypatch.setattr(carried, "_CARRIED", {})
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     carried.carry("carried", lambda: 42)
     for seed in range(FLIPS):
-        carried.deposit(tmp_path)
+        carried.deposit(tmp_path, write=write_atomically)
         flip(tmp_path / name, random.Random(seed))
-        with pytest.raises(ProgramError, match=r"carried\.pickle must carry this store's signature; it does not"):
+        with pytest.raises(ProgramError, match=r"carried\.pickle must carry this user's signature; it does not"):
             carried.fetch(tmp_path, "carried")
-        carried.deposit(tmp_path)
+        carried.deposit(tmp_path, write=write_atomically)
         assert carried.fetch(tmp_path, "carried")() == 42

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dovetail.describe import carried
-from dovetail.store import ControllerLock, Point, RemoteFolder, Store, check_fence, raise_fence
+from dovetail.store import ControllerLock, Point, RemoteFolder, Store, check_fence, raise_fence, write_atomically
 from dovetail.testing import programs
 from dovetail.train import TrainingState, checkpoint
 from dovetail.train.base import SessionMember
@@ -309,18 +309,20 @@ EXPORT = Site(_trained, _export, _exported, ("CheckpointError",))
 
 
 def _carry(folder: Path) -> None:
+    os.environ["XDG_CONFIG_HOME"] = str(folder)
     carried.carry("doubled", lambda: 42)
-    carried.deposit(folder)
+    carried.deposit(folder, write=write_atomically)
 
 
 def _carried(folder: Path, ended: Ended) -> None:
+    os.environ["XDG_CONFIG_HOME"] = str(folder)
     if (folder / "programs" / "doubled.pickle").exists():
         assert carried.fetch(folder, "doubled")() == 42
     else:
         assert ended.how != "done"
 
 
-PROGRAM = Site(lambda folder: None, _carry, _carried, ("OSError",))
+PROGRAM = Site(lambda folder: None, _carry, _carried, ("OSError", "ProgramError"))
 
 SITES = {
     "checkpoint": CHECKPOINT,

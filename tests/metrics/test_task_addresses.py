@@ -62,3 +62,12 @@ def test_short_ids_tell_apart():
     assert shorten_ids([row["id"] for row in ROWS]) == ["aaaa1", "aaaa2", "bbbb3", "cccc4"]
     assert shorten_ids([]) == []
     assert shorten_ids(["same", "same"]) == ["same", "same"]
+
+
+def test_a_refusal_shows_no_secret():
+    rows = [{"task": f"run-hunter22 {n}", "id": f"aaaa{n}", "parameters": {"pwd": "hunter22"}} for n in range(2)]
+    for word in ("other", "aaaa", "run*"):
+        with pytest.raises(DovetailError) as refusal:
+            match_task(word, rows)
+        assert "run-***" in str(refusal.value)
+        assert "hunter22" not in str(refusal.value)

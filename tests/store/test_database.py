@@ -1,4 +1,6 @@
+import contextlib
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import pytest
 
 from dovetail.store import Point, Store, checksums
 from dovetail.store.database import _insert
-from dovetail.store.schema import MIGRATIONS
+from dovetail.store.schema import MIGRATIONS, READABLE
 from dovetail.testing.stores import StoreConformance
 from dovetail.vocabulary import Plan, Profile, Program, Stop, StoreError, StoreRefused, Task, dumps, read_event
 
@@ -53,8 +55,12 @@ def test_every_older_version_is_brought_up_to_date(tmp_path):
             connection.executescript(MIGRATIONS[number])
         connection.execute(f"PRAGMA user_version={version}")
         connection.close()
-        with pytest.raises(StoreError, match="'dovetail run' brings it up to date" if version else "just being made"):
-            Store(home)
+        if version < READABLE:
+            told = "'dovetail run' brings it up to date" if version else "just being made"
+            with pytest.raises(StoreError, match=told):
+                Store(home)
+        else:
+            Store(home).close()
         with Store(home, write=True) as store:
             store.add(events=[read_event("warned", at_seconds=0.0)])
         assert version_of(home) == len(MIGRATIONS)
@@ -233,3 +239,93 @@ def test_a_full_disk_is_told_apart_and_leaves_a_store_that_takes_more_later(tmp_
         store._connection.execute("PRAGMA max_page_count=1000000")
         store.add(events=many)
         assert len(list(store.events())) == 100
+
+
+# A file whose schema, path or rows are not as they should be
+
+
+def full(home):
+    """A store with a row in each table, closed; gives what is in it."""
+    with Store(home, write=True) as store:
+        store.add(
+            tasks=[("w", TASK)],
+            events=[read_event("warned", at_seconds=0.5, data={"message": "first"})],
+            points=[Point(task=TASK.identity, name="loss", step=1, value=0.5, at_seconds=0.5)],
+            profiles=[Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=7)],
+            hardware=[("note", TASK)],
+        )
+        store.add_plan(Plan(), workload="w", at_seconds=0.5)
+        return contents(store)
+
+
+def contents(store):
+    tasks, events = store.tasks(), list(store.events())
+    return [tasks, events, store.points(TASK.identity), store.profiles(), store.plans(), store.hardware("note", Task)]
+
+
+TASK = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=3))
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_in_the_schema_is_told_and_fallen_back_from(tmp_path, bit):
+    home = tmp_path / "store"
+    before = full(home)
+    shutil.copytree(home, tmp_path / "kept")
+    connection = sqlite3.connect(home / "store.sqlite")
+    texts = [text.encode() for (text,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
+    connection.close()
+    whole = (home / "store.sqlite").read_bytes()
+    places = [whole.index(text) + at for text in texts for at in range(bit * 9, len(text), 72)]
+    for place in places:
+        (home / "store.sqlite").write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        with contextlib.suppress(StoreError), Store(home) as store:
+            assert contents(store) == before
+        with Store(home, write=True) as store:
+            assert contents(store) == before
+            store.add(events=[read_event("warned", at_seconds=0.0, data={"message": "and on"})])
+            store.add_plan(Plan(), workload="w", at_seconds=0.5)
+        shutil.rmtree(home)
+        shutil.copytree(tmp_path / "kept", home)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%20b", "a?mode=memory", "a b", "ä"])
+def test_the_copy_is_found_under_any_path(tmp_path, name):
+    told(tmp_path / name, "first")
+    spoil(tmp_path / name)
+    with Store(tmp_path / name, write=True) as store:
+        assert "does not match its checksum" in store.fell_back
+        assert messages(store) == ["first"]
+
+
+@pytest.mark.parametrize("table", sorted(checksums.COLUMNS))
+def test_a_row_without_a_checksum_is_not_believed(tmp_path, table):
+    before = full(tmp_path)
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    connection.execute(f"UPDATE {table} SET checksum = NULL")
+    connection.commit()
+    connection.close()
+    with Store(tmp_path) as store, pytest.raises(StoreError, match=f"a row of its table {table} does not match"):
+        contents(store)
+    with Store(tmp_path, write=True) as store:
+        assert store.fell_back == f"row 1 of its table {table} does not match its checksum"
+        assert contents(store) == before
+
+
+def test_rows_of_an_older_version_without_one_are_read_and_given_one(tmp_path):
+    before = full(tmp_path)
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    for table in checksums.COLUMNS:
+        connection.execute(f"UPDATE {table} SET checksum = NULL")
+    connection.execute("PRAGMA user_version=3")
+    connection.commit()
+    connection.close()
+    for write in (False, True, False):
+        with Store(tmp_path, write=write) as store:
+            assert contents(store) == before
+            assert not store.fell_back
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    assert all(
+        connection.execute(f"SELECT count(*) FROM {table} WHERE checksum IS NULL").fetchone() == (0,)
+        for table in checksums.COLUMNS
+    )
+    connection.close()

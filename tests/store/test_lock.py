@@ -28,6 +28,17 @@ def other(tmp_path):
         process.kill()
 
 
+def test_what_is_no_file_of_its_own_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / "controller.lock")
+    assert holder(tmp_path) is None
+    (tmp_path / "controller.lock").unlink()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "controller.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        ControllerLock(tmp_path)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_a_second_process_is_refused_and_told_which_holds_it(tmp_path, other):
     with pytest.raises(StoreBusy, match=f"held by process {other.pid}"):
         ControllerLock(tmp_path)

@@ -280,11 +280,78 @@ def test_slices_are_put_together(tmp_path):
 
 
 def test_slices_that_do_not_cover_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"slices of 'model/weight' in .* must cover it; 50 of 100 are there"):
+    with pytest.raises(
+        CheckpointError, match=r"slices of 'model/weight' in .* must cover it once; 50 of 100 numbers are there"
+    ):
         checkpoint.read(sliced(tmp_path, [0]))
 
 
+SLICES = {
+    "overlapping": (lambda slices: slices[1].update(start=[20]), "two of them overlap"),
+    "beyond its end": (lambda slices: slices[1].update(start=[60]), r"reaches beyond \[100\]"),
+    "before its beginning": (lambda slices: slices[1].update(start=[-50]), r"reaches beyond \[100\]"),
+    "of another shape": (lambda slices: slices[1].update(shape=[5, 10], start=[50, 0]), r"said to be \[5, 10\] of"),
+    "of one more dimension": (lambda slices: slices[1].update(start=[50, 0]), "shorter|longer|ValueError"),
+}
+
+
+@pytest.mark.parametrize("kind", SLICES)
+def test_slices_that_do_not_fit_are_refused_whatever_their_checksums_say(tmp_path, kind):
+    hurt, message = SLICES[kind]
+    path = sliced(tmp_path, [0, 50])
+
+    def change(index):
+        hurt(index["tensors"]["model/weight"]["slices"])
+        return index
+
+    rewrite(path, change)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.read(path)
+
+
+INDICES = {
+    "a tensor of another shape": (lambda one, index: one.update(shape=[50, 2]), r"reaches beyond \[50, 2\]"),
+    "a larger one": (lambda one, index: one.update(shape=[200]), "100 of 200 numbers are there"),
+    "a shape that its slice does not have": (
+        lambda one, index: (one.update(shape=[50]), one["slices"][0].update(shape=[50])),
+        r"is said to be \[50\] of torch.float32 and is \[100\]",
+    ),
+    "another type": (lambda one, index: one.update(dtype="int32"), r"of torch.int32 and is \[100\] of torch.float32"),
+    "another step": (lambda one, index: index.update(step=7), "must be of the step in its name; its index says step 7"),
+    "a piece elsewhere": (lambda one, index: index["pieces"][0].update(file="../x"), "must lie in it"),
+}
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_an_index_that_says_something_else_than_its_pieces_is_refused(tmp_path, kind):
+    hurt, message = INDICES[kind]
+    path = save(tmp_path, 1)
+
+    def change(index):
+        hurt(index["tensors"]["model/weight"], index)
+        return index
+
+    rewrite(path, change)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.read(path)
+
+
 # Who may write, and where
+
+
+def test_nobody_else_can_read_it(tmp_path):
+    path = save(tmp_path / "task", 1)
+    assert [each.stat().st_mode & 0o777 for each in (path.parent, path, path / INDEX)] == [0o700, 0o700, 0o600]
+
+
+def test_folders_that_others_named_like_a_writers_are_left_alone(tmp_path):
+    for name in (".writing-somebody-x", ".writing-"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / ".writing-99999999-x").symlink_to(tmp_path / "precious")
+    save(tmp_path, 1)
+    assert (tmp_path / "precious").is_dir()
+    assert {".writing-somebody-x", ".writing-"} < set(names(tmp_path))
 
 
 def test_a_stale_attempt_writes_nothing(tmp_path):

@@ -31,6 +31,13 @@ def test_what_is_written_is_read_back_in_any_number_of_pieces(root, tmp_path, mo
     assert checkpoint.write(root, state, task="t", attempt=1) == (path, size)
 
 
+def test_on_this_machine_nobody_else_can_read_it(tmp_path):
+    path = save(RemoteFolder(f"file://{tmp_path}/task"), 3)
+    folder = tmp_path / "task" / path.name
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+
+
 def test_the_same_format_as_in_a_directory(root, tmp_path):
     path = save(root, 3)
     assert same(checkpoint.read(tmp_path / path.name), state_at(3))

@@ -1,13 +1,18 @@
+import dataclasses
+import os
+
 import pytest
 import safetensors.torch
 import torch
 from torch import nn
 
+from dovetail.store import folder_beside
 from dovetail.testing import programs
 from dovetail.train import RESIDENT, SessionMember, Training, checkpoint
 from dovetail.train.build import build
 from dovetail.train.export import export, load_model
-from dovetail.vocabulary import CheckpointError, Program, Stop, Task
+from dovetail.vocabulary import CheckpointError, Program, Stop, StoreError, Task
+from tests.faults.other_user import OTHER, as_root
 
 
 def tied():
@@ -114,6 +119,53 @@ def test_a_model_from_transformers_is_exported_its_own_way(tmp_path):
     path = export(task, tmp_path / "in", tmp_path / "out")
     assert (path / "config.json").is_file()
     assert equal(LlamaForCausalLM.from_pretrained(path), model)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "link to a folder"])
+def test_what_is_in_the_way_is_refused_and_stays(tmp_path, kind):
+    task, _ = trained("llama" if kind == "link to a folder" else "tied", tmp_path / "in")
+    out, target = tmp_path / "out.safetensors", tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text("precious")
+    if kind == "folder":
+        out.mkdir()
+    else:
+        out.symlink_to(target if kind == "link to a folder" else target / "config.json")
+    with pytest.raises(CheckpointError, match="must be a folder" if "to a" in kind else "must be a regular file"):
+        export(task, tmp_path / "in", out)
+    assert (target / "config.json").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.safetensors", "target"]
+
+
+def test_another_export_to_the_same_place_is_not_torn(tmp_path):
+    task, _ = trained("tied", tmp_path / "in")
+    path = tmp_path / "model.safetensors"
+    with folder_beside(path) as under_way:
+        (under_way / "content").write_bytes(b"half")
+        export(task, tmp_path / "in", path)
+        assert (under_way / "content").exists()
+    assert [each.name for each in tmp_path.iterdir() if each.name != "in"] == ["model.safetensors"]
+    safetensors.torch.load_model(programs.fresh("tied").training.model, path)
+
+
+@as_root
+def test_the_program_of_another_users_store_is_not_run(tmp_path):
+    task, _ = trained("tied", tmp_path / "in")
+    load_model(task, tmp_path / "in", home=tmp_path)
+    os.chown(tmp_path, OTHER, OTHER)
+    with pytest.raises(StoreError, match="must belong to the user who opens it"):
+        load_model(task, tmp_path / "in", home=tmp_path)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    task, _ = trained("tied", tmp_path / "in")
+    (path,) = checkpoint.complete(tmp_path / "in")
+    state = checkpoint.read(path)
+    tensors = {name: tensor[:1] if tensor.ndim else tensor for name, tensor in state.tensors.items()}
+    other = dataclasses.replace(state, tensors=tensors)
+    checkpoint.write(tmp_path / "in", other, task="tied", attempt=2)
+    with pytest.raises(CheckpointError, match=r"the shape of 'embedding.weight' that the program builds must be"):
+        load_model(task, tmp_path / "in")
 
 
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path):

@@ -90,6 +90,19 @@ def test_a_state_of_another_shape_is_refused():
         restore(training, state)
 
 
+def test_slots_of_another_shape_are_refused():
+    training = programs.fresh("momentum").training
+    for parameter in training.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    training.optimizer.step()
+    state = state_of(training)
+    (name,) = [name for name in state.tensors if name.endswith("momentum_buffer/0.weight")]
+    restore(training, state)
+    state.tensors[name] = torch.zeros(1, 4)  # would be spread over all rows
+    with pytest.raises(CheckpointError, match=r"shape of momentum_buffer of '0.weight' in optimizer '.*has \(1, 4\)"):
+        restore(training, state)
+
+
 def test_a_state_of_another_optimizer_is_refused():
     state = state_of(programs.fresh("momentum").training)
     other = programs.fresh("momentum").training

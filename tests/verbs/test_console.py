@@ -3,8 +3,9 @@
 import io
 
 from rich.table import Table
+from rich.text import Text
 
-from dovetail.verbs.console import Console
+from dovetail.verbs.console import Console, plain
 
 
 def lines(console):
@@ -31,3 +32,18 @@ def test_who_says_how_wide_it_is_is_believed(monkeypatch):
     assert console.picture_width == 70
     monkeypatch.delenv("COLUMNS")
     assert Console(file=io.StringIO(), force_terminal=True).width < 1000
+
+
+def test_no_control_character_is_left_but_those_of_rich(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard")
+    table = Table(box=None)
+    table.add_column(Text("metric \x1b[2J"))
+    table.add_row(Text("task \x1b]0;title\x07", style="red"))
+    console.print(table)
+    console.print(Text("\x9b2J line\u202e"))
+    console.print(plain("[bold]\x1b[H"))
+    found = console.file.getvalue()
+    assert "\x1b[31m" in found  # the style's own
+    for control in ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\u202e", "\x1b[H"):
+        assert control not in found
+    assert r"[bold]\x1b[H" in found

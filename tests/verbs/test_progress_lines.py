@@ -26,6 +26,9 @@ class Watched:
     def now(self):
         return 0.0
 
+    def name_of(self, task):
+        return self.tasks[task].name
+
     def set(self, name, status, **fields):
         span = Span(placement="p", devices=("n0:0",), start_seconds=0, from_step=0, until_step=100, predicted_seconds=1)
         self.progress[name] = Progress(task=name, status=status, spans=[span], **fields)

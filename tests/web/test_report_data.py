@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import DovetailError, read_event
+from dovetail.vocabulary import DovetailError, Plan, Schedule, read_event
 from dovetail.web import report_data
 from dovetail.web.report_data import read
 from tests.web.synthetic import START, fill_anew, fill_many, fill_sweep, make_task
@@ -129,3 +129,27 @@ def test_warnings_do_not_push_out_failures(store: Store):
     made = read(store)
     assert made.incidents[0].kind == "failed"
     assert made.incidents_total == 500
+
+
+def test_secrets_of_any_name_form_and_place_stay_out_of_a_report(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TEAM_WEBHOOK", "opensesame")
+    task = make_task("run-hunter22", dsn="hunter22", source="postgres://me:swordfish@db.example.com/x")
+    said = "hunter22 aHVudGVyMjI= opensesame swordfish ghp_0123456789abcdef"
+    failed = read_event("failed", task=task.identity, at_seconds=1.0, data={"reason": said, "log": said})
+    finished = read_event(
+        "finished", task=task.identity, at_seconds=2.0, data={"step": 1, "metrics": {f"loss {said}": 1.0}}
+    )
+    points = [Point(task=task.identity, name=f"loss {said}", step=1, value=1.0, at_seconds=1.0)]
+    plan = Plan(schedule=Schedule(placements=()), explanation=(said,))
+    store.add(tasks=[(f"sweep {said}", task)], events=[failed, finished], points=points)
+    store.add_plan(plan, workload=f"sweep {said}", at_seconds=1.0)
+    found = repr(read(store))
+    for secret in ("hunter22", "aHVudGVyMjI", "opensesame", "swordfish", "ghp_0123456789abcdef"):
+        assert secret not in found
+
+
+def test_no_part_of_a_secret_is_left_where_a_log_is_cut(store: Store):
+    key = "\n".join(f"line-{number:04}-of-a-key" for number in range(60))
+    task = make_task("a", auth=key)
+    store.add(tasks=[("w", task)], events=[read_event("lost", task=task.identity, at_seconds=1.0, data={"log": key})])
+    assert read(store).incidents[0].log == "***"

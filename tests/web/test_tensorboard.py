@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from dovetail.cli.app import app
 from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, read_event
-from dovetail.web.tensorboard import run_folders, write_tensorboard
+from dovetail.web.tensorboard import check_export, run_folders, write_tensorboard
 from tests.web.synthetic import fill_many, fill_sweep, make_task
 
 
@@ -102,3 +104,37 @@ def test_folders_are_safe_and_differ(cases: list[tuple[str, int]]):
     for folder in folders.values():
         assert len(folder) <= 110
         assert not set(folder) & set('/\\:*?"<>|\0\n')
+
+
+def test_no_secret_is_in_the_name_of_a_scalar_or_a_folder(store: Store, tmp_path: Path):
+    task = make_task("run hunter22", pwd="hunter22")
+    points = [Point(task=task.identity, name="loss hunter22", step=1, value=1.0, at_seconds=5)]
+    store.add(tasks=[("w", task)], points=points)
+    write_tensorboard(store, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert "hunter22" not in folder.name
+    assert list(read_back(folder)) == ["loss ***"]
+
+
+def test_an_export_that_cannot_be_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    check_export(tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(DovetailError, match="directory must be one that this user can write"):
+        check_export(tmp_path / "file")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(DovetailError, match=r"pip install 'dovetail\[tensorboard\]'"):
+        check_export(tmp_path / "other")
+
+
+def test_a_run_without_the_package_is_refused_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "sweep.py").write_text("raise AssertionError('it was read')")
+    given = ["run", str(tmp_path / "sweep.py"), "--store", str(tmp_path / "s"), "--tensorboard", str(tmp_path / "t")]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 2
+    assert "pip install 'dovetail[tensorboard]'" in found.output
+    assert not (tmp_path / "s").exists()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.store import holder, make_scratch
+from dovetail.store import check_private, holder, make_scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
 from dovetail.vocabulary.units import show_bytes
 
@@ -229,6 +229,7 @@ def ask(home: Path, request: dict[str, Any]) -> dict[str, Any]:
             f"a controller must be running on {home} to take commands; none is. "
             f"Start one: dovetail daemon, or dovetail run."
         )
+    check_private(home)  # whom its lock names is whom one talks to
     try:
         return ask_server(found, request)
     except InvalidRecord:

@@ -30,6 +30,7 @@ from dovetail.vocabulary.events import (
     TaskReturned,
     TaskSubmitted,
 )
+from dovetail.vocabulary.redact import show_value
 
 NAMED = 12
 # Among so many of the newest names one is looked for that may have been meant: others wait meanwhile.
@@ -58,7 +59,12 @@ class Requests:
         self._state, self._store, self._ledger, self._deciding = state, store, state.ledger, deciding
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
-        """Carry out a request; what is wrong with it is the answer's `error`."""
+        """Carry out a request; what is wrong with it is the answer's `error`. What is said shows no secrets."""
+        found = self._carry_out(request)
+        said = {key: self._ledger.redact(str(found.told[key])) for key in ("done", "error") if key in found.told}
+        return dataclasses.replace(found, told={**found.told, **said})
+
+    def _carry_out(self, request: Mapping[str, Any]) -> Answer:
         verbs: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
             "submit": self.submit,
             "list": self.show,
@@ -264,7 +270,7 @@ def clone_name(name: str, changes: Mapping[str, Any], step: int) -> str:
     >>> clone_name("digits", {"learning_rate": 0.1}, 500), clone_name("digits", {}, 0)
     ('digits, learning_rate=0.1, from step 500', 'digits, again')
     """
-    words = [f"{key}={value}" for key, value in changes.items()]
+    words = [f"{key}={show_value(key, value, str(value))}" for key, value in changes.items()]
     words += [f"from step {step}"] if step else []
     return ", ".join([name, *(words or ["again"])]).replace("/", "_")
 

@@ -8,23 +8,26 @@ from typing import Any, TypeVar
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Event, Plan, Profile, Rejection, StoreRefused, Task, TaskId
+from dovetail.vocabulary import EVENTS, Event, FrozenDict, Plan, Profile, Rejection, StoreRefused, Task, TaskId
 from dovetail.vocabulary.events import (
     BatchDivided,
     E,
     OptionRejected,
     PlanMade,
+    RungReached,
     StepsDone,
+    TaskFinished,
     TaskRestarted,
     TaskRetried,
     TrialMeasured,
 )
-from dovetail.vocabulary.redact import hiding, secrets_of, secrets_of_environment
+from dovetail.vocabulary.redact import Redactor
 
 T = TypeVar("T")
 
-# What people wrote, or what was taken from their programs' words.
-_TEXTS = ("reason", "log", "message")
+# What people wrote, or what was taken from their programs' words, by the class of an event.
+_WORDS = {"reason", "log", "message", "because", "metric", "before", "after"}
+_TEXTS = {cls: tuple(each.name for each in dataclasses.fields(cls) if each.name in _WORDS) for cls in EVENTS.values()}
 
 RUN_BEGAN = "the run began"
 """How the reason for the first plan of a run begins."""
@@ -53,8 +56,7 @@ class Ledger:
         self.listeners: list[Callable[[list[Event]], None]] = []
         """Called with events once they count."""
         self._touched: dict[TaskId, None] = {}
-        self._secrets = secrets_of_environment(os.environ)
-        self._redact = hiding(self._secrets)
+        self.redact = Redactor(variables=os.environ)
         self.measured = len(self._profiles)
         self.on_refusal: Callable[[StoreRefused], None] = _give_up
         """Called where the store takes nothing for now: raises, or returns when it is to be tried again."""
@@ -68,10 +70,7 @@ class Ledger:
 
     def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
         """What looks like a secret among these stands in no event from now on."""
-        found = set[str]().union(*map(secrets_of, parameters)) - self._secrets
-        if found:
-            self._secrets |= found
-            self._redact = hiding(self._secrets)
+        self.redact.learn(parameters)
 
     def has_ended(self, task: TaskId) -> bool:
         """Whether nothing more is to be done for a task."""
@@ -127,8 +126,7 @@ class Ledger:
         events, tasks = list(events), list(tasks)
         if not (events or tasks):
             return
-        if self._secrets:
-            events = [self._masked(event) for event in events]
+        events = [self._presentable(event) for event in events]
         # Progress comes several times a second and its points say it all.
         kept = [event for event in events if event.__class__ is not StepsDone]
         points = [
@@ -158,13 +156,22 @@ class Ledger:
             except StoreRefused as error:
                 self.on_refusal(error)
 
-    def _masked(self, event: Event) -> Event:
-        if isinstance(event, OptionRejected):
-            reason = self._redact(event.rejection.reason)
-            return dataclasses.replace(event, rejection=dataclasses.replace(event.rejection, reason=reason))
-        texts = {name: getattr(event, name) for name in _TEXTS if hasattr(event, name)}
-        hidden: dict[str, Any] = {name: self._redact(text) for name, text in texts.items()}
-        return event if hidden == texts else dataclasses.replace(event, **hidden)
+    def _presentable(self, event: Event) -> Event:
+        """The event as it may be kept and sent around: secrets masked in all its words, and these bounded."""
+        changes: dict[str, Any] = {}
+        for field in _TEXTS[event.__class__]:
+            text = getattr(event, field)
+            if text and (kept := self.redact.excerpt(text)) != text:
+                changes[field] = kept
+        name = self.redact.name
+        match event:
+            case StepsDone(points=points) if any(name(each[0]) != each[0] for each in points):
+                changes["points"] = tuple((name(metric), step, value) for metric, step, value in points)
+            case TaskFinished(metrics=metrics) | RungReached(metrics=metrics) if any(name(n) != n for n in metrics):
+                changes["metrics"] = FrozenDict({name(metric): value for metric, value in metrics.items()})
+            case OptionRejected(rejection=found) if (kept := self.redact.excerpt(found.reason)) != found.reason:
+                changes["rejection"] = dataclasses.replace(found, reason=kept)
+        return dataclasses.replace(event, **changes) if changes else event
 
     def _reject(self, events: Iterable[Event]) -> int:
         """Take these options for unfit, or for fit in another way; how many were found unfit."""
@@ -200,7 +207,7 @@ class Ledger:
         now = self._now()
         made = PlanMade(
             at_seconds=now,
-            plan=self._insist(lambda: self.store.add_plan(plan, workload=workload, at_seconds=now)),
+            plan=self._insist(lambda: self.store.add_plan(self.redact.plan(plan), workload=workload, at_seconds=now)),
             workload=workload,
             makespan_seconds=plan.schedule.makespan_seconds,
             bound_seconds=plan.bound_seconds,

@@ -11,11 +11,13 @@ import importlib.metadata
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.engines.detection import available_cores
+from dovetail.engines.ray.private_folder import PrivateFolder
 from dovetail.engines.ray.shipped_code import pack
 from dovetail.store import make_scratch
 from dovetail.vocabulary import DovetailError, Program
@@ -24,6 +26,8 @@ LOCAL = "local"
 OLDEST = (2, 52)  # the first with token authentication
 # A cluster of our own keeps nothing in it: events and checkpoints go elsewhere. Ray's least is 75 MiB.
 OBJECT_STORE_BYTES = 80 << 20
+# Sockets of a cluster of our own have up to 92 bytes more, of 107 that a name may have.
+LONGEST_ROOT = 15
 
 
 def installed() -> Any:
@@ -49,24 +53,45 @@ def connected(address: str, *, programs: Iterable[Program], home: Path) -> Itera
         folder = make_scratch(home.resolve(), prefix="code-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         pack(programs, folder)
+        own = _own_cluster(stack) if address == LOCAL else {}
         stack.callback(ray.shutdown)
-        _initialize(ray, address, str(folder))
+        with _private_files():
+            _initialize(ray, address, str(folder), own)
         yield
 
 
-def _initialize(ray: Any, address: str, folder: str) -> None:
-    own = {
+def _own_cluster(stack: contextlib.ExitStack) -> dict[str, Any]:
+    """The settings of a cluster of our own. Ray lets everybody write in its folders, also where it unpacks the code
+    that its workers import: they lie in one that nobody else can enter."""
+    root = Path(tempfile.gettempdir())
+    folder = PrivateFolder("ray-", root=root if len(os.fsencode(root)) <= LONGEST_ROOT else Path("/tmp"))
+    stack.callback(folder.close)
+    return {
+        "_temp_dir": str(folder.path),
         "num_cpus": len(available_cores()),
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_dashboard": False,
     }
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """What is made within, and by processes that are started within, is this user's alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _initialize(ray: Any, address: str, folder: str, own: Mapping[str, Any]) -> None:
     try:
         ray.init(
             address=address,
             runtime_env={"working_dir": folder},
             log_to_driver=False,
             logging_level="ERROR",
-            **(own if address == LOCAL else {}),
+            **own,
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         first = " ".join(str(error).split())[:500]

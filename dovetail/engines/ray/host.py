@@ -23,7 +23,8 @@ from typing import Any
 
 import dovetail
 from dovetail.engines.processes import WorkerProcess
-from dovetail.engines.ray.shipped_code import Shipment, take
+from dovetail.engines.ray.private_folder import PrivateFolder
+from dovetail.engines.ray.shipped_code import Shipment, import_from, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 
 # How long a pull waits for something to be said.
@@ -43,8 +44,11 @@ class Host:
         # Where the directory is not shared, this is one of the node's own, and what is printed there is passed on.
         self._is_shared = Path(said["mark"]).is_dir()
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._shipment = Shipment(take(code or Path(dovetail.__file__).parents[1]))
+        code = code or Path(dovetail.__file__).parents[1]
+        self._folder = PrivateFolder("host-")
+        self._shipment = Shipment(take(code, inside=self._folder.path))
         os.chdir(self._shipment.folder)  # where workers begin, and find Dovetail first
+        import_from(self._shipment.folder, instead_of=code)  # others may write where Ray has put it
         self._patience_seconds, self._told_at = said["patience_seconds"], time.monotonic()
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._received, self._said = 0, 0
@@ -86,7 +90,7 @@ class Host:
             self._serve()
         except Exception:  # a host that hears no more must not look alive
             traceback.print_exc()
-        shutil.rmtree(self._shipment.folder, ignore_errors=True)
+        self._folder.close()
         os._exit(1)  # and the workers with it
 
     def _serve(self) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -52,14 +53,15 @@ def pack(programs: Iterable[Program], folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({"entries": entries, "whole": whole}))
 
 
-def take(folder: Path) -> Path:
-    """A whole copy of the shipment in `folder`, beside it, for whoever calls to keep and to remove.
+def take(folder: Path, *, inside: Path) -> Path:
+    """A whole copy of the shipment in `folder`, in a folder `inside`, for whoever calls to keep and to remove.
 
-    Ray removes what it unpacked and unpacks it again, under the feet of those that use it, when another node of the
-    same machine is to have the same code: a process there has no folder to be in any more, and its imports find half.
+    Others may be able to write where Ray has unpacked it. And Ray removes what it unpacked and unpacks it again, under
+    the feet of those that use it, when another node of the same machine is to have the same code: a process there has
+    no folder to be in any more, and its imports find half.
     """
     for _ in range(_TRIES):
-        own = Path(tempfile.mkdtemp(prefix="dovetail-", dir=folder.parent))
+        own = Path(tempfile.mkdtemp(prefix="dovetail-", dir=inside))
         with contextlib.suppress(OSError, ValueError, shutil.Error):  # it changes while it is copied
             shutil.copytree(folder, own, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
             if _holds(own, json.loads((own / MANIFEST).read_text())["whole"]):
@@ -70,6 +72,12 @@ def take(folder: Path) -> Path:
         f"the code of a run must come to this node whole; after {_TRIES * _PAUSE_SECONDS:.0f} s files are still "
         f"missing from {folder}, or others. Look for a full disk there."
     )
+
+
+def import_from(own: Path, *, instead_of: Path) -> None:
+    """Import, here and in every process started from here, from `own` what would be imported from another folder."""
+    there = instead_of.resolve()
+    sys.path[:] = [str(own) if Path(path).resolve() == there else path for path in sys.path]
 
 
 class Shipment:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -172,6 +174,8 @@ def read_index(content: bytes, path: Folder) -> dict[str, Any]:
         raise NewerFormat(
             f"{path} must be of checkpoint format {FORMAT} or older, it is {index['format']}. Upgrade Dovetail."
         )
+    if any("/" in piece["file"] for piece in index["pieces"]):
+        raise CheckpointError(f"the pieces of {path} must lie in it; its index names others.")
     return index
 
 
@@ -184,22 +188,44 @@ def check_piece(file: Folder | str, piece: Mapping[str, Any], *, size: int, dige
 
 
 def assembled(index: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> TrainingState:
-    """The state that an index describes, from its pieces."""
+    """The state that an index describes, from its pieces. Raises `CheckpointError` where they do not fit each other."""
+    numbers = numbers_of(path.name)
+    if numbers is not None and index["step"] != numbers[0]:
+        raise CheckpointError(f"{path} must be of the step in its name; its index says step {index['step']}.")
     tensors = {name: _assemble(name, entry, loaded, path) for name, entry in index["tensors"].items()}
     return TrainingState(step=index["step"], tensors=tensors, values=index["values"])
 
 
 def _assemble(name: str, entry: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> torch.Tensor:
-    slices = entry["slices"]
-    if len(slices) == 1 and slices[0]["shape"] == entry["shape"]:
-        only: torch.Tensor = loaded[slices[0]["piece"]][slices[0]["name"]]
-        return only
-    whole = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-    filled = 0
-    for part in slices:
-        region = tuple(slice(a, a + n) for a, n in zip(part["start"], part["shape"], strict=True))
-        whole[region] = loaded[part["piece"]][part["name"]]
-        filled += loaded[part["piece"]][part["name"]].numel()
-    if filled != whole.numel():
-        raise CheckpointError(f"slices of {name!r} in {path} must cover it; {filled} of {whole.numel()} are there.")
+    shape, slices, dtype = list(entry["shape"]), entry["slices"], getattr(torch, entry["dtype"])
+    parts: list[torch.Tensor] = [loaded[part["piece"]][part["name"]] for part in slices]
+    boxes = [list(zip(part["start"], part["shape"], strict=True)) for part in slices]
+    wrong = _misfit(shape, dtype, parts, boxes)
+    if wrong:
+        raise CheckpointError(f"the slices of {name!r} in {path} must cover it once; {wrong}.")
+    if len(parts) == 1:
+        return parts[0]
+    whole = torch.empty(shape, dtype=dtype)
+    for part, box in zip(parts, boxes, strict=True):
+        whole[tuple(slice(start, start + size) for start, size in box)] = part
     return whole
+
+
+def _misfit(shape: list[int], dtype: torch.dtype, parts: list[torch.Tensor], boxes: list[list[tuple[int, int]]]) -> str:
+    """What is wrong with slices of a tensor, boxes of a start and a size along each dimension; empty where nothing is.
+    Boxes inside it that do not overlap and are as many numbers as it has cover it."""
+    for part, box in zip(parts, boxes, strict=True):
+        if list(part.shape) != [size for _, size in box] or part.dtype != dtype:
+            return f"one is said to be {[size for _, size in box]} of {dtype} and is {list(part.shape)} of {part.dtype}"
+        if len(box) != len(shape) or any(a < 0 or a + n > whole for (a, n), whole in zip(box, shape, strict=True)):
+            return f"one of {box} reaches beyond {shape}"
+    if (filled := sum(part.numel() for part in parts)) != math.prod(shape):
+        return f"{filled} of {math.prod(shape)} numbers are there"
+    full = [box for part, box in zip(parts, boxes, strict=True) if part.numel()]
+    if any(_overlap(one, other) for one, other in itertools.combinations(full, 2)):
+        return "two of them overlap"
+    return ""
+
+
+def _overlap(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+    return all(a < b + m and b < a + n for (a, n), (b, m) in zip(one, other, strict=True))

@@ -105,7 +105,8 @@ def prune(root: Path, retention: Retention) -> None:
 def sweep(root: Path) -> None:
     """Remove what interrupted writers left."""
     for path in root.glob(".writing-*"):
-        if not _is_alive(int(path.name.split("-")[1])):
+        process = path.name.split("-")[1]
+        if process.isdecimal() and not _is_alive(int(process)):
             shutil.rmtree(path, ignore_errors=True)
     for path in root.glob(".removing-*"):
         shutil.rmtree(path, ignore_errors=True)
@@ -127,7 +128,7 @@ def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor])
 
 
 def _write_index(directory: Path, index: bytes) -> None:
-    with open(directory / INDEX, "wb") as file:
+    with open(os.open(directory / INDEX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(index)
         file.flush()
         os.fsync(file.fileno())

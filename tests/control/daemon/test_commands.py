@@ -18,6 +18,7 @@ from dovetail.control.daemon import commands
 from dovetail.control.daemon.commands import ask_server
 from dovetail.store import ControllerLock, clear_scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
+from tests.faults.other_user import OTHER, as_root
 
 
 @pytest.fixture
@@ -31,6 +32,15 @@ def server(tmp_path):
 
 def test_a_request_is_answered(server):
     assert ask_server(server.note, {"do": "stop", "reason": "ü"})["heard"] == {"do": "stop", "reason": "ü"}
+
+
+@as_root
+def test_the_controller_that_another_users_store_names_is_not_asked(server, tmp_path):
+    with ControllerLock(tmp_path, note=server.note):
+        assert ask(tmp_path, {"do": "status"})["heard"]
+        os.chown(tmp_path, OTHER, OTHER)
+        with pytest.raises(StoreError, match="must belong to the user who opens it"):
+            ask(tmp_path, {"do": "stop"})
 
 
 def test_many_may_ask_at_once(server):

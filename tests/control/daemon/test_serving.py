@@ -771,3 +771,17 @@ def test_many_tasks_are_taken_on_at_once(store):
     found.post("stop")
     found.run()
     assert len(script.answers[1]["tasks"]) == 3000
+
+
+def test_what_is_answered_shows_no_secret(store):
+    one = task("run-hunter22", steps=500, pwd="hunter22")
+    _, answers = serve(
+        store,
+        (0.0, submitting(one)),
+        (10.0, {"do": "priority", "task": "run-hunter22", "priority": 2.0}),
+        (10.0, {"do": "resume", "task": "run-hunter22"}),
+        (10.0, {"do": "pause", "task": "no such task"}),
+    )
+    assert answers[1]["done"] == "run-*** has priority 2, before 1"
+    assert "'run-***' is" in answers[2]["error"]
+    assert "one of ['run-***']" in answers[3]["error"]
