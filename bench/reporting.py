@@ -36,8 +36,12 @@ class Bar:
         return f"{self.name}: {self.value:.4g} ({limit})"
 
 
-def finish(name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: bool, quick: bool) -> int:
-    """Print the table, write `results/<name>.json`, and give the exit code. A quick run writes nothing."""
+def finish(
+    name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: bool, quick: bool, part_by: str = ""
+) -> int:
+    """Print the table, write `results/<name>.json`, and give the exit code. A quick run writes nothing. Of a bench that
+    takes longer than a machine is left alone, parts may be run one by one: with `part_by`, the column that names what a
+    row is of, rows and bars of others stay as they were, each with its date and machine."""
     console = Console()
     table = Table(title=f"{name}, {machine()}", title_justify="left")
     for column in dict.fromkeys(key for row in rows for key in row):
@@ -48,11 +52,24 @@ def finish(name: str, rows: list[dict[str, Any]], bars: list[Bar], *, check: boo
     for bar in bars:
         console.print(("met     " if bar.met() else "MISSED  ") + str(bar), highlight=False)
     if not quick:
-        found = {"date": today(), "machine": machine(), "rows": rows}
+        found: dict[str, Any] = {"date": today(), "machine": machine(), "rows": rows}
         found["bars"] = [{**dataclasses.asdict(bar), "met": bar.met()} for bar in bars]
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+        path = RESULTS / f"{name}.json"
+        if part_by:
+            found = _joined(json.loads(path.read_text()) if path.exists() else {}, found, part_by)
+        path.write_text(json.dumps(found, indent=2) + "\n")
     return 1 if check and not all(bar.met() for bar in bars) else 0
+
+
+def _joined(before: dict[str, Any], found: dict[str, Any], part_by: str) -> dict[str, Any]:
+    """What was found before, with what was found now in the place of what it is of."""
+    rows = [{**row, "measured": f"{found['date']}, {found['machine']}"} for row in found["rows"]]
+    of = {row[part_by] for row in rows}
+    old = [row for row in before.get("rows", ()) if row[part_by] not in of and "measured" in row]
+    kept = {row[part_by] for row in old}
+    bars = [bar for bar in before.get("bars", ()) if bar["name"].partition(",")[0] in kept]
+    return {"rows": [*old, *rows], "bars": [*bars, *found["bars"]]}
 
 
 def need(data: Path) -> None:

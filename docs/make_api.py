@@ -43,7 +43,7 @@ PUBLIC = {
     ],
     "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],
-    "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError"],
+    "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError", "TrainingError"],
 }
 # Beyond what dovetail/__init__.py lists: what those who extend it implement, receive, and are held to.
 EXTENSION = {

@@ -20,6 +20,7 @@ _WHERE = {
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
+    "TrainingError": "dovetail.vocabulary",
     "Workload": "dovetail.vocabulary",
     "choice": "dovetail.describe",
     "connect": "dovetail.verbs.client",
@@ -50,6 +51,7 @@ __all__ = [
     "Stop",
     "Task",
     "Training",
+    "TrainingError",
     "Workload",
     "__version__",
     "choice",
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.run_workload import run
     from dovetail.verbs.session import Session
-    from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, Workload
+    from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, TrainingError, Workload
 
 
 def __getattr__(name: str) -> Any:

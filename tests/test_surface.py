@@ -22,6 +22,7 @@ NAMES = [
     "Stop",
     "Task",
     "Training",
+    "TrainingError",
     "Workload",
     "__version__",
     "choice",

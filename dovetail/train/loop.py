@@ -14,6 +14,7 @@ from dovetail.feed import Cursor
 from dovetail.train.base import SessionMember, StepReport, TrainingSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers
+from dovetail.train.undeclared import UndeclaredState
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,7 +37,8 @@ class LoopSession(TrainingSession):
         self._random = KeyedRandomness(model, seed=member.seed, device=device)
         self._cursor = Cursor(member.training.batches, before_draw=self._random.before_batch)
         self._scaler = torch.amp.GradScaler(device.type) if member.training.precision == "fp16" else None
-        self._step = 0
+        self._step = self._watched_steps = 0
+        self._undeclared: UndeclaredState | None = None
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """Take one optimizer step."""
@@ -44,6 +46,8 @@ class LoopSession(TrainingSession):
             return []
         batches = self._place_batches(self._cursor.take(self._training.accumulate))
         self._random.begin(self._step, 0)
+        if self._undeclared is None:
+            self._undeclared = UndeclaredState(self._training)
         try:
             report = self._take_step(batches)
         except (torch.OutOfMemoryError, MemoryError, ProgramError, TechniqueRefused):
@@ -54,6 +58,9 @@ class LoopSession(TrainingSession):
                 f"{self._cursor.index}) raised {type(error).__name__}: {error}. The batch was {describe(batches[-1])}."
             ) from error
         self._step += 1
+        self._watched_steps += 1
+        if is_due(self._watched_steps):
+            self._undeclared.check(self._watched_steps)
         return [report]
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
@@ -132,6 +139,16 @@ class LoopSession(TrainingSession):
     def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         return StepReport(step=self._step + 1, loss=mean, metrics=metrics)
+
+
+def is_due(step: int) -> bool:
+    """Whether a session's n-th step, from 1 on, is one to look closely at: the first may not show what is wrong, as
+    with padding that comes later, or weights that begin at zero.
+
+    >>> [step for step in range(1, 20) if is_due(step)]
+    [1, 2, 4, 8, 16]
+    """
+    return step & (step - 1) == 0
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember
-from dovetail.train.loop import to_device
+from dovetail.train.loop import is_due, to_device
 from dovetail.train.randomness import generator_of
 from dovetail.train.resident import ResidentSession
-from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, is_due, take_rows
+from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
 from dovetail.train.rowwise_session import refuse_rows
 from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import TechniqueRefused

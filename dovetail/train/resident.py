@@ -11,9 +11,7 @@ from torch.utils.checkpoint import CheckpointError as RecomputationError
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.loop import LoopSession
 from dovetail.train.recompute import ChangedInPlace, Recomputed
-from dovetail.train.rows import is_due
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.train.undeclared import UndeclaredState
 from dovetail.train.weights import HalfWeights
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
@@ -62,8 +60,6 @@ class ResidentSession(LoopSession):
         self._parameters = list(model.parameters())  # one that is frozen now may train later
         self._half = HalfWeights(model) if member.training.precision == "bf16-pure" else None
         self._recomputed = Recomputed(model) if recompute else None
-        self._undeclared: UndeclaredState | None = None
-        self._watched_steps = 0
         for each in member.training.state.values():
             if isinstance(each, nn.Module):
                 each.to(device)
@@ -97,13 +93,7 @@ class ResidentSession(LoopSession):
             self._half.close()
 
     def _take_step(self, batches: list[Any]) -> StepReport:
-        if self._undeclared is None:
-            self._undeclared = UndeclaredState(self._training)
-        report = self._recomputed_step(batches) if self._recomputed is not None else self._whole_step(batches)
-        self._watched_steps += 1
-        if is_due(self._watched_steps):
-            self._undeclared.check(self._watched_steps)
-        return report
+        return self._recomputed_step(batches) if self._recomputed is not None else self._whole_step(batches)
 
     def _whole_step(self, batches: list[Any]) -> StepReport:
         return self._custom_step(batches) if self._training.step else self._plain_step(batches)

@@ -206,13 +206,3 @@ def compare(whole: Seen, parts: Sequence[tuple[Seen, float]], *, precision: str)
         summed=frozenset(summed),
         neither=tuple(neither),
     )
-
-
-def is_due(step: int) -> bool:
-    """Whether a session's n-th step, from 1 on, is one to look at what `compare` says: the first may not show it, as
-    with padding that comes later, or weights that begin at zero.
-
-    >>> [step for step in range(1, 20) if is_due(step)]
-    [1, 2, 4, 8, 16]
-    """
-    return step & (step - 1) == 0

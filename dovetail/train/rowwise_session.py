@@ -16,7 +16,7 @@ from torch import nn
 
 from dovetail.feed.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
-from dovetail.train.loop import to_device
+from dovetail.train.loop import is_due, to_device
 from dovetail.train.randomness import draws, generator_of
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import Ranks
@@ -29,7 +29,6 @@ from dovetail.train.rows import (
     compare,
     count_rows,
     in_two,
-    is_due,
     take_rows,
 )
 from dovetail.train.undeclared import refuse_declared, refuse_scaling

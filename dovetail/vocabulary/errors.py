@@ -37,10 +37,14 @@ class ProgramError(DovetailError):
 
 
 class TrainingError(DovetailError):
-    """Training that cannot go on: a loss that is not finite, a batch the model rejects.
+    """Training that cannot go on: a loss that is not finite, a batch the model rejects. `dt.run` raises it when all is
+    done and tasks have failed, with their reasons; `dt.open_result` then gives what the others came to.
 
-    >>> issubclass(TrainingError, DovetailError)
-    True
+    >>> try:
+    ...     raise TrainingError("1 of 6 tasks has failed: 'line lr=10': the loss must be finite, got nan at step 3.")
+    ... except DovetailError as error:
+    ...     print(str(error).partition(":")[0])
+    1 of 6 tasks has failed
     """
 
 

@@ -24,6 +24,7 @@ from tests.train.spill.towers import Precise, Tower, squared, training
 
 CPU = torch.device("cpu")
 PATIENCE = interleave_module._PATIENCE
+CALLS = [0, 0]
 
 
 class TestInterleave(TechniqueConformance):
@@ -419,12 +420,12 @@ def test_an_unknown_knob_is_refused() -> None:
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_member_whose_program_fails_holds_up_nobody(who: int) -> None:
     before = set(threading.enumerate())
-    calls = [0, 0]
+    CALLS[:] = [0, 0]
 
     def loss(member: int) -> Callable[[nn.Module, Any], torch.Tensor]:
         def found(model: nn.Module, batch: Any) -> torch.Tensor:
-            calls[member] += 1
-            if member == who and calls[member] == 2:
+            CALLS[member] += 1
+            if member == who and CALLS[member] == 2:
                 raise ValueError("mine")
             return squared(model, batch)
 
@@ -435,7 +436,7 @@ def test_a_member_whose_program_fails_holds_up_nobody(who: int) -> None:
     with pytest.raises(TrainingError, match="raised ValueError: mine") as error:
         session.advance((0, 1))
     assert getattr(error.value, "member", who) == who
-    assert calls == [2, 2]  # the other took its step
+    assert CALLS == [2, 2]  # the other took its step
     session.close()
     session.close()
     assert set(threading.enumerate()) == before

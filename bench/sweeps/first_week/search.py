@@ -31,7 +31,7 @@ def small(width=32, depth=1, learning_rate=1e-2, dropout=0.0, seed=0) -> dt.Trai
     )
 
 
-def _search(count: int) -> dt.Workload:
+def _search(count: int, steps: int = 300) -> dt.Workload:
     return dt.sample(
         small,
         count=count,
@@ -39,10 +39,11 @@ def _search(count: int) -> dt.Workload:
         depth=dt.integers(1, 3),
         learning_rate=dt.log_uniform(1e-3, 1e-1),
         dropout=dt.uniform(0.0, 0.3),
-        steps=int(os.environ.get("DOVETAIL_BENCH_STEPS", "300")),
+        steps=int(os.environ.get("DOVETAIL_BENCH_STEPS", steps)),
         seed=0,
     )
 
 
 search_100 = _search(100)
+search_200 = _search(200, steps=500)  # about a second each
 search_500 = _search(500)

@@ -17,7 +17,7 @@ from dovetail.train.spill.lanes import HostLanes, lanes_for
 from dovetail.train.spill.segments import cut
 
 CPU = torch.device("cpu")
-STEPS = 50
+STEPS = 20
 needs_compiler = pytest.mark.skipif(kernel.load() is None, reason="needs a C compiler")
 
 

@@ -1,6 +1,7 @@
 """A spilled session keeps within its budget, allocates nothing while it trains, takes a step again where memory ran
 out, and leaves the model as a user would want it."""
 
+import dataclasses
 import threading
 import weakref
 from typing import Any
@@ -16,7 +17,7 @@ from dovetail.planning.techniques.spill import DoesNotFit
 from dovetail.testing import programs
 from dovetail.train import SPILL, Training
 from dovetail.train.spill import SpillSession, device_resources, host_updates
-from dovetail.vocabulary import TrainingError
+from dovetail.vocabulary import ProgramError, TrainingError
 from tests.train.spill.towers import (
     CPU,
     Build,
@@ -497,4 +498,19 @@ def test_the_hosts_kernel_leaves_alone_what_no_optimizer_has(monkeypatch: pytest
     for _ in range(3):
         session.advance()
     session.drain()
+    session.close()
+
+
+def test_a_variable_that_no_checkpoint_has_is_refused() -> None:
+    """A model too large for its device never meets `resident`, which would find out too."""
+    seen = [0]
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen[0] += 1
+        return programs.squared(model, batch) * seen[0]
+
+    member = programs.fresh(lambda: dataclasses.replace(programs.momentum(), loss=loss))
+    session = SPILL.open([member], device=CPU, threads=1, knobs={"device_bytes": 1 << 20})
+    with pytest.raises(ProgramError, match="changes must be declared; its variable 'seen'"):
+        session.advance()
     session.close()
