@@ -375,3 +375,14 @@ def test_calls_that_fail_together_lose_a_node_once():
         link.take(call)
     assert worker.is_gone
     assert "the actor died" in link.lost
+
+
+@pytest.mark.parametrize("answer", [b"no JSON", b"{}", b'{"clock": 1, "messages": [[1, {"worker": 7}]]}', b"[]"])
+def test_what_a_host_sends_and_nobody_can_read_loses_its_node_and_nothing_else(answer):
+    ray = Gone()
+    link = HostLink("n1", ray=ray, host=ray, logs=Path(), silence_seconds=9.0)
+    worker = link.start_worker(("n1:0",))
+    ray.get = lambda call: answer
+    link.take(link.calls()[0])
+    assert worker.is_gone
+    assert "what it sent cannot be read" in link.lost
