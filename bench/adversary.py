@@ -37,7 +37,7 @@ from dovetail.store import Store, clear_scratch, holder
 from dovetail.store.atomic_write import write_atomically
 from dovetail.train import checkpoint
 from dovetail.vocabulary import CheckpointError, DovetailError, to_json
-from dovetail.vocabulary.redact import masked, redactor
+from dovetail.vocabulary.redact import Redactor, masked
 
 NOBODY = 65534
 PROGRAM = """
@@ -54,6 +54,20 @@ def line(rate=0.1, note="", seed=0):
     )
 
 workload = dt.grid(line, rate=[0.1, 0.01], seed=[0, 1], steps=6)
+"""
+TORN = """
+import os, sys
+from pathlib import Path
+from dovetail.store import Store
+source, home = map(Path, sys.argv[1:])
+with Store(source) as store:
+    tasks, events = store.tasks(), [event for _, event in store.events()]
+store = Store(home, write=True)
+for pair in tasks:
+    store.add(tasks=[pair])
+for event in events:
+    store.add(events=[event])
+os._exit(9)
 """
 Attack = Callable[[random.Random, "Ground"], str]
 """One attack; gives what broke, or nothing."""
@@ -73,6 +87,7 @@ class Ground:
             self.template = dict(to_json(store.tasks()[0][1]))
         self.checkpoints = sorted(each for each in (self.finished / "checkpoints").iterdir() if each.is_dir())
         self.states = {each.name: checkpoint.recover(each)[0] for each in self.checkpoints}
+        self.torn, self.torn_known = self._tear()
         self.daemon: subprocess.Popen[str] | None = None
         self.accepted: set[str] = set()
 
@@ -83,6 +98,13 @@ class Ground:
         if done.returncode and not fails:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout}{done.stderr}")
         return done
+
+    def _tear(self) -> tuple[Path, Any]:
+        """A store whose writer was killed, so that much of it is in its log, and what it holds."""
+        home = self.folder / "torn"
+        subprocess.run([sys.executable, "-c", TORN, str(self.finished), str(home)], env=environment(), check=False)
+        with Store(self.copy(home)) as store:
+            return home, known(store)
 
     def copy(self, of: Path) -> Path:
         """A store to damage."""
@@ -152,13 +174,14 @@ def damage(file: Path, dice: random.Random) -> str:
 
 def tampered_store(dice: random.Random, ground: Ground) -> str:
     """What is damaged is said, or nothing was lost by it."""
-    home = ground.copy(ground.finished)
-    files = [each for each in home.iterdir() if each.is_file() and each.name.startswith("store.sqlite")]
+    torn = dice.random() < 0.5
+    home, expected = ground.copy(ground.torn if torn else ground.finished), ground.torn_known if torn else ground.known
+    files = [each for each in home.iterdir() if each.is_file() and each.name != "lock"]
     done = damage(dice.choice(files), dice)
     write = dice.random() < 0.5
     try:
         with Store(home, write=write) as store:
-            if not store.fell_back and known(store) != ground.known:
+            if not (store.fell_back or store.missing) and known(store) != expected:
                 return f"{done}: another content, without a word"
     except DovetailError:
         return ""
@@ -284,7 +307,7 @@ def undressed_secret(dice: random.Random, ground: Ground) -> str:
     if name in ("dsn", "database_url"):
         secret = f"postgres://user:{secret.strip()}@host/db"
     text = f"task 7 said {DRESSES[dress](secret)} and went on"
-    shown = redactor([{name: secret}])(text)
+    shown = Redactor([{name: secret}])(text)
     if DRESSES[dress](secret).strip("\"'") in shown or secret in json.dumps(masked({name: secret})):
         return f"{name} as {dress} was shown: {shown!r}"
     return ""
