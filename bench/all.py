@@ -28,6 +28,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "chaos": ("chaos.py", "--kills", "50"),
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
     "soak": ("soak.py",),
+    "daemon_load": ("daemon_load.py",),
     "random_programs": ("random_programs.py",),
 }
 """Each bench and the words of its command."""

@@ -5,8 +5,10 @@ from it, and what it is asked to do is put on disk before it is asked, so that a
 is replaced by the next one reading the same file. Knows engines and ways of deciding by their contracts.
 """
 
+import contextlib
 import dataclasses
 import queue
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +36,7 @@ from dovetail.vocabulary import (
     Option,
     Placement,
     Plan,
+    StoreRefused,
     Task,
     TaskId,
     Workload,
@@ -58,6 +61,8 @@ from dovetail.vocabulary.events import (
 
 # How long an order that was told to stop may take over its current step and its save.
 GRACE_SECONDS = 120.0
+# How often a store that takes nothing is tried again.
+REFUSED_SECONDS = 0.5
 
 Command = tuple[str, dict[str, Any]]
 
@@ -102,6 +107,8 @@ class Controller:
         self._measuring = Measuring(self._state, orders=self._orders)
         self._disk_room = DiskRoom(self._state, store=store)
         self._requests = Requests(self._state, store=store, deciding=self._deciding)
+        self._is_answering, self._refused = False, ""
+        self._ledger.on_refusal = self._endure
 
     @property
     def workload(self) -> Workload:
@@ -160,6 +167,7 @@ class Controller:
         """Ask for `stop` (reason), `cancel` (task, by name), or for what a `request` says (see `Requests`), of which
         `reply` is told the answer; carried out soon."""
         self._commands.put((command, arguments))
+        self._engine.interrupt()
 
     def listen(self, hear: Callable[[list[Event]], None]) -> None:
         """Have `hear` called, from the controller's own thread, with all events once they are on record."""
@@ -376,6 +384,9 @@ class Controller:
     # Commands
 
     def _take_commands(self) -> None:
+        if self._refused:
+            message, self._refused = f"the store takes writes again, after: {self._refused}", ""
+            self._ledger.record([Warned(at_seconds=self.now(), message=message)])
         while not self._commands.empty():
             command, arguments = self._commands.get()
             if command == "stop":
@@ -387,7 +398,9 @@ class Controller:
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Carry out a request, with what follows from it; what its client is told."""
+        self._is_answering = True  # what cannot be put on record is refused at once
         answer = self._requests.answer(request)
+        self._is_answering = False
         self._note(answer.because)
         self._measuring.is_stale |= answer.has_come
         for name, running in list(self._running.items()):
@@ -397,6 +410,33 @@ class Controller:
                 elif all(map(self._ledger.rests, running.tasks)):  # nobody wants to know what it measures
                     self._engine.stop(name, reason=answer.reason, save=False)
         return answer.told
+
+    def _endure(self, error: StoreRefused) -> None:
+        """Where a store takes nothing (its disk is full), a controller that stays waits where it is until it does:
+        workers go on with what they have, clients are told why nothing is taken on. Returns when it is time to try
+        again, or raises where nobody is to wait."""
+        if self._is_answering or self._stopping or not self.workload.open:
+            raise error
+        if not self._refused:
+            self._refused = self._state.trouble = str(error)
+            for hear in self._ledger.listeners:  # on no record, for there is no room for one
+                hear([Warned(at_seconds=self.now(), message=str(error))])
+        self.phase, due, later = "waiting for the store", time.monotonic() + REFUSED_SECONDS, []
+        with contextlib.suppress(queue.Empty):
+            while (left := due - time.monotonic()) > 0:
+                command, arguments = self._commands.get(timeout=left)
+                if command == "stop":
+                    raise error
+                if command == "request":
+                    arguments["reply"](self._refuse(arguments["request"], error))
+                else:
+                    later.append((command, arguments))
+        for each in later:
+            self._commands.put(each)
+
+    def _refuse(self, request: Mapping[str, Any], error: StoreRefused) -> Mapping[str, Any]:
+        """What is told while nothing can be put on record: where tasks stand can be said all the same."""
+        return self._requests.answer(request).told if request.get("do") == "list" else {"error": str(error)}
 
     def _end_what_does_not_stop(self) -> None:
         """A worker that hangs still beats, but never looks at the word to stop."""

@@ -15,6 +15,7 @@ from dovetail.vocabulary.events import (
     TaskChanged,
     TaskDescribed,
     TaskExtended,
+    TaskFailed,
     TaskRestarted,
     TaskResumed,
     TaskRetried,
@@ -115,6 +116,11 @@ def bring_up_to_date(state: State, store: Store, *, fresh: bool = False) -> Reco
         )
     events = [*events_of(found, at_seconds=state.now()), *_tried_again(state)]
     events += [state.ledger.event(TaskRestarted, task.identity) for task in found.restarted]
+    events += [
+        state.ledger.event(TaskFailed, task, reason=reason)
+        for task, reason in store.unreadable.items()
+        if task in state.tasks and not state.ledger.has_ended(task)
+    ]
     if store.home is not None:
         try:
             deposit(store.home, write=write_atomically)

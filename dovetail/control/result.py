@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.control.state.ledger import RUN_BEGAN
-from dovetail.metrics.progress import Progress, fold
+from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
 from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
@@ -180,7 +180,7 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         ]
         results = tuple(result_of(task, progress.get(task.identity), opened, home) for task in tasks)
         warnings = _warnings(events, {task.identity: task.name for task in tasks})
-    planned, taken = _last_run(events, [progress[t.identity] for t in tasks if t.identity in progress], workload)
+    planned, taken = _last_run(events, {task.identity for task in tasks}, workload)
     return Result(
         workload=workload or "all",
         tasks=results,
@@ -191,16 +191,17 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
     )
 
 
-def _last_run(events: Iterable[Event], progress: Iterable[Progress], workload: str | None) -> tuple[float, float]:
-    """What the first plan of the last run predicted, and how long that run took so far."""
-    planned, since = 0.0, math.inf
+def _last_run(events: Iterable[Event], tasks: Collection[TaskId], workload: str | None) -> tuple[float, float]:
+    """What the first plan of the last run predicted, and how long that run took until the last end of an attempt in it.
+    What belongs to a run is told by the order of events: the machine's clock may have been set between two runs, within
+    one the engine's own clock goes on."""
+    planned, since, ended = 0.0, math.inf, -math.inf
     for event in events:
-        if not isinstance(event, PlanMade) or not event.because.startswith(RUN_BEGAN):
-            continue
-        if workload in (None, event.workload):
-            planned, since = event.makespan_seconds, event.at_seconds
-    ends = [span.end_seconds for one in progress for span in one.spans if span.end_seconds and span.end_seconds > since]
-    return planned, max(ends) - since if ends else 0.0
+        if isinstance(event, PlanMade) and event.because.startswith(RUN_BEGAN) and workload in (None, event.workload):
+            planned, since, ended = event.makespan_seconds, event.at_seconds, -math.inf
+        elif isinstance(event, ATTEMPT_ENDS) and event.attempt and event.task in tasks:
+            ended = max(ended, event.at_seconds)
+    return planned, max(0.0, ended - since) if math.isfinite(ended - since) else 0.0
 
 
 def _warnings(events: Iterable[Event], names: Mapping[str, str]) -> tuple[str, ...]:

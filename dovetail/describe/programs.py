@@ -8,6 +8,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -331,10 +332,16 @@ def module_file(place: str, *, root: str) -> Path | None:
 
 
 def _find_module(place: str) -> Path:
-    # Searching does not import the module itself, only the packages around it.
+    """The file of a module that can be imported here, found without importing it or the packages around it: their
+    code is not run by whoever only describes a task or takes one on."""
     _add_project()
+    top, *inner = place.split(".")
     try:
-        spec = importlib.util.find_spec(place)
+        spec = importlib.util.find_spec(top)
+        for part in inner:
+            # By its last part alone: a package of folders only would look for the module of the one around it.
+            around = spec.submodule_search_locations if spec is not None else None
+            spec = importlib.machinery.PathFinder.find_spec(part, list(around)) if around else None
     except (ImportError, ValueError):
         spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):

@@ -59,7 +59,7 @@ def order_log(folder: Path, name: str, *, rank: int = 0) -> Path:
 
 
 class Engine(abc.ABC):
-    """Where placements run. Called by the controller alone, from one thread.
+    """Where placements run. Called by the controller alone, from one thread, but for `interrupt`.
 
     Everything an order leads to comes back through `wait` as events. Whatever happens to an order, the last
     event it leads to is `released`, after which its devices are free; before it, every member that was to be
@@ -85,6 +85,10 @@ class Engine(abc.ABC):
     def wake(self, at_seconds: float) -> None:  # noqa: B027
         """Let the next `wait` return at this time even if nothing has happened. An engine whose `wait` returns within
         a second anyway need not do anything; one with a clock of its own must."""
+
+    def interrupt(self) -> None:  # noqa: B027
+        """Let a `wait` that is under way return soon, because somebody asks for something. May be called from any
+        thread or signal handler. An engine whose `wait` never blocks for long need not do anything."""
 
     @abc.abstractmethod
     def now(self) -> float:

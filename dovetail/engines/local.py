@@ -3,6 +3,7 @@
 import contextlib
 import selectors
 import shutil
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ class LocalEngine(WorkerEngine):
     ) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._selector = selectors.DefaultSelector()
+        self._bell, self._ear = socket.socketpair()
+        for end in (self._bell, self._ear):
+            end.setblocking(False)
+        self._selector.register(self._ear, selectors.EVENT_READ, None)
         self._meetings: dict[str, Path] = {}
         self._spares = spares if spares is not None and spares.lasting else None
         self._starts = spares
@@ -42,6 +47,13 @@ class LocalEngine(WorkerEngine):
                 self._spares.give(worker)
         super().close()
         self._selector.close()
+        self._bell.close()
+        self._ear.close()
+
+    def interrupt(self) -> None:
+        """End a `wait` that is under way, or the next one."""
+        with contextlib.suppress(OSError):  # one that has rung so often is heard anyway
+            self._bell.send(b"!")
 
     def _start_worker(self, devices: tuple[str, ...]) -> WorkerProcess:
         server = self._starts.server if self._starts is not None and len(devices) == 1 else None
@@ -59,8 +71,11 @@ class LocalEngine(WorkerEngine):
 
     def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
         for key, _ in self._selector.select(seconds):
-            worker: WorkerProcess = key.data
-            if self._workers.get(worker.devices) is worker:
+            worker: WorkerProcess | None = key.data
+            if worker is None:
+                with contextlib.suppress(OSError):
+                    self._ear.recv(1 << 10)
+            elif self._workers.get(worker.devices) is worker:
                 yield worker, worker.receive()
 
     def _disconnect(self, worker: WorkerHandle) -> None:

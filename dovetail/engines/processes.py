@@ -1,7 +1,6 @@
 """A worker process on this machine, as seen by the process that started it: its socket, its log, and how it ended."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -15,6 +14,7 @@ from dovetail.engines.base import order_log
 from dovetail.engines.fork_server import PRELOADED, ForkServer
 from dovetail.engines.origin import Origin, environment_of
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
+from dovetail.engines.worker_messages import MessageReader
 from dovetail.vocabulary import Cluster, dumps
 
 LOG_TAIL_BYTES = 3000
@@ -37,7 +37,7 @@ class WorkerProcess(WorkerHandle):
         self.doing = "starting"
         self.killed_because = ""  # the engine's reason, if it killed this process
         self.heard_at = time.monotonic()
-        self._log_from, self._buffer = 0, b""
+        self._log_from, self._reader = 0, MessageReader()
         self._order_log: Path | None = None
         self._printed = 0  # how much of it was read
         self._cluster, self.origin = cluster, server.origin if server else Origin(devices, cluster)
@@ -102,7 +102,8 @@ class WorkerProcess(WorkerHandle):
             self.channel.sendall(dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that can be read from its socket now; None once the socket has ended."""
+        """The messages that can be read from its socket now; None once the socket has ended, or has brought what is no
+        message: then the worker is killed."""
         try:
             data = self.channel.recv(1 << 16)
         except ConnectionError:
@@ -110,8 +111,11 @@ class WorkerProcess(WorkerHandle):
         if not data:
             return None
         self.heard_at = time.monotonic()
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        messages = [json.loads(line) for line in lines]
+        try:
+            messages = self._reader.take(data)
+        except (ValueError, RecursionError) as error:
+            self.kill(f"what it sent cannot be read: {error}")
+            return None
         self.doing = next((each["doing"] for each in reversed(messages) if "doing" in each), self.doing)
         return messages
 

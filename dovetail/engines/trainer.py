@@ -169,6 +169,7 @@ class Trainer:
         self._around.doing(f"evaluating after step {self._step}")
         self._collect()
         self._metrics = self.session.evaluate(self.number)
+        check_names(self._metrics)
         metric = self.member.task.stop.metric
         if metric is not None and metric not in self._metrics:
             if metric not in self._stepwise:
@@ -346,5 +347,16 @@ def _beside(mark: "torch.cuda.Event | None") -> Iterator[None]:
 
 
 def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
+    check_names(metrics)
     # Named apart from what evaluation reports, which may well have a loss of its own.
     return {"train/loss": loss, **{f"train/{name}": float(value) for name, value in metrics.items()}}
+
+
+def check_names(metrics: Mapping[Any, Any]) -> None:
+    """Refuse names of metrics that cannot be stored.
+
+    >>> check_names({"accuracy": 1.0})
+    """
+    for name in metrics:
+        if not isinstance(name, str) or name.encode(errors="replace").decode() != name:
+            raise ProgramError(f"a metric's name must be text, and all of it UTF-8, got {name!r}.")

@@ -17,8 +17,9 @@ from typing import Any
 
 from dovetail.engines.base import Engine, Order
 from dovetail.engines.worker_handle import RunningOrder, WorkerHandle, threads_of
+from dovetail.engines.worker_messages import read_reported
 from dovetail.planning.techniques import spec_of
-from dovetail.vocabulary import Cluster, DovetailError, Event, FrozenDict, read_event, to_json
+from dovetail.vocabulary import Cluster, DovetailError, Event, FrozenDict, to_json
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
@@ -33,10 +34,13 @@ from dovetail.vocabulary.events import (
 )
 
 WAIT_SECONDS = 0.5
-# Once one rank has released an order, however that ended, the others have so long to release it as well.
-RELEASE_SECONDS = 5.0
-# Ranks that are within a step and all idle wait for one another for ever; messages under way take less than this.
-STALL_SECONDS = 15.0
+# Once one rank has released an order, however that ended, the others have so long to release it as well: what is left
+# to do then is a barrier and a garbage collection, which took a crowded machine more than 5 s.
+RELEASE_SECONDS = 15.0
+# Ranks that are within a step and all idle wait for one another for ever; messages under way take less than this. With
+# 15 s healthy ranks were lost on a machine with several times more processes than cores: whoever is not scheduled
+# computes nothing, and neither do those who wait for it.
+STALL_SECONDS = 30.0
 
 # What a worker says it happened at is believed unless it is this far off: its clock, or this one's, was set meanwhile.
 SKEW_SECONDS = 60.0
@@ -61,7 +65,7 @@ class WorkerEngine(Engine):
     order is *released* by each of its workers and has ended when all have, or when one of them is lost.
 
     `home` is the store's directory: logs go there, pickled programs come from there. A worker that sends no
-    heartbeat for `silence_seconds` is killed and its order lost.
+    heartbeat for `silence_seconds`, while it is listened to, is killed and its order lost.
     """
 
     def __init__(self, cluster: Cluster, *, home: Path, silence_seconds: float = 20.0) -> None:
@@ -79,6 +83,7 @@ class WorkerEngine(Engine):
         self._running: dict[str, RunningOrder] = {}
         self._pending: list[Event] = []
         self._given: list[Event] = []
+        self._listened_at = time.monotonic()
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @abc.abstractmethod
@@ -145,7 +150,7 @@ class WorkerEngine(Engine):
         for worker, messages in self._receive(0 if self._pending else WAIT_SECONDS):
             self._handle_messages(worker, messages)
         self._stopping = [worker for worker in self._stopping if not worker.exited(0)]
-        now = time.monotonic()
+        now = self._excuse()
         for worker in list(self._workers.values()):
             silent = now - worker.heard_at
             if silent > self._silence_seconds:
@@ -166,6 +171,19 @@ class WorkerEngine(Engine):
                 self._end_order(running, reason=reason, log=late[0].log_tail())
         self._given, self._pending = self._pending, []
         return self._given
+
+    def _excuse(self) -> float:
+        """Take out of everybody's silence and lateness the time in which nobody listened: a controller that planned for
+        long, or that was stopped, has yet to hear what workers sent meanwhile. Gives the time."""
+        now = time.monotonic()
+        away = now - self._listened_at - WAIT_SECONDS
+        self._listened_at = now
+        if away > 0:
+            for worker in self._workers.values():
+                worker.excuse(min(away, now - worker.heard_at))
+            for running in self._running.values():
+                running.deadline += away
+        return now
 
     def now(self) -> float:
         """The wall clock when this engine began, plus the time since then by the monotonic clock."""
@@ -219,6 +237,13 @@ class WorkerEngine(Engine):
         if messages is None:
             self._handle_lost(worker)
             return
+        try:
+            self._handle_said(worker, messages)
+        except (ValueError, RecursionError) as error:  # whatever a worker says, it is no reason to lose others
+            worker.kill(f"what it sent cannot be read: {error}")
+            self._handle_lost(worker)
+
+    def _handle_said(self, worker: WorkerHandle, messages: list[dict[str, Any]]) -> None:
         for message in messages:
             worker.idle_seconds = message.get("idle", worker.idle_seconds)
             if message.get("notice"):
@@ -227,7 +252,7 @@ class WorkerEngine(Engine):
             if (running := self._running.get(worker.order)) is None:
                 continue
             if "event" in message:
-                self._record(running, worker, read_event(**message["event"]))
+                self._record(running, worker, read_reported(message["event"], tasks=running.tasks))
             elif "released" in message:
                 if worker is running.workers[0]:
                     running.seconds = message.get("seconds", {})

@@ -18,6 +18,10 @@ class WorkerHandle(abc.ABC):
     heard_at: float  # when that was, by the monotonic clock
     idle_seconds: float = 0.0  # for how long, as it says, it had neither begun anything nor computed within a step
 
+    def excuse(self, seconds: float) -> None:
+        """Do not count so many seconds of its silence: nobody listened."""
+        self.heard_at += seconds
+
     @abc.abstractmethod
     def begin(self, order: str, message: dict[str, Any]) -> None:
         """Hand the worker an order. Returns at once."""
@@ -59,6 +63,10 @@ class RunningOrder:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
     deadline: float = math.inf
+    tasks: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.tasks = frozenset(member.task.identity for member in self.order.members)
 
     def name(self, worker: WorkerHandle) -> str:
         """The worker's rank and devices, for messages."""

@@ -44,6 +44,8 @@ STATUSES = {
     "cancelled": "ended by a user",
 }
 ENDED = ("finished", "halved", "failed", "cancelled")
+ATTEMPT_ENDS = (AttemptLost, AttemptStopped, RungReached, TaskCancelled, TaskFailed, TaskFinished)
+"""The events that end an attempt."""
 # After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
 GANG_LOSSES = 2
 
@@ -186,7 +188,8 @@ def _end(one: Progress, event: Event, *, status: str, step: int | None = None, r
     if step is not None:
         one.step = step
     if one.spans and one.spans[-1].end_seconds is None:
-        one.spans[-1].end_seconds = event.at_seconds
+        # No sooner than it began: the machine's clock may have been set back since.
+        one.spans[-1].end_seconds = max(one.spans[-1].start_seconds, event.at_seconds)
         one.spans[-1].to_step = one.step
 
 

@@ -20,7 +20,21 @@ from dovetail.store import checksums
 from dovetail.store.acknowledged import Acknowledged, describe_missing, read_count
 from dovetail.store.ownership import make_private
 from dovetail.store.schema import MIGRATIONS, READABLE
-from dovetail.vocabulary import Event, Plan, Profile, StoreError, Task, dumps, loads, read_event
+from dovetail.vocabulary import (
+    DovetailError,
+    Event,
+    Plan,
+    Profile,
+    StoreError,
+    StoreRefused,
+    Task,
+    TaskId,
+    dumps,
+    loads,
+    read_event,
+    unreadable_task,
+)
+from dovetail.vocabulary.events import TaskFailed, Warned
 from dovetail.vocabulary.units import show_bytes
 
 T = TypeVar("T")
@@ -61,6 +75,8 @@ class Store:
         self.home = home
         self.fell_back = ""
         """What was found wrong with the file where an earlier copy took its place."""
+        self.unreadable: dict[TaskId, str] = {}
+        """The tasks whose records cannot be read, of those that were looked at, and why; each has a stand-in."""
         self.missing = ""
         """What was acknowledged and is not in the file any more; told until something is added."""
         self._writes = write and home is not None
@@ -242,10 +258,10 @@ class Store:
         where = "WHERE number > ?" + (" AND task = ?" if task is not None else "")
         rows = self._read_checked("events", where, (after, *([] if task is None else [task])), number=True)
         for kind, name, attempt, at, data, number in rows:
-            yield (
-                number,
-                read_event(kind, task=name, attempt=attempt, at_seconds=at, data=json.loads(data)),
-            )
+            try:
+                yield number, read_event(kind, task=name, attempt=attempt, at_seconds=at, data=json.loads(data))
+            except (ValueError, RecursionError) as error:  # as it was written, and no event
+                yield number, _unreadable_event(kind, TaskId(name), attempt, at, error)
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """All metrics of a task, by name and step."""
@@ -257,13 +273,23 @@ class Store:
             for _, n, s, v, at in rows
         ]
 
-    def tasks(self, *, workload: str | None = None) -> list[tuple[str, Task]]:
-        """Pairs of a workload and a task in the order in which they came. Of all workloads: a task that several have is
-        listed once, as it came last."""
-        where, arguments = ("WHERE workload = ?", (workload,)) if workload is not None else ("", ())
-        rows = self._read_checked("tasks", f"{where} ORDER BY rowid", arguments)
-        found = {identity: (name, record) for identity, name, _, record in rows}
-        return [(name, loads(Task, record)) for name, record in found.values()]
+    def tasks(self, *, workload: str | None = None, identity: TaskId | None = None) -> list[tuple[str, Task]]:
+        """Pairs of a workload and a task in the order in which they came: of one workload, of one task, or all. A task
+        that several workloads have is listed once, as it came last."""
+        wanted = {"workload": workload, "identity": identity}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
+        rows = self._read_checked("tasks", f"{where} ORDER BY rowid", tuple(given.values()))
+        found = {identity: (workload, name, record) for identity, workload, name, record in rows}
+        return [(each, self._read_task(TaskId(task), name, record)) for task, (each, name, record) in found.items()]
+
+    def _read_task(self, identity: TaskId, name: str, record: str) -> Task:
+        """A task on record; one that cannot be read has a stand-in, so that nobody else is in trouble for it."""
+        try:
+            return loads(Task, record)
+        except DovetailError as error:
+            self.unreadable[identity] = f"what is on record of it cannot be read: {error} Submit or describe it anew."
+            return unreadable_task(identity, name)
 
     def described(self, workload: str | None) -> list[tuple[str, Task]]:
         """The tasks of a workload as `tasks` gives them; a workload that the store does not know is refused."""
@@ -339,6 +365,14 @@ def _insert(table: str) -> str:
     return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
 
 
+def _unreadable_event(kind: str, task: TaskId, attempt: int, at_seconds: float, error: Exception) -> Event:
+    """What an event that cannot be read counts as: its task's failure, or a warning where it is of none."""
+    reason = f"what is on record of it ({kind}) cannot be read: {error}"
+    if task:
+        return TaskFailed(task=task, attempt=attempt, at_seconds=at_seconds, reason=reason)
+    return Warned(at_seconds=at_seconds, message=reason)
+
+
 def _how(profile: Profile) -> str:
     """What a profile is kept under besides family, kind and count: a gang of four says nothing of a gang of eight."""
     return f"{profile.technique} {dumps(profile.knobs)}" if profile.knobs else profile.technique
@@ -380,7 +414,9 @@ class _Transaction:
 
     def _refusal(self, problem: sqlite3.Error | OSError) -> StoreError:
         room = f" ({show_bytes(free_bytes(self._home))} are free)" if self._home else ""
-        return StoreError(
+        # Full, locked, not readable just now: nothing is wrong with what is there.
+        kind = StoreRefused if isinstance(problem, sqlite3.OperationalError | OSError) else StoreError
+        return kind(
             f"the store at {self._home} must accept writes; found: {problem}. Free some disk space{room} or check "
             f"its permissions, then run again: what was acknowledged before is safe."
         )

@@ -23,6 +23,7 @@ from dovetail.vocabulary.errors import (
     ProgramError,
     StoreBusy,
     StoreError,
+    StoreRefused,
     TechniqueRefused,
     TrainingError,
 )
@@ -30,7 +31,7 @@ from dovetail.vocabulary.events import EVENTS, Event, read_event
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
-from dovetail.vocabulary.records import FrozenDict, dumps, from_json, loads, to_json
+from dovetail.vocabulary.records import FrozenDict, check_bounds, dumps, from_json, loads, to_json
 from dovetail.vocabulary.work import (
     Halving,
     Program,
@@ -40,6 +41,7 @@ from dovetail.vocabulary.work import (
     Workload,
     parse_device_memory,
     parse_techniques,
+    unreadable_task,
 )
 
 __all__ = [
@@ -79,11 +81,13 @@ __all__ = [
     "Stop",
     "StoreBusy",
     "StoreError",
+    "StoreRefused",
     "Task",
     "TaskId",
     "TechniqueRefused",
     "TrainingError",
     "Workload",
+    "check_bounds",
     "dumps",
     "from_json",
     "loads",
@@ -91,4 +95,5 @@ __all__ = [
     "parse_techniques",
     "read_event",
     "to_json",
+    "unreadable_task",
 ]

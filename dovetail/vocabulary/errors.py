@@ -72,6 +72,14 @@ class StoreError(DovetailError):
     """
 
 
+class StoreRefused(StoreError):
+    """A store that takes nothing for now: its disk is full, or somebody else holds it. It may take more later.
+
+    >>> issubclass(StoreRefused, StoreError)
+    True
+    """
+
+
 class StoreBusy(StoreError):
     """Another controller holds this store.
 

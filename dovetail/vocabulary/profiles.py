@@ -1,6 +1,7 @@
 """What was measured: layers, whole steps, devices."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,7 +73,7 @@ class Profile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))
         # Written so that NaN fails too.
-        if not (self.step_seconds > 0 and self.peak_bytes >= 0 and self.count >= 1):
+        if not (0 < self.step_seconds < math.inf and self.peak_bytes >= 0 and self.count >= 1):
             raise InvalidRecord(
                 f"a profile must have step_seconds > 0, peak_bytes >= 0 and count >= 1, "
                 f"got {self.step_seconds}, {self.peak_bytes}, {self.count}."

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
@@ -23,6 +24,10 @@ _TEXT = frozenset({str})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 # JSON has no spelling for these three; Python's default writes bare words other readers reject.
 _UNWRITABLE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Deeper than any configuration, and far from where Python's own recursion ends: others wrap what is read again.
+DEPTH = 32
+# How much of what was found an error repeats.
+_SHOWN = 200
 
 
 class FrozenDict(Mapping[str, Any]):
@@ -116,6 +121,32 @@ def thaw(value: Any) -> Any:
     return value
 
 
+def check_bounds(value: Any, *, where: str, depth: int = DEPTH) -> None:
+    """Refuse data that some reader of it could not take: lists and dicts nested deeper than `depth`, and whole numbers
+    larger than a float can be. Looks without recursion.
+
+    >>> check_bounds([[[1]]], where="a parameter", depth=2)
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.InvalidRecord: a parameter must be nested at most 2 deep; it is deeper.
+    """
+    waiting = [(value, 0)]
+    while waiting:
+        found, level = waiting.pop()
+        if isinstance(found, int) and not _fits_float(found):
+            raise InvalidRecord(
+                f"{where} must have numbers of at most {sys.float_info.max:.2g}, got one of {found.bit_length()} bits."
+            )
+        if isinstance(found, Mapping | list | tuple):
+            if level == depth:
+                raise InvalidRecord(f"{where} must be nested at most {depth} deep; it is deeper.")
+            inner = found.values() if isinstance(found, Mapping) else found
+            waiting += [(each, level + 1) for each in inner]
+
+
+def _fits_float(number: int) -> bool:
+    return -sys.float_info.max <= number <= sys.float_info.max
+
+
 def to_json(value: Any) -> Json:
     """A record, or any value inside one, as plain JSON data.
 
@@ -180,9 +211,12 @@ def loads(cls: type[T], text: str | bytes) -> T:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRecord(f"{cls.__name__} must be read from a line of JSON; found: {error}.") from None
-    return from_json(cls, data)
+    try:
+        return from_json(cls, data)
+    except RecursionError:
+        raise InvalidRecord(f"{cls.__name__} must be nested at most {DEPTH} deep; it is deeper.") from None
 
 
 def plain(data: Any) -> Any:
@@ -228,6 +262,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if hint is float:
         number = plain(data)
         _expect(isinstance(number, int | float) and not isinstance(number, bool), "a number", data, where)
+        _expect(isinstance(number, float) or _fits_float(number), "a number that fits a float", data, where)
         return float(number)
     if isinstance(hint, type) and hint in (int, str, bool):
         right = isinstance(data, hint) and (hint is bool or not isinstance(data, bool))
@@ -264,4 +299,5 @@ def _expect(holds: bool, wanted: str, found: Any, where: str) -> None:
 
 
 def _refuse(wanted: str, found: Any, where: str) -> NoReturn:
-    raise InvalidRecord(f"{where} must be {wanted}, got {found!r}.")
+    text = repr(found)
+    raise InvalidRecord(f"{where} must be {wanted}, got {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'}.")

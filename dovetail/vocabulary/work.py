@@ -8,11 +8,16 @@ from typing import Any, NewType
 
 from dovetail.vocabulary.errors import InvalidRecord, InvalidWorkload
 from dovetail.vocabulary.objectives import Objective
-from dovetail.vocabulary.records import FrozenDict, dumps
-from dovetail.vocabulary.units import parse_bytes
+from dovetail.vocabulary.records import FrozenDict, check_bounds, dumps
+from dovetail.vocabulary.units import parse_bytes, show_bytes
 
 TaskId = NewType("TaskId", str)
 """Who a task is across runs: a digest of its name, program, code and parameters."""
+
+# A float holds every whole number up to here, and so does whatever counts steps.
+MOST_STEPS = 1 << 53
+# Whoever lists tasks is given the parameters of all of them.
+_TASK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class Stop:
             count = getattr(self, unit)
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
                 raise InvalidWorkload(f"{unit} must be a whole number of at least 1, got {count!r}.")
+            if count is not None and count > MOST_STEPS:
+                raise InvalidWorkload(f"{unit} must be at most {MOST_STEPS}, got one of {count.bit_length()} bits.")
         targets = (self.at_least is not None) + (self.at_most is not None)
         if targets > 1 or (self.metric is not None) != bool(targets or self.patience):
             raise InvalidWorkload(
@@ -142,7 +149,7 @@ class Stop:
                 "stopping by epochs must go with batches that have a length; these have none. "
                 "Give them __len__, or stop by steps."
             )
-        return self.epochs * steps_per_epoch
+        return min(self.epochs * steps_per_epoch, MOST_STEPS)
 
     def __str__(self) -> str:
         limit = f"{self.steps} steps" if self.steps is not None else f"{self.epochs} epochs"
@@ -184,6 +191,7 @@ class Task:
     identity: TaskId = dataclasses.field(init=False, repr=False, compare=False, default=TaskId(""))
 
     def __post_init__(self) -> None:
+        check_bounds(self.parameters, where="a task's parameters")
         object.__setattr__(self, "parameters", FrozenDict(self.parameters))
         if not _is_text(self.name):
             raise InvalidWorkload(f"a task's name must be text, and all of it UTF-8, got {self.name!r}.")
@@ -196,12 +204,28 @@ class Task:
         # Refuses parameters that are not plain data.
         said = [self.name, place, self.program.source, sorted(self.parameters.items())]
         text = dumps([*said, self.begins_with] if self.begins_with else said)
+        if len(text) > _TASK_BYTES:
+            raise InvalidWorkload(
+                f"a task's parameters must take at most {show_bytes(_TASK_BYTES)}, got {show_bytes(len(text))}. Put "
+                f"large data into a file, and pass its name."
+            )
         object.__setattr__(self, "identity", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     @property
     def seed(self) -> int:
         """What seeds the task: its parameter `seed`, else 0."""
         return int(self.parameters.get("seed", 0))
+
+
+def unreadable_task(identity: TaskId, name: str) -> Task:
+    """What stands for a task whose record cannot be read: it has its identity and its name, and nothing to train.
+
+    >>> unreadable_task(TaskId("0123456789abcdef"), "a").identity
+    '0123456789abcdef'
+    """
+    found = Task(name=name, program=Program(reference="unreadable:record"), stop=Stop(steps=1))
+    object.__setattr__(found, "identity", identity)
+    return found
 
 
 def _is_text(given: object) -> bool:

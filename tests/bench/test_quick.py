@@ -73,3 +73,10 @@ def test_the_first_week_counts_good_and_bad_programs() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met     crashing, good tasks that finish: 26" in done.stdout
     assert "met     crashing, bad tasks that are set aside: 4" in done.stdout
+
+
+@pytest.mark.process
+def test_the_daemon_answers_every_submission_of_clients_at_once() -> None:
+    done = run("bench/daemon_load.py", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     tasks that were answered and are missing: 0" in done.stdout

@@ -288,7 +288,7 @@ class TestADaemon:
 
     def test_over_loopback_the_token_is_needed(self, told):
         assert told["note"]["token"]
-        assert "must carry the token" in told["refused"]["error"]
+        assert "must begin with the token" in told["refused"]["error"]
         assert told["restarted"]
 
     def test_a_second_one_is_refused(self, told):

@@ -119,3 +119,19 @@ def test_without_pandas_a_frame_says_how_to_get_it(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(DovetailError, match="pip install pandas"):
         open_result(home).frame()
+
+
+def test_a_clock_that_is_set_back_between_two_runs_makes_none_of_them_longer(tmp_path):
+    year = 365 * 24 * 3600.0
+    taken = []
+    with Store(tmp_path, write=True) as store:
+        for steps, began in ((100, year), (200, 0.0), (300, 2 * year)):
+            engine = RiggedEngine(world())
+            found = controller(workload(task("a", steps=steps)), store, engine=engine)
+            engine._now = began
+            found.reconcile()
+            found.run()
+            taken.append(open_result(tmp_path).makespan_seconds)
+        spans = found.progress[found.workload.tasks[0].identity].spans
+    assert all(50 < each < 300 for each in taken)
+    assert all(span.end_seconds >= span.start_seconds for span in spans)

@@ -142,6 +142,22 @@ def test_places_that_are_not_there(reference, message):
         program(reference)
 
 
+def test_a_module_is_found_without_running_it_or_the_packages_around_it(tmp_path, monkeypatch):
+    for name in ("noisy_pkg/__init__.py", "noisy_pkg/inner/__init__.py", "noisy_pkg/inner/mod.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("raise RuntimeError('this ran')\ndef f(): pass\n")
+    (tmp_path / "bare_space" / "deep").mkdir(parents=True)
+    (tmp_path / "bare_space" / "deep" / "mod.py").write_text("raise RuntimeError('this ran')\ndef f(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for place in ("noisy_pkg.inner.mod", "bare_space.deep.mod", "noisy_pkg.inner"):
+        found = program(f"{place}:f")
+        assert (found.reference, found.root, bool(found.source)) == (f"{place}:f", str(tmp_path), True)
+    assert not [name for name in sys.modules if name.startswith(("noisy_pkg", "bare_space"))]
+    for place in ("noisy_pkg.inner.nothing", "noisy_pkg.inner.mod.f", "bare_space", "bare_space.nothing.mod"):
+        with pytest.raises(ProgramError, match=f"'{place}' was not found on the path"):
+            program(f"{place}:f")
+
+
 def test_what_is_no_program():
     with pytest.raises(InvalidWorkload, match=r"must be a function or 'file.py:function', got 5"):
         program(5)

@@ -1,5 +1,6 @@
 """Programs for real workers: each does one thing that goes wrong, or tells what it saw."""
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -165,3 +166,17 @@ def leaking(seed=0):
     OPTIONS["rate"] *= 2
     found = {"tasks": TASKS, "rate": OPTIONS["rate"]}
     return _training(_square, evaluate=lambda model: {**found, "now": TASKS})
+
+
+def babbling():
+    """Writes to every socket that it finds, its worker's among them."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                os.write(int(descriptor), b"this is no JSON\n")
+    time.sleep(60)
+
+
+def misnaming():
+    """Names a metric by half of a character."""
+    return _training(_square, evaluate=lambda model: {"half a \ud800": 1.0})

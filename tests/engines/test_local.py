@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.engines import LocalEngine
+from dovetail.engines import LocalEngine, worker_engine
 from dovetail.testing.engines import (
     MANY_STEPS,
     EngineConformance,
@@ -142,6 +142,34 @@ def test_a_silent_worker_is_lost(ground):
     assert not process.is_running()
 
 
+def test_a_worker_that_sends_what_is_no_message_is_lost_alone(ground):
+    other, neighbour = task_of(ground, "steady"), task_of(ground, "babbling")
+    order, _ = start_and_see_progress(ground, other, device=0)
+    end, _ = run(ground, neighbour, device=1)
+    assert end.kind == "lost"
+    assert "was killed: what it sent cannot be read: Expecting value" in end.reason
+    ground.engine.stop(order.name, reason="seen")
+    (end,) = ends_of(other, drain(ground.engine, order))
+    assert end.kind == "stopped"
+    end, _ = run(ground, task_of(ground, "telling"), device=1)
+    assert end.kind == "finished"
+
+
+def test_a_metric_whose_name_cannot_be_stored_is_its_tasks_failure(ground):
+    end, _ = run(ground, task_of(ground, "misnaming"))
+    assert end.kind == "failed"
+    assert "a metric's name must be text, and all of it UTF-8" in end.reason
+
+
+def test_a_wait_is_ended_by_who_asks_for_something(another, monkeypatch):
+    monkeypatch.setattr(worker_engine, "WAIT_SECONDS", 3600.0)
+    for _ in range(3):
+        another.interrupt()
+        assert another.wait() == []
+    another.close()
+    another.interrupt()  # by whoever does not know yet
+
+
 def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
     end, _ = run(ground, task_of(ground, "exiting"), device=1)
     assert end.kind == "lost"
@@ -201,7 +229,7 @@ ORPHAN = """
 import sys
 from pathlib import Path
 from dovetail.testing.engines import MANY_STEPS, Ground
-from dovetail.engines import LocalEngine
+from dovetail.engines import LocalEngine, worker_engine
 from tests.engines.test_local import CLUSTER, start_and_see_progress, task_of
 from tests.engines.worker_pids import worker_pids
 home = Path(sys.argv[1])

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from dovetail.store import Point, Store, checksums
+from dovetail.store.database import _insert
 from dovetail.store.schema import MIGRATIONS, READABLE
 from dovetail.testing.stores import StoreConformance
-from dovetail.vocabulary import Plan, Profile, Program, Stop, StoreError, Task, read_event
+from dovetail.vocabulary import Plan, Profile, Program, Stop, StoreError, StoreRefused, Task, dumps, read_event
 
 
 class TestStore(StoreConformance):
@@ -204,6 +205,40 @@ def test_gangs_of_two_sizes_are_two_profiles_and_a_later_one_replaces_its_own(tm
         store.add(profiles=[gang(4, 1.0), gang(8, 2.0)])
         store.add(profiles=[gang(4, 3.0)])
         assert {each.knobs["members"]: each.step_seconds for each in store.profiles()} == {4: 3.0, 8: 2.0}
+
+
+def test_what_is_on_record_and_cannot_be_read_is_one_tasks_failure(tmp_path):
+    """As an earlier version may have acknowledged it."""
+    good = Task(name="good", program=Program(reference="a.py:f"), stop=Stop(steps=1))
+    with Store(tmp_path, write=True) as store:
+        store.add(tasks=[("w", good)], events=[read_event("described", task=good.identity, at_seconds=0.0)])
+        steps = dumps(good).replace('"steps":1', f'"steps":{10**400}').replace("good", "bad")
+        deep = dumps(good).replace('"parameters":{}', '"parameters":{"x":%s}' % ("[" * 5000 + "]" * 5000))
+        for identity, name, record in (("a" * 16, "bad", steps), ("b" * 16, "deep", deep)):
+            store._connection.execute(_insert("tasks"), store._seal(identity, "w", name, record))
+        event = store._seal("saved", "a" * 16, 1, 0.0, '{"step": "many"}')
+        store._connection.execute(_insert("events"), event)
+    with Store(tmp_path) as store:
+        assert [task.name for _, task in store.tasks()] == ["good", "bad", "deep"]
+        assert [task.identity for _, task in store.tasks()][1:] == ["a" * 16, "b" * 16]
+        assert store.unreadable.keys() == {"a" * 16, "b" * 16}
+        assert "steps must be at most" in store.unreadable["a" * 16]
+        (_, described), (_, failed) = store.events()
+        assert (described.kind, failed.kind, failed.task) == ("described", "failed", "a" * 16)
+        assert "cannot be read: CheckpointSaved.step must be of type int" in failed.reason
+
+
+def test_a_full_disk_is_told_apart_and_leaves_a_store_that_takes_more_later(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count={pages}")
+        many = [read_event("warned", at_seconds=0.0, data={"message": "x" * 1000})] * 100
+        for _ in range(2):
+            with pytest.raises(StoreRefused, match=r"must accept writes; found: database or disk is full\. Free some"):
+                store.add(events=many)
+        store._connection.execute("PRAGMA max_page_count=1000000")
+        store.add(events=many)
+        assert len(list(store.events())) == 100
 
 
 # A file whose schema, path or rows are not as they should be

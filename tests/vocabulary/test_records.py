@@ -23,6 +23,7 @@ from dovetail.vocabulary import (
     to_json,
 )
 from dovetail.vocabulary.events import StepsDone
+from dovetail.vocabulary.records import DEPTH, check_bounds
 from dovetail.vocabulary.records import plain as plain_of
 from tests.vocabulary.strategies import RECORDS, plain, records
 
@@ -133,3 +134,41 @@ def test_fields_that_a_record_works_out_are_not_written():
     assert "identity" not in to_json(task)
     with pytest.raises(InvalidRecord, match="identity"):
         from_json(Task, {**to_json(task), "identity": "forged"})
+
+
+def nested(depth, kind=list):
+    found = 1
+    for _ in range(depth):
+        found = [found] if kind is list else {"a": found}
+    return found
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_data_is_nested_so_deep_and_no_deeper(kind):
+    check_bounds(nested(DEPTH, kind), where="it")
+    for depth in (DEPTH + 1, 5000):
+        with pytest.raises(InvalidRecord, match=f"it must be nested at most {DEPTH} deep; it is deeper"):
+            check_bounds(nested(depth, kind), where="it")
+
+
+def test_data_that_holds_itself_is_too_deep():
+    found = []
+    found.append(found)
+    with pytest.raises(InvalidRecord, match="nested at most"):
+        check_bounds(found, where="it")
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_whole_numbers_fit_a_float(number):
+    check_bounds({"a": [10**300, -(10**300), True]}, where="it")
+    with pytest.raises(InvalidRecord, match=r"it must have numbers of at most .*, got one of 1329 bits"):
+        check_bounds({"a": [number]}, where="it")
+    with pytest.raises(InvalidRecord, match="at_least must be a number that fits a float"):
+        from_json(Stop, {"steps": 1, "metric": "accuracy", "at_least": number})
+
+
+@pytest.mark.parametrize("depth", [485, 100_000])
+def test_what_is_read_too_deep_is_no_record(depth):
+    text = '{"name": "a", "program": {"reference": "a.py:f"}, "stop": {"steps": 1}, "parameters": {"x": %s}}'
+    with pytest.raises(InvalidRecord, match=r"Task must be|a task's parameters must be nested"):
+        loads(Task, text % ("[" * depth + "]" * depth))

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from dovetail.vocabulary import (
     parse_device_memory,
     to_json,
 )
+from dovetail.vocabulary.work import MOST_STEPS
 
 TASK = Task(
     name="small", program=Program(reference="/home/me/a.py:f", source="9f"), parameters={"width": 8}, stop=Stop(steps=9)
@@ -228,3 +230,25 @@ def test_lists_and_dicts_among_parameters_keep_the_identity_they_had():
     given = {"sizes": [3, [4]], "more": {"a": [1]}}
     one = Task(name="n", program=Program(reference="a.b:f", source="s"), parameters=given, stop=Stop(steps=1))
     assert one.identity == "abf6230f6580a3a4"
+
+
+@pytest.mark.parametrize("unit", ["steps", "epochs"])
+def test_steps_are_as_many_as_a_float_can_count(unit):
+    assert Stop(**{unit: MOST_STEPS}).last_step(MOST_STEPS) == MOST_STEPS
+    for count in (MOST_STEPS + 1, 10**400, 10**5000):
+        with pytest.raises(InvalidWorkload, match=f"{unit} must be at most {MOST_STEPS}, got one of"):
+            Stop(**{unit: count})
+
+
+@pytest.mark.parametrize(
+    ("value", "because"),
+    [
+        (10**400, "must have numbers of at most"),
+        ("x" * (1 << 20), "must take at most 1.0 MiB"),
+        (functools.reduce(lambda inner, _: [inner], range(485), 1), "must be nested at most"),
+        (functools.reduce(lambda inner, _: {"a": inner}, range(300), 1), "must be nested at most"),
+    ],
+)
+def test_parameters_that_somebody_could_not_read_are_refused(value, because):
+    with pytest.raises(ValueError, match=f"a task's parameters {because}"):
+        Task(name="n", program=Program(reference="a.b:f"), parameters={"x": value}, stop=Stop(steps=1))

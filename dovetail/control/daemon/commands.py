@@ -1,8 +1,8 @@
 """How other processes reach a running controller: one line of JSON each way, on a Unix socket or on loopback.
 
-Only this user can: the socket lies in a private directory, and whoever comes over loopback must know a token. Both
-are noted in the store's lock, which only this user can read. What comes is data, never code; it is bounded in bytes, in
-time and in number, so that no client holds up another one, and none the controller.
+Only this user can: the socket lies in a private directory, and whoever comes over loopback must say a token first, in a
+line of its own. Both are noted in the store's lock, which only this user can read. What comes is data, never code; it
+is bounded in bytes, in time and in number, so that no client holds up another one, and none the controller.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ import hmac
 import json
 import os
 import secrets
+import selectors
 import shutil
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,45 +30,29 @@ LIMIT_BYTES = 16 << 20
 # How long a client may take over its line, and how many may be at it at once.
 LINE_SECONDS = 10.0
 CLIENTS = 64
+# Who comes over loopback has so long and so many bytes for the token, and so many may be at it.
+TOKEN_SECONDS = 2.0
+TOKEN_BYTES = 256
+VISITORS = 256
+# How many may wait to be let in: beyond these the kernel refuses (EAGAIN) whoever asks with a timeout.
+BACKLOG = 128
 # How long an answer may take: the controller may be in the middle of planning.
 PATIENCE_SECONDS = 120.0
 # A Unix socket's name may have 107 bytes, on some systems 103.
 NAME_BYTES = 100
 
-
-class _Server(socketserver.ThreadingMixIn):
-    daemon_threads = True
-    # Beyond the default of 5 that wait to be accepted, the kernel refuses (EAGAIN) whoever asks with a timeout.
-    request_queue_size = 128
-
-    def __init__(self, *arguments: Any) -> None:
-        self._slots = threading.BoundedSemaphore(CLIENTS)
-        super().__init__(*arguments)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for each client, up to a number of them; the rest are told to come again."""
-        if not self._slots.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.settimeout(0.1)
-                request.sendall(_line({"error": f"at most {CLIENTS} clients are heard at once; try again"}))
-            self.shutdown_request(request)  # type: ignore[attr-defined]
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One client's."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+STRANGER = (
+    "a request over loopback must begin with the token that the store's lock holds, in a line of its own, as clients "
+    "of this version send it"
+)
+UNKNOWN = "a command must be what 'dovetail' itself would send; carrying it out gave"
 
 
-class _UnixServer(_Server, socketserver.UnixStreamServer):
-    pass
+class _Visitor:
+    """A connection over loopback that has not said the token yet, what came of it so far, and until when it may."""
 
-
-class _LoopbackServer(_Server, socketserver.TCPServer):
-    allow_reuse_address = True
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel, self.said, self.due = channel, b"", time.monotonic() + TOKEN_SECONDS
 
 
 class CommandServer:
@@ -86,21 +70,28 @@ class CommandServer:
     """
 
     def __init__(self, answer: Answer, *, home: Path, port: int | None = None) -> None:
-        self._server: _UnixServer | _LoopbackServer
         self.note: dict[str, Any] = {}
         self.folder: Path | None = None
+        self._answer, self._token = answer, b""
         if port is None:
             self.folder = make_scratch(home.resolve(), prefix="control-")
             try:
-                self._server = _beside(self.folder / "socket", _handler(answer, ""))
+                self._listener = _listen_beside(self.folder / "socket")
                 self.note = {"socket": str(self.folder / "socket")}
             except OSError:  # file systems over a network may have none, or its name is too long
                 self._remove()
         if not self.note:
             token = secrets.token_urlsafe(32)
-            self._server = _listening(port or 0, _handler(answer, token))
-            self.note = {"port": self._server.server_address[1], "token": token}
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+            self._listener, self._token = _listen_on_loopback(port or 0), token.encode()
+            self.note = {"port": self._listener.getsockname()[1], "token": token}
+        self._slots = threading.BoundedSemaphore(CLIENTS)
+        self._visitors: dict[socket.socket, _Visitor] = {}  # the oldest first
+        self._bell, ear = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for each in (self._listener, ear):
+            each.setblocking(False)
+            self._selector.register(each, selectors.EVENT_READ, each)
+        self._thread = threading.Thread(target=self._serve, args=(ear,), daemon=True)
         self._thread.start()
 
     @property
@@ -109,9 +100,9 @@ class CommandServer:
         return str(self.note.get("socket") or f"127.0.0.1:{self.note['port']}")
 
     def close(self) -> None:
-        """Stop answering and remove the socket."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop answering and remove the socket. May be called twice."""
+        self._bell.close()
+        self._thread.join()
         self._remove()
 
     def _remove(self) -> None:
@@ -119,13 +110,108 @@ class CommandServer:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
 
+    def _serve(self, ear: socket.socket) -> None:
+        """Let clients in until the bell is closed. This one thread serves all who have not said the token: they cost a
+        socket and a short line each, and take no thread and no slot of those who have."""
+        with self._selector, self._listener, ear:
+            while ear not in (found := [key.data for key, _ in self._selector.select(self._left_seconds())]):
+                for each in found:
+                    if each is self._listener:
+                        self._accept()
+                    elif each.channel in self._visitors:  # and was not dismissed for another one just now
+                        self._hear(each)
+                for visitor in [each for each in self._visitors.values() if each.due < time.monotonic()]:
+                    self._dismiss(visitor)
+            for visitor in list(self._visitors.values()):
+                self._dismiss(visitor)
+
+    def _left_seconds(self) -> float | None:
+        oldest = next(iter(self._visitors.values()), None)
+        return None if oldest is None else max(0.0, oldest.due - time.monotonic())
+
+    def _accept(self) -> None:
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:  # gone already, or there are too many files: those who wait are not lost by waiting
+            time.sleep(0.01)
+            return
+        if not self._token:  # only this user reaches the socket
+            self._admit(channel, b"")
+            return
+        # Whoever knows the token sends it at once: in a crowd, who came first and has not is who does not.
+        if len(self._visitors) >= VISITORS:
+            self._dismiss(next(iter(self._visitors.values())))
+        channel.setblocking(False)
+        self._visitors[channel] = _Visitor(channel)
+        self._selector.register(channel, selectors.EVENT_READ, self._visitors[channel])
+
+    def _hear(self, visitor: _Visitor) -> None:
+        try:
+            part = visitor.channel.recv(TOKEN_BYTES)
+        except OSError:
+            part = b""
+        visitor.said += part
+        line, ended, rest = visitor.said.partition(b"\n")
+        if part and not ended and len(visitor.said) < TOKEN_BYTES:
+            return
+        # In constant time, so that nobody can guess it letter by letter.
+        if ended and hmac.compare_digest(line, self._token):
+            self._forget(visitor)
+            self._admit(visitor.channel, rest)
+            return
+        with contextlib.suppress(OSError):
+            visitor.channel.send(_line({"error": STRANGER}))
+        self._dismiss(visitor)
+
+    def _forget(self, visitor: _Visitor) -> None:
+        self._selector.unregister(visitor.channel)
+        del self._visitors[visitor.channel]
+
+    def _dismiss(self, visitor: _Visitor) -> None:
+        self._forget(visitor)
+        visitor.channel.close()
+
+    def _admit(self, channel: socket.socket, begun: bytes) -> None:
+        """Hear a client on a thread of its own, up to a number of them; the rest are told to come again."""
+        if not self._slots.acquire(blocking=False):
+            with channel, contextlib.suppress(OSError):
+                channel.settimeout(0.1)
+                channel.sendall(_line({"error": f"at most {CLIENTS} clients are heard at once; try again"}))
+            return
+        try:
+            threading.Thread(target=self._attend, args=(channel, begun), daemon=True).start()
+        except RuntimeError:  # no more threads: this client is not heard, others will be
+            self._slots.release()
+            channel.close()
+
+    def _attend(self, channel: socket.socket, begun: bytes) -> None:
+        try:
+            with channel, contextlib.suppress(OSError):
+                reply = self._reply(_read_line(channel, begun))
+                channel.settimeout(LINE_SECONDS)
+                channel.sendall(reply)
+        finally:
+            self._slots.release()
+
+    def _reply(self, line: bytes) -> bytes:
+        """The answer to what a client sent; whatever that raises is the answer."""
+        try:
+            return _line(self._answer(_read_request(line)))
+        except ValueError as error:
+            return _line({"error": str(error)})
+        except Exception as error:
+            return _line({"error": f"{UNKNOWN} {error!r}"})
+
 
 def ask_server(note: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Send one request to the server that left this note, and give its answer."""
-    line = _line({**request, "token": note["token"]} if "token" in note else request)
+    line = _line(request)
     _check_size(len(line))
+    if "token" in note:  # first, in a line of its own
+        line = f"{note['token']}\n".encode() + line
     with _connected(note) as channel:
-        with contextlib.suppress(BrokenPipeError):  # a server with too many clients answers before it is asked
+        # A server with too many clients answers before it is asked.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             channel.sendall(line)
         with channel.makefile("rb") as lines:
             line = lines.readline()
@@ -154,44 +240,25 @@ def ask(home: Path, request: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def _handler(answer: Answer, token: str) -> type[socketserver.BaseRequestHandler]:
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(OSError):
-                try:
-                    reply = answer(_request(_read_line(self.request), token))
-                except ValueError as error:
-                    reply = {"error": str(error)}
-                self.request.settimeout(LINE_SECONDS)
-                self.request.sendall(_line(reply))
-
-    return Handler
-
-
-def _request(line: bytes, token: str) -> dict[str, Any]:
+def _read_request(line: bytes) -> dict[str, Any]:
+    _check_size(len(line))
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"a request must be one line of JSON; found: {error}") from None
     if not isinstance(request, dict) or not isinstance(request.get("do"), str):
         raise ValueError('a request must be an object with a command, such as {"do": "list"}')
-    given = request.pop("token", "")
-    # In constant time, so that nobody can guess it letter by letter.
-    if token and not (isinstance(given, str) and hmac.compare_digest(given.encode(), token.encode())):
-        raise ValueError("a request over loopback must carry the token that the store's lock holds")
     return request
 
 
-def _read_line(channel: socket.socket) -> bytes:
-    due, size = time.monotonic() + LINE_SECONDS, 0
-    parts: list[bytes] = []
-    while not parts or not parts[-1].endswith(b"\n"):
+def _read_line(channel: socket.socket, begun: bytes) -> bytes:
+    """One line, of which `begun` is here already; of one that is too long no more than shows it."""
+    due, size, parts = time.monotonic() + LINE_SECONDS, len(begun), [begun]
+    while size <= LIMIT_BYTES and not parts[-1].endswith(b"\n"):
         channel.settimeout(max(due - time.monotonic(), 1e-3))
-        part = channel.recv(1 << 16)
-        size += len(part)
-        _check_size(size)
-        if not part:
+        if not (part := channel.recv(1 << 16)):
             break
+        size += len(part)
         parts.append(part)
     return b"".join(parts)
 
@@ -221,11 +288,17 @@ def _connected(note: dict[str, Any]) -> socket.socket:
     return channel
 
 
-def _beside(path: Path, handler: type[socketserver.BaseRequestHandler]) -> _UnixServer:
-    with _named_shortly(path) as name:
-        server = _UnixServer(name, handler)
-    path.chmod(0o600)
-    return server
+def _listen_beside(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with _named_shortly(path) as name:
+            listener.bind(name)
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 @contextlib.contextmanager
@@ -242,8 +315,8 @@ def _named_shortly(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _listening(port: int, handler: type[socketserver.BaseRequestHandler]) -> _LoopbackServer:
+def _listen_on_loopback(port: int) -> socket.socket:
     try:
-        return _LoopbackServer(("127.0.0.1", port), handler)
+        return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise StoreError(f"port {port} must be free on loopback; found: {error}. Use another, or 0 for any.") from error

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.daemon import cloning, waits
-from dovetail.control.daemon.submissions import Submission, changed, current, read_priority
+from dovetail.control.daemon.commands import UNKNOWN
+from dovetail.control.daemon.submissions import NAME_LENGTH, Submission, changed, current, read_priority, shown
 from dovetail.control.deciding import Deciding
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
@@ -32,6 +33,8 @@ from dovetail.vocabulary.events import (
 from dovetail.vocabulary.redact import show_value
 
 NAMED = 12
+# Among so many of the newest names one is looked for that may have been meant: others wait meanwhile.
+NEAR = 500
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,8 @@ class Requests:
             return verbs[request["do"]](request)
         except DovetailError as error:
             return Answer(told={"error": str(error)})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # No request may end the training of others.
-            said = f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}."
-            return Answer(told={"error": said})
+        except Exception as error:  # no request may end the training of others
+            return Answer(told={"error": f"{UNKNOWN} {error!r}"})
 
     def show(self, request: Mapping[str, Any]) -> Answer:
         """Where every task stands, why it waits, and when it should start and end."""
@@ -207,7 +208,8 @@ class Requests:
             return [*events, self._ledger.event(TaskDescribed, task.identity)]
         if self._ledger[task.identity].status != "finished":
             return [*events, self._ledger.event(TaskRetried, task.identity)]
-        stop = next(record.stop for _, record in self._store.tasks() if record.identity == task.identity)
+        ((_, before),) = self._store.tasks(identity=task.identity)
+        stop = before.stop
         if stop == task.stop:
             raise InvalidWorkload(
                 f"a task must be new or have something left to do; {task.name!r} has finished ({stop}). Change its "
@@ -234,10 +236,11 @@ class Requests:
             if record.name == name:
                 return task
         names = [record.name for record in self._state.tasks.values()]
-        near = difflib.get_close_matches(str(name), names, 1)
+        word = name[:NAME_LENGTH] if isinstance(name, str) else ""
+        near = difflib.get_close_matches(word, names[-NEAR:], 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {name!r}.{hint}")
+        raise InvalidWorkload(f"the task must be one of {names[:NAMED]}{more}, got {shown(name)}.{hint}")
 
     def _name(self, task: TaskId) -> str:
         return self._state.tasks[task].name
@@ -257,7 +260,7 @@ class Requests:
         return found
 
     def _workload(self, task: TaskId) -> str:
-        name = next(name for name, record in self._store.tasks() if record.identity == task)
+        ((name, _),) = self._store.tasks(identity=task)
         return name.removesuffix(", cloned")
 
 

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from dovetail.control.daemon.commands import PATIENCE_SECONDS
-from dovetail.control.daemon.submissions import read_submission
+from dovetail.control.daemon.submissions import NAME_LENGTH, read_submission
 from dovetail.control.loop import Controller
 from dovetail.metrics.progress import fold
 from dovetail.store import Store
@@ -38,7 +38,7 @@ def _is_standing(task: Task, progress: Any) -> bool:
 def answer(controller: Controller, request: dict[str, Any]) -> dict[str, Any]:
     """What a client is told, on its own thread."""
     if request["do"] == "stop":
-        controller.post("stop", reason=str(request.get("reason", "a stop was asked for")))
+        controller.post("stop", reason=str(request.get("reason", "a stop was asked for"))[:NAME_LENGTH])
         return {"done": "everything is saved, then the controller stops"}
     if request["do"] == "status":
         return {"process": os.getpid(), "phase": controller.phase, **_asked(controller, {"do": "list"})}

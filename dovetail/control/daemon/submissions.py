@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.describe import arguments_of, program
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, Task, from_json
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, Task, check_bounds, from_json
+
+NAME_LENGTH = 1000
+# A submission's tasks stand in a list, and their parameters in each: what is too deep for a task is refused by it.
+_DEPTH = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,17 +33,15 @@ def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
     """The submission in a request, or what is wrong with it."""
     given = request.get("tasks")
     if not isinstance(given, list) or not given:
-        raise InvalidWorkload(f"a submission must have a list of tasks, at least one, got {str(given)[:80]}.")
-    workload = request.get("workload") or "submitted"
-    if not isinstance(workload, str):
-        raise InvalidWorkload(f"a workload's name must be text, got {workload!r}.")
+        raise InvalidWorkload(f"a submission must have a list of tasks, at least one, got {shown(given)}.")
+    check_bounds(given, where="a submission", depth=_DEPTH)
     programs: dict[Program, Program] = {}
     return Submission(
-        workload=workload,
+        workload=read_name(request.get("workload") or "submitted", what="a workload's name"),
         tasks=tuple(_read_task(each, programs) for each in given),
         priority=read_priority(request.get("priority", 1.0)),
         deadline_seconds=_read_deadline(request.get("deadline_seconds"), now),
-        entity=_read_entity(request.get("entity", "")),
+        entity=read_name(request.get("entity", ""), what="an entity's name"),
     )
 
 
@@ -52,15 +54,38 @@ def read_priority(given: Any) -> float:
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if not number or not 0 < given <= sys.float_info.max:
         raise InvalidWorkload(
-            f"a priority must be a number greater than 0 (1 is usual, 2 counts twice), got {given!r}."
+            f"a priority must be a number greater than 0 (1 is usual, 2 counts twice), got {shown(given)}."
         )
     return float(given)
+
+
+def shown(given: Any) -> str:
+    """The beginning of what was sent, for an error.
+
+    >>> shown("one")
+    "'one'"
+    """
+    return repr(given)[:80]
+
+
+def read_name(given: Any, *, what: str) -> str:
+    """The name of something, or what is wrong with it.
+
+    >>> read_name("vision", what="an entity's name")
+    'vision'
+    """
+    if not isinstance(given, str) or given.encode(errors="replace").decode() != given:
+        raise InvalidWorkload(f"{what} must be text, and all of it UTF-8, got {shown(given)}.")
+    if len(given) > NAME_LENGTH:
+        raise InvalidWorkload(f"{what} must have at most {NAME_LENGTH} characters, got {len(given)}.")
+    return given
 
 
 def changed(task: Task, changes: Any) -> dict[str, Any]:
     """The parameters of `task` with these changes, or which of them its program does not take."""
     if not isinstance(changes, dict):
-        raise InvalidWorkload(f"changed parameters must be an object of names and values, got {changes!r}.")
+        raise InvalidWorkload(f"changed parameters must be an object of names and values, got {shown(changes)}.")
+    check_bounds(changes, where="changed parameters")
     taken = arguments_of(task.program)
     for name in changes:
         if taken is not None and name not in taken and name != "seed":
@@ -102,17 +127,12 @@ def _read_task(given: Any, programs: dict[Program, Program]) -> Task:
     return dataclasses.replace(task, program=programs[task.program])
 
 
-def _read_entity(given: Any) -> str:
-    if not isinstance(given, str):
-        raise InvalidWorkload(f"an entity must be a name, got {given!r}.")
-    return given
-
-
 def _read_deadline(given: Any, now: float) -> float:
     if given is None:
         return math.inf
+    check_bounds(given, where="a deadline")
     if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
-        raise InvalidWorkload(f"a deadline must be a time in seconds since 1970, got {given!r}.")
+        raise InvalidWorkload(f"a deadline must be a time in seconds since 1970, got {shown(given)}.")
     if given <= now:
         raise InvalidWorkload(f"a deadline must lie ahead; this one has passed {now - given:.0f} s ago.")
     return float(given)

@@ -7,16 +7,18 @@ from typing import Any
 from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import State
 from dovetail.metrics.progress import ENDED, Progress
-from dovetail.vocabulary import TaskId
+from dovetail.vocabulary import Task, TaskId
+from dovetail.vocabulary.records import thaw
 from dovetail.vocabulary.units import show_seconds
 
 
 def rows(state: State, outlook: Mapping[TaskId, Outlook]) -> list[dict[str, Any]]:
     """Every task as plain data; times are on the engine's clock."""
-    return [_row(state, task, outlook.get(task, Outlook())) for task in state.tasks]
+    unknown = Outlook()
+    return [_row(state, task, record, outlook.get(task, unknown)) for task, record in state.tasks.items()]
 
 
-def _row(state: State, task: TaskId, found: Outlook) -> dict[str, Any]:
+def _row(state: State, task: TaskId, record: Task, found: Outlook) -> dict[str, Any]:
     one = state.ledger[task]
     start = end = None
     if one.status == "running":
@@ -26,11 +28,11 @@ def _row(state: State, task: TaskId, found: Outlook) -> dict[str, Any]:
     elif one.status in ENDED and one.spans:
         start, end = one.spans[-1].start_seconds, one.spans[-1].end_seconds
     return {
-        "task": state.tasks[task].name,
+        "task": record.name,
         "id": task,
         "status": one.status,
         "step": one.step,
-        "steps": _last_step(state, task, one),
+        "steps": _last_step(record, one),
         "priority": one.priority,
         "entity": one.entity,
         "deadline_seconds": one.deadline_seconds if math.isfinite(one.deadline_seconds) else None,
@@ -38,7 +40,7 @@ def _row(state: State, task: TaskId, found: Outlook) -> dict[str, Any]:
         "end_seconds": end,
         "why": _why(state, one, found) + _late(one, end),
         "metrics": dict(one.metrics),
-        "parameters": dict(state.tasks[task].parameters),
+        "parameters": thaw(record.parameters),
     }
 
 
@@ -71,7 +73,7 @@ def _late(one: Progress, end: float | None) -> str:
     return f"; it will miss its deadline by about {show_seconds(end - one.deadline_seconds)}"
 
 
-def _last_step(state: State, task: TaskId, one: Progress) -> int | None:
-    if one.fingerprint is None:
-        return state.tasks[task].stop.steps
-    return state.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)
+def _last_step(record: Task, one: Progress) -> int | None:
+    if one.fingerprint is None or record.stop.steps is not None:
+        return record.stop.steps
+    return record.stop.last_step(one.fingerprint.steps_per_epoch)

@@ -10,8 +10,10 @@ from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, e
 from dovetail.vocabulary import Allocation, Placement, TaskId
 
 NAMED = 3
-# A turn that is further away than so many rounds is not looked for.
+# A turn that is further away than so many rounds is not looked for; where many wait, than as many as so many looks at a
+# task give: whoever asks for a list keeps others waiting.
 AHEAD = 50
+LOOKS = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,14 @@ class Outlook:
     start_seconds: float | None = None
     end_seconds: float | None = None
     why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """In how many rounds each task has its turn, and how many rounds were looked at."""
+
+    away: Mapping[TaskId, int]
+    looked: int
 
 
 def of_plan(state: State) -> dict[TaskId, Outlook]:
@@ -49,12 +59,11 @@ def of_plan(state: State) -> dict[TaskId, Outlook]:
 
 def of_rounds(
     state: State,
-    rota: Rota,
     allocation: Allocation,
     *,
-    received: Received,
     made: Round,
     before: Iterable[Gang],
+    turns: Turns,
     next_seconds: float,
     steps: Mapping[TaskId, int],
 ) -> dict[TaskId, Outlook]:
@@ -63,17 +72,17 @@ def of_rounds(
     now = state.now()
     rates = {task: rate for tasks, rate in zip(allocation.groups, allocation.rates(), strict=True) for task in tasks}
     ends = {task: now + steps[task] / rate for task, rate in rates.items() if rate > 0 and task in steps}
-    turns = _turns(rota, received, made, set(made.waiting))
     due = _due(allocation)
     begin = next_seconds if math.isfinite(next_seconds) else now
     names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
-    why = {decision.task: decision.because for decision in explain(made, previous=before)}
-    found = {task: Outlook(end_seconds=end, why=why.get(task, "")) for task, end in ends.items()}
+    running = dataclasses.replace(made, waiting=())
+    why = {decision.task: decision.because for decision in explain(running, previous=before)}
+    found = {task: Outlook(end_seconds=ends.get(task), why=because) for task, because in why.items()}
+    this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
     for task in made.waiting:
-        away = turns.get(task)
+        away = turns.away.get(task)
         start = None if away is None else begin + (away - 1) * made.seconds
-        turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {AHEAD} rounds away"
-        this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
+        turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {turns.looked} rounds away"
         because = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
         # However large its share, it has to run for all its steps once its turn has come.
         runs = steps.get(task, 0) * due.get(task, 0.0) / rates[task] if rates.get(task) else 0.0
@@ -90,18 +99,18 @@ def _end_after(start: float | None, runs: float, end: float | None) -> float | N
     return None if start is None or end is None else max(end, start + runs)
 
 
-def _turns(rota: Rota, received: Received, made: Round, waiting: set[str]) -> dict[str, int]:
-    """In which round from now each of these tasks runs first."""
-    found: dict[str, int] = {}
-    before: Iterable[Gang] = made.gangs
-    for away in range(1, AHEAD + 1):
+def find_turns(rota: Rota, received: Received, made: Round) -> Turns:
+    """In which round from this one on each task that waits in it runs first."""
+    waiting, found, before = set(made.waiting), dict[TaskId, int](), made.gangs
+    ahead = max(1, min(AHEAD, LOOKS // max(1, len(waiting))))
+    for away in range(1, ahead + 1):
         if not waiting - found.keys():
             break
         received = after(received, made, seconds=made.seconds)
         made = rota.next(received=received, previous=before, round_seconds=made.seconds)
         before = made.gangs
         found |= {task: away for gang in made.gangs for task in gang.tasks if task not in found}
-    return found
+    return Turns(away=found, looked=ahead)
 
 
 def _due(allocation: Allocation) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.claims import Claims
-from dovetail.control.deciding.outlook import Outlook, of_rounds
+from dovetail.control.deciding.outlook import Outlook, Turns, find_turns, of_rounds
 from dovetail.control.state import Running, State
 from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
@@ -81,6 +81,7 @@ class Rounds(Deciding):
         self._leaving: dict[str, str] = {}
         self._told: set[str] = set()
         self._freed = False
+        self._turns: Turns | None = None
 
     def renew(self, because: str) -> None:
         """From the next round on this counts."""
@@ -138,13 +139,14 @@ class Rounds(Deciding):
         running = {task: each for each in self._state.running.values() if each.placement for task in each.tasks}
         here = {task for tasks in self._allocation.groups for task in tasks} & self._state.tasks.keys()
         steps = {task: self._claims.steps(task, running.get(task)) for task in here}
+        if self._turns is None:  # as long as the round lasts
+            self._turns = find_turns(self._rota, self._received, self._made)
         return of_rounds(
             self._state,
-            self._rota,
             self._allocation,
-            received=self._received,
             made=self._made,
             before=self._before,
+            turns=self._turns,
             next_seconds=self._next,
             steps=steps,
         )
@@ -154,6 +156,7 @@ class Rounds(Deciding):
     def _hold(self) -> None:
         """Begin a round: who goes on, who comes, who leaves, and when the next one is."""
         now, seconds = self._state.now(), self._sharing.round_seconds
+        self._turns = None
         if self._made is not None:
             self._received = after(self._received, self._made, seconds=now - self._began)
         self._began = now

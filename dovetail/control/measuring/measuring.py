@@ -174,6 +174,8 @@ class Measuring:
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         """Of these trials those that could shorten the plan. What runs has its place: nothing is tried for it."""
+        if not missing:  # to look at everything that waits takes time
+            return []
         state, problem = self._state, self._state.problem()
         left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
         wait = {family.measured_as for family in problem.families}

@@ -3,12 +3,12 @@
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import EVENTS, Event, FrozenDict, Plan, Profile, Rejection, Task, TaskId
+from dovetail.vocabulary import EVENTS, Event, FrozenDict, Plan, Profile, Rejection, StoreRefused, Task, TaskId
 from dovetail.vocabulary.events import (
     BatchDivided,
     E,
@@ -22,6 +22,8 @@ from dovetail.vocabulary.events import (
     TrialMeasured,
 )
 from dovetail.vocabulary.redact import Redactor
+
+T = TypeVar("T")
 
 # What people wrote, or what was taken from their programs' words, by the class of an event.
 _WORDS = {"reason", "log", "message", "because", "metric", "before", "after"}
@@ -56,6 +58,8 @@ class Ledger:
         self._touched: dict[TaskId, None] = {}
         self.redact = Redactor(variables=os.environ)
         self.measured = len(self._profiles)
+        self.on_refusal: Callable[[StoreRefused], None] = _give_up
+        """Called where the store takes nothing for now: raises, or returns when it is to be tried again."""
 
     def __getitem__(self, task: TaskId) -> Progress:
         """Where a task stands; one never heard of is pending."""
@@ -133,7 +137,9 @@ class Ledger:
         ]
         profiles = [event.profile for event in kept if event.__class__ is TrialMeasured]
         anew = [event.task for event in kept if event.__class__ is TaskRestarted]
-        self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks, without_points_of=anew)
+        self._insist(
+            lambda: self.store.add(events=kept, points=points, profiles=profiles, tasks=tasks, without_points_of=anew)
+        )
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
         self._profiles |= {trial_of(profile): profile for profile in profiles}
@@ -141,6 +147,14 @@ class Ledger:
         self.measured += self._reject(kept)  # what does not fit makes another set of options, too
         for hear in self.listeners:
             hear(events)
+
+    def _insist(self, write: Callable[[], T]) -> T:
+        """Write to the store, again and again where that is refused and somebody waits for better times."""
+        while True:
+            try:
+                return write()
+            except StoreRefused as error:
+                self.on_refusal(error)
 
     def _presentable(self, event: Event) -> Event:
         """The event as it may be kept and sent around: secrets masked in all its words, and these bounded."""
@@ -193,10 +207,14 @@ class Ledger:
         now = self._now()
         made = PlanMade(
             at_seconds=now,
-            plan=self.store.add_plan(self.redact.plan(plan), workload=workload, at_seconds=now),
+            plan=self._insist(lambda: self.store.add_plan(self.redact.plan(plan), workload=workload, at_seconds=now)),
             workload=workload,
             makespan_seconds=plan.schedule.makespan_seconds,
             bound_seconds=plan.bound_seconds,
             because=because,
         )
         self.record([made])
+
+
+def _give_up(error: StoreRefused) -> None:
+    raise error

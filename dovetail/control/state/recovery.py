@@ -61,7 +61,9 @@ class Recovery:
         self._ledger, self._now, self._kind_of, self._retries = ledger, now, kind_of, retries
         self._exact = exact
         # Those of which the ledger says so, at hand: who is asked of all tasks at every decision must not look at all.
-        self._until = {task: at for task, at in ledger.retries() if at > now()}
+        # None waits longer than any pause is, though the machine's clock was set back since.
+        latest = now() + MOST_PAUSE_SECONDS
+        self._until = {task: min(at, latest) for task, at in ledger.retries() if at > now()}
 
     def waits(self, task: TaskId) -> bool:
         """Whether a task is not to be tried again just now."""

@@ -72,7 +72,8 @@ class State:
         now: Callable[[], float],
         offers: Offers | None = None,
     ) -> None:
-        self.workload, self.cluster, self.settings, self.now = workload, cluster, settings, now
+        self.cluster, self.settings, self.now = cluster, settings, now
+        self._workload, self._is_outdated = workload, False
         self.tasks: dict[TaskId, Task] = {task.identity: task for task in workload.tasks}
         self.ledger = Ledger(store, now=now)
         self.ledger.hide(task.parameters for task in workload.tasks)
@@ -96,7 +97,24 @@ class State:
         self._measured: tuple[object, ...] = ()
         self._unended: set[TaskId] = set()
         self._known: dict[TaskId, Progress] = {}
-        self._seen = 0
+        self._seen, self._new = 0, dict[TaskId, None]()
+
+    @property
+    def workload(self) -> Workload:
+        """What is to be trained, with the tasks there are by now. Made anew when it is looked at, not with every task
+        that comes: it looks at all of them."""
+        if self._is_outdated:
+            present = {task.name for task in self.tasks.values()}
+            self._workload, self._is_outdated = (
+                dataclasses.replace(
+                    self._workload,
+                    tasks=tuple(self.tasks.values()),
+                    deadlines={name: due for name, due in self._workload.deadlines.items() if name in present},
+                    weights={name: weight for name, weight in self._workload.weights.items() if name in present},
+                ),
+                False,
+            )
+        return self._workload
 
     def pending(self) -> bool:
         """Whether some task has not ended, nor is to be paused."""
@@ -116,10 +134,10 @@ class State:
 
     def _look(self) -> None:
         """Bring the sets up to date. A stream has tens of thousands of tasks of which few are left at a time."""
-        touched = self.ledger.touched()
+        touched, self._new = self.ledger.touched() | self._new, {}
         if not touched and len(self.tasks) == self._seen:
             return
-        if len(self.tasks) != self._seen:  # some were added
+        if len(self.tasks) != self._seen:  # some were added by others
             self._seen, touched = len(self.tasks), dict.fromkeys(self.tasks)
         for task in touched:
             if task not in self.tasks:
@@ -135,20 +153,17 @@ class State:
     def replace(self, tasks: Iterable[Task], *, gone: Iterable[TaskId] = ()) -> None:
         """Take these tasks on, and know of the others no more."""
         for task in gone:
+            self._seen -= task in self.tasks
             del self.tasks[task]
             self._unended.discard(task)
             self._known.pop(task, None)
         tasks = tuple(tasks)
         self.ledger.hide(task.parameters for task in tasks)
-        self.tasks |= {task.identity: task for task in tasks}
-        present = {task.name for task in self.tasks.values()}
-        self.workload = dataclasses.replace(
-            self.workload,
-            tasks=tuple(self.tasks.values()),
-            deadlines={name: due for name, due in self.workload.deadlines.items() if name in present},
-            weights={name: weight for name, weight in self.workload.weights.items() if name in present},
-        )
-        self._seen = -1
+        new = {task.identity: task for task in tasks}
+        self._new |= dict.fromkeys(new)
+        self._seen += len(new.keys() - self.tasks.keys())
+        self.tasks |= new
+        self._is_outdated = True
 
     def leave(self, devices: Iterable[str], *, for_good: bool = True) -> None:
         """Plan without these devices from now on. Raises `DovetailError` where none is left and none comes back."""

@@ -75,7 +75,15 @@ class HostLink:
             self.mark_lost(_explained(error))
         else:
             self._answered_at, self._answers = time.monotonic(), True
-            done(answer)
+            try:
+                done(answer)
+            except (
+                LookupError,
+                TypeError,
+                ValueError,
+                RecursionError,
+            ) as error:  # of no use, but no other node's fault
+                self.mark_lost(f"what it sent cannot be read: {error!r}")
 
     def check_silence(self) -> None:
         """Mark the host as lost if it has not answered for too long."""
@@ -152,6 +160,9 @@ class RemoteWorker(WorkerHandle):
     def heard_at(self) -> float:  # type: ignore[override]
         """When the worker was last heard of, by this machine's monotonic clock; its host's silence does not count."""
         return time.monotonic() - self.link.silence(self._heard_clock)
+
+    def excuse(self, seconds: float) -> None:
+        """Nothing: its silence is by the clock of its host, which listens whatever the engine does."""
 
     def begin(self, order: str, message: dict[str, Any]) -> None:
         """Hand the worker an order, through its host."""

@@ -112,6 +112,22 @@ def test_so_many_are_heard_at_once(tmp_path, monkeypatch):
             raise AssertionError("the place was never free again")
 
 
+@pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), KeyError("do"), OSError("no disk")])
+def test_whatever_a_request_raises_is_its_answer(tmp_path, error):
+    def answer(request):
+        raise error
+
+    with contextlib.closing(CommandServer(answer, home=tmp_path)) as server:
+        for _ in range(2):
+            told = ask_server(server.note, {"do": "list"})["error"]
+            assert told == f"a command must be what 'dovetail' itself would send; carrying it out gave {error!r}"
+
+
+def test_an_answer_that_is_no_json_is_told_so(tmp_path):
+    with contextlib.closing(CommandServer(lambda request: {"x": object()}, home=tmp_path)) as server:
+        assert "is not JSON serializable" in ask_server(server.note, {"do": "list"})["error"]
+
+
 # Over loopback
 
 
@@ -128,11 +144,52 @@ def test_over_loopback_the_token_is_needed_and_goes_no_further(loopback):
 @pytest.mark.parametrize("token", ["", "wrong", "ü", 7, None, ["x"]])
 def test_over_loopback_others_are_refused(loopback, token):
     answer = ask_server({**loopback.note, "token": token}, {"do": "list"})
-    assert answer == {"error": "a request over loopback must carry the token that the store's lock holds"}
+    assert answer == {"error": commands.STRANGER}
+
+
+@pytest.mark.parametrize("line", [b'{"do": "list", "token": "x"}\n', b"\n", b"x" * 10_000, b"GET / HTTP/1.1\r\n\r\n"])
+def test_whoever_does_not_begin_with_the_token_is_told_so_and_sent_away(loopback, line):
+    with contextlib.closing(commands._connected(loopback.note)) as channel:
+        channel.sendall(line)
+        assert json.loads(channel.makefile().readline()) == {"error": commands.STRANGER}
+
+
+def test_the_token_may_come_in_pieces_and_with_the_request(loopback):
+    with contextlib.closing(commands._connected(loopback.note)) as channel:
+        token = loopback.note["token"].encode()
+        for piece in (token[:5], token[5:] + b'\n{"do": ', b'"list"}\n'):
+            channel.sendall(piece)
+        assert json.loads(channel.makefile().readline()) == {"heard": {"do": "list"}}
+
+
+def test_those_without_a_token_take_no_slot_no_thread_and_no_memory_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "CLIENTS", 1)
+    monkeypatch.setattr(commands, "VISITORS", 10)
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        server = CommandServer(lambda request: {"heard": request}, home=tmp_path, port=0)
+        stack.callback(server.close)
+        silent = [stack.enter_context(commands._connected(server.note)) for _ in range(30)]
+        assert ask_server(server.note, {"do": "list"}) == {"heard": {"do": "list"}}
+        assert threading.active_count() <= threads + 2  # the server's own, and that of the one who was heard
+        assert silent[0].recv(100) == b""  # the first ones made room
+        for channel in silent:  # what they send goes nowhere
+            with contextlib.suppress(OSError):
+                channel.settimeout(0.1)
+                channel.sendall(b"[" * (1 << 20))
+        assert len(server._visitors) <= 10
+        assert ask_server(server.note, {"do": "list"}) == {"heard": {"do": "list"}}
+
+
+def test_who_comes_over_loopback_has_a_short_time_for_the_token(loopback, monkeypatch):
+    monkeypatch.setattr(commands, "TOKEN_SECONDS", 0.2)
+    with contextlib.closing(commands._connected(loopback.note)) as channel:
+        channel.sendall(loopback.note["token"].encode())  # and never a line's end
+        assert channel.recv(100) == b""
 
 
 def test_it_listens_on_loopback_alone(loopback):
-    assert loopback._server.server_address[0] == "127.0.0.1"
+    assert loopback._listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_port_that_is_taken_is_named(tmp_path, loopback):

@@ -1,6 +1,8 @@
 """A controller that stays: what is asked of it while it runs, on the simulated engine."""
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -27,9 +29,12 @@ from dovetail.vocabulary import (
     Program,
     ProgramError,
     Schedule,
+    StoreRefused,
     Task,
+    dumps,
     to_json,
 )
+from dovetail.vocabulary.events import Warned
 from tests.control.simulations import (
     RiggedEngine,
     carry_out,
@@ -44,6 +49,7 @@ from tests.control.simulations import (
 )
 
 TICK = 10.0
+DEEP, LESS_DEEP = (functools.reduce(lambda inner, _: [inner], range(depth), 1) for depth in (485, 40))
 
 
 class Ticking(RiggedEngine):
@@ -434,6 +440,137 @@ def test_a_clone_must_have_a_name(store, program, name):
     assert statuses(found) == {"a": "finished"}
 
 
+@pytest.mark.parametrize(
+    ("value", "because"),
+    [
+        (functools.reduce(lambda inner, _: {"a": inner}, range(300), 1), "changed parameters must be nested at most"),
+        (DEEP, "changed parameters must be nested at most"),
+        (10**400, "changed parameters must have numbers of at most"),
+    ],
+)
+def test_a_clone_that_nobody_could_read_is_refused_and_all_goes_on(store, program, value, because):
+    record = dataclasses.replace(task("a"), program=Program(reference=f"{program}:f"))
+    request = {"do": "clone", "task": "a", "parameters": {"rate": value}}
+    found, answers = serve(store, (0.0, submitting(record)), (10.0, request))
+    assert because in answers[1]["error"]
+    assert statuses(found) == {"a": "finished"}
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), OSError("no disk"), AssertionError()])
+def test_whatever_a_request_raises_is_its_answer(store, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("dovetail.control.daemon.waits.rows", fail)
+    found, answers = serve(store, (0.0, submitting(task("a"))), (10.0, {"do": "list"}))
+    assert answers[1]["error"].endswith(f"carrying it out gave {error!r}")
+    assert statuses(found) == {"a": "finished"}
+
+
+def test_a_list_has_dicts_and_lists_among_parameters(store):
+    given = {"sizes": [1, [2]], "more": {"a": {"b": [3]}}}
+    _, answers = serve(store, (0.0, submitting(task("a", **given))), (10.0, {"do": "list"}))
+    assert json.loads(json.dumps(answers[1]))["tasks"][0]["parameters"] == given
+
+
+def test_a_name_that_is_nobodys_is_looked_for_among_few(store):
+    many = [task(f"t{n}", steps=1) for n in range(600)]
+    _, answers = serve(
+        store,
+        (0.0, submitting(*many)),
+        (10.0, {"do": "cancel", "task": "t599x"}),
+        (10.0, {"do": "cancel", "task": "x" * (1 << 20)}),
+        (10.0, {"do": "cancel", "task": DEEP[:1]}),
+    )
+    assert answers[1]["error"].endswith("got 't599x'. Did you mean 't599'?")
+    assert all(len(answer["error"]) < 1000 for answer in answers[1:])
+
+
+def test_what_is_on_record_and_cannot_be_read_fails_alone_at_the_restart(store):
+    """As an earlier version acknowledged it."""
+    bad = task("bad", steps=7000)
+    serve(store, (0.0, submitting(task("good", steps=500), bad)), until=100)
+    record = dumps(bad).replace('"steps":7000', f'"steps":{10**400}')
+    store._connection.execute("UPDATE tasks SET record = ? WHERE identity = ?", (record, bad.identity))
+    for _ in range(2):
+        found, answers = serve(store, (0.0, {"do": "list"}))
+        assert statuses(found) == {"good": "finished", "bad": "failed"}
+        (why,) = [row["why"] for row in answers[0]["tasks"] if row["task"] == "bad"]
+        assert "what is on record of it cannot be read: steps must be at most" in why
+    assert len(events_of(store, "failed")) == 1
+    again = dataclasses.replace(bad, parameters={"rate": 0.5})  # the name is free again
+    found, _ = serve(store, (0.0, submitting(again)))
+    assert statuses(found) == {"good": "finished", "bad": "finished"}
+
+
+def fill(store):
+    """Let the store's disk be full, to the last byte."""
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count={pages}")
+    with contextlib.suppress(StoreRefused):
+        while True:
+            store.add(events=[Warned(at_seconds=0.0, message="filling")])
+
+
+def test_a_full_disk_is_waited_for_and_submissions_are_refused_meanwhile(tmp_path):
+    answers, phases = [], []
+    with Store(tmp_path, write=True) as store:
+
+        def make_room(answer):
+            answers.append(answer)
+            store._connection.execute("PRAGMA max_page_count=1000000")
+
+        def hear(events):
+            if any(isinstance(event, Warned) and event.message.startswith("the store at") for event in events):
+                found.post("request", request=submitting(task("b")), reply=answers.append)
+                found.post("request", request={"do": "list"}, reply=make_room)
+
+        def observe(found):
+            phases.append(found.phase)
+            if "start" not in phases:
+                phases.append("start")
+                found.post("request", request=submitting(task("a", steps=500)), reply=answers.append)
+            elif "full" not in phases and found.now() > 100:
+                phases.append("full")
+                fill(store)
+                found.post("request", request=submitting(task("b")), reply=answers.append)
+            elif len(answers) == 4:
+                found.post("request", request=submitting(task("b")), reply=answers.append)
+            elif len(answers) == 5 and not found.left:
+                found.post("stop")
+
+        found = controller(standing(store), store, on=cluster(1), engine=Ticking(world()), observe=observe)
+        found.listen(hear)
+        carry_out(found)
+        assert statuses(found) == {"a": "finished", "b": "finished"}
+        messages = [event.message for event in events_of(store, "warned") if event.message != "filling"]
+    assert answers[0] == {"done": "1 task submitted", "tasks": ["a"]}
+    assert all("found: database or disk is full. Free some disk space" in each["error"] for each in answers[1:3])
+    assert [row["task"] for row in answers[3]["tasks"]] == ["a"]
+    assert answers[4] == {"done": "1 task submitted", "tasks": ["b"]}
+    (message,) = messages
+    assert message.startswith("the store takes writes again, after: ")
+
+
+def test_a_stop_ends_the_wait_for_a_full_disk(tmp_path):
+    with Store(tmp_path, write=True) as store:
+
+        def hear(events):
+            if any(isinstance(event, Warned) for event in events):
+                found.post("stop")
+
+        def observe(found):
+            if not found.tasks:
+                found.post("request", request=submitting(task("a", steps=500)), reply=lambda answer: None)
+            elif found.now() > 100 and not found.stopping:
+                fill(store)
+
+        found = controller(standing(store), store, on=cluster(1), engine=Ticking(world()), observe=observe)
+        found.listen(hear)
+        with pytest.raises(StoreRefused, match="what was acknowledged before is safe"):
+            carry_out(found)
+
+
 class Killed(BaseException):
     """As by `kill -9`: nothing is tidied up."""
 
@@ -539,7 +676,16 @@ def test_a_program_is_as_its_file_has_it(program):
         ({"task": {"program": {"reference": "/no/a.py:f"}}}, InvalidWorkload, "task 'a': a program's file must exist"),
         ({"workload": 3}, InvalidWorkload, "a workload's name must be text"),
         ({"priority": -1}, InvalidWorkload, "a priority must be a number greater than 0"),
-        ({"entity": 3}, InvalidWorkload, "an entity must be a name, got 3"),
+        ({"task": {"stop": {"steps": 10**400}}}, InvalidRecord, "a submission must have numbers of at most"),
+        ({"task": {"stop": {"steps": 10**300}}}, InvalidWorkload, "steps must be at most 9007199254740992"),
+        ({"task": {"parameters": {"x": 10**400}}}, InvalidRecord, "a submission must have numbers of at most"),
+        ({"task": {"parameters": {"x": DEEP}}}, InvalidRecord, "must be nested at most"),
+        ({"task": {"parameters": {"x": LESS_DEEP}}}, InvalidRecord, "a task's parameters must be nested at most"),
+        ({"task": {"parameters": {"x": "y" * (2 << 20)}}}, InvalidWorkload, "must take at most 1.0 MiB"),
+        ({"deadline_seconds": 10**400}, InvalidRecord, "a deadline must have numbers of at most"),
+        ({"workload": "\ud800"}, InvalidWorkload, "a workload's name must be text, and all of it UTF-8"),
+        ({"workload": "x" * 1001}, InvalidWorkload, "a workload's name must have at most 1000 characters, got 1001"),
+        ({"entity": 3}, InvalidWorkload, "an entity's name must be text, and all of it UTF-8, got 3"),
         ({"deadline_seconds": 90.0}, InvalidWorkload, "a deadline must lie ahead; this one has passed 10 s ago"),
         ({"deadline_seconds": "soon"}, InvalidWorkload, "a deadline must be a time in seconds since 1970, got 'soon'"),
     ],

@@ -1,0 +1,177 @@
+"""When workers count as lost, with workers that only a test knows and a clock that it sets."""
+
+import itertools
+import types
+
+import pytest
+
+from dovetail.engines import worker_engine
+from dovetail.engines.base import MemberOrder, Order
+from dovetail.engines.worker_engine import WAIT_SECONDS, WorkerEngine
+from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+
+CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+SILENCE_SECONDS = 20.0
+BEAT = {"doing": "step 1", "notice": False, "idle": 0.0}
+
+
+class Scripted(WorkerHandle):
+    """A worker that says what a test has it say."""
+
+    def __init__(self, devices, clock):
+        self.devices, self.order, self.doing, self.heard_at = devices, "", "starting", clock()
+        self.killed = ""
+
+    def begin(self, order, message):
+        self.order = order
+
+    def send(self, message):
+        pass
+
+    def kill(self, why):
+        self.killed = self.killed or why
+
+    def exited(self, seconds):
+        return True
+
+    def reason(self):
+        return self.killed
+
+    def ending(self):
+        return ""
+
+    def log_tail(self):
+        return ""
+
+
+class ScriptedEngine(WorkerEngine):
+    """Each `wait` takes so many seconds, and hears these messages by device."""
+
+    def __init__(self, *arguments, clock, **options):
+        super().__init__(*arguments, **options)
+        self.clock, self.script = clock, {}
+
+    def listen(self, *, seconds=WAIT_SECONDS, **said):
+        self.seconds, self.said = seconds, {f"n0:{name[1:]}": messages for name, messages in said.items()}
+        return self.wait()
+
+    def _start_worker(self, devices):
+        return Scripted(devices, self.clock)
+
+    def _receive(self, seconds):
+        self.clock.now += self.seconds
+        for worker in list(self._workers.values()):
+            if worker.devices[0] in self.said and self._workers.get(worker.devices) is worker:
+                worker.heard_at = self.clock()
+                yield worker, self.said[worker.devices[0]]
+
+    def _disconnect(self, worker):
+        pass
+
+    def _make_rendezvous(self, order, workers):
+        return ""
+
+    def _remove_rendezvous(self, order):
+        pass
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(worker_engine, "time", types.SimpleNamespace(monotonic=clock, time=clock))
+    return ScriptedEngine(CLUSTER, home=tmp_path, silence_seconds=SILENCE_SECONDS, clock=clock)
+
+
+numbers = itertools.count()
+
+
+def begin(engine, *devices, technique="resident"):
+    task = Task(name=f"t{next(numbers)}", program=Program(reference="a.py:f"), stop=Stop(steps=9))
+    order = Order(
+        name=task.name,
+        purpose="train",
+        members=(MemberOrder(task=task, attempt=1, until_step=9),),
+        devices=devices,
+        technique=technique,
+    )
+    engine.start(order)
+    return order, [engine._workers[(device,)] for device in devices]
+
+
+def kinds(events):
+    return [event.kind for event in events]
+
+
+def test_who_is_listened_to_and_silent_is_lost(engine):
+    _, (worker,) = begin(engine, "n0:0")
+    _, (other,) = begin(engine, "n0:1")
+    heard = []
+    while not worker.killed:
+        heard += engine.listen(w1=[BEAT])
+    assert kinds(heard) == ["lost", "released"]
+    assert worker.killed == "no heartbeat for 20 s, the limit is 20 s"
+    assert not other.killed
+
+
+def test_a_controller_that_was_stopped_hears_what_was_sent_before_it_judges(engine):
+    _, (worker,) = begin(engine, "n0:0")
+    engine.listen(seconds=50.0)  # as a select that was interrupted returns: late, and with nothing
+    engine.listen(w0=[BEAT])
+    engine.clock.now += 500.0  # planning
+    engine.listen()
+    for _ in range(3):
+        engine.listen(seconds=50.0)
+        engine.listen()
+    assert not worker.killed
+
+
+def test_who_is_silent_before_and_after_a_stop_is_lost_all_the_same(engine):
+    _, (worker,) = begin(engine, "n0:0")
+    for _ in range(30):
+        engine.listen()
+    engine.listen(seconds=50.0)
+    assert not worker.killed
+    for _ in range(15):
+        engine.listen()
+    assert worker.killed.startswith("no heartbeat for 20 s")
+
+
+def test_a_rank_whose_release_was_sent_while_the_controller_was_stopped_is_in_time(engine):
+    order, (first, second) = begin(engine, "n0:0", "n0:1", technique="replicate")
+    engine.listen(w0=[BEAT], w1=[BEAT])
+    end = {"kind": "finished", "task": order.members[0].task.identity, "attempt": 1, "at_seconds": engine.now()}
+    released = {"released": order.name, "seconds": {}}
+    events = engine.listen(w0=[{"event": {**end, "data": {"step": 9}}}, released])
+    events += engine.listen(seconds=60.0)
+    events += engine.listen(w1=[released])
+    assert kinds(events) == ["finished", "released"]
+    assert not first.killed
+    assert not second.killed
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"event": {"kind": "flew"}},
+        {"event": {"kind": "departed", "at_seconds": 1.0, "data": {"devices": ["n0:1"]}}},
+        {"event": {"kind": "progress", "task": "another", "attempt": 1, "at_seconds": 1.0, "data": {"step": 1}}},
+    ],
+)
+def test_what_one_worker_sends_and_nobody_can_read_is_its_own_loss(engine, message):
+    order, (worker,) = begin(engine, "n0:0")
+    _, (other,) = begin(engine, "n0:1")
+    events = engine.listen(w0=[message, BEAT], w1=[BEAT])
+    assert [(event.kind, event.task) for event in events] == [
+        ("lost", order.members[0].task.identity),
+        ("released", ""),
+    ]
+    assert worker.killed.startswith("what it sent cannot be read: ")
+    assert not other.killed
