@@ -28,6 +28,7 @@ from dovetail.cli.answering import (
 )
 from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import parse_bytes, parse_seconds
 
 app = typer.Typer(
@@ -358,7 +359,8 @@ def export(
         else:
             chosen = found[match_task(task or "", table(found))["task"]]
         value = "" if best is None else f", {best} {chosen.value(best, last=last):.4g}"
-        say(f"{chosen.export(output, last=last)}  ({chosen.name}{value})")
+        name = Redactor([chosen.task.parameters])(chosen.name)
+        say(f"{chosen.export(output, last=last)}  ({name}{value})")
 
 
 @app.command()

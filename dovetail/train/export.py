@@ -14,6 +14,7 @@ from dovetail.train import checkpoint
 from dovetail.train.build import build
 from dovetail.train.state import TrainingState, restore_model
 from dovetail.vocabulary import CheckpointError, Task
+from dovetail.vocabulary.redact import Redactor
 
 
 def load_model(task: Task, directory: Folder, *, home: Path | None = None, last: bool = False) -> nn.Module:
@@ -36,6 +37,7 @@ def export(task: Task, directory: Folder, path: Path, *, home: Path | None = Non
     save_pretrained: Callable[[Path], None] | None = getattr(model, "save_pretrained", None)
     if save_pretrained is None and path.suffix != ".safetensors":
         path = path / "model.safetensors"
+    name = Redactor([task.parameters])(task.name)  # models are published
     # Made beside and moved into place, so that what is at `path` is never half a model.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,11 +47,11 @@ def export(task: Task, directory: Folder, path: Path, *, home: Path | None = Non
                 _place(folder, path)
             else:
                 # save_model stores tied tensors once and remembers their other names.
-                safetensors.torch.save_model(model, str(folder / "content"), metadata={"task": task.name})
+                safetensors.torch.save_model(model, str(folder / "content"), metadata={"task": name})
                 replace(folder / "content", path)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(
-            f"the model of task {task.name!r} must be written to {path}; found: {error}. Nothing there was changed."
+            f"the model of task {name!r} must be written to {path}; found: {error}. Nothing there was changed."
         ) from error
     return path
 

@@ -195,16 +195,14 @@ def test_workers_import_from_the_copy_and_not_from_where_it_came(tmp_path, monke
 def test_a_private_folder_is_this_users_alone_and_is_removed_once_nobody_holds_it(tmp_path):
     one, other = (PrivateFolder("a-", root=tmp_path) for _ in range(2))
     assert {path.stat().st_mode & 0o777 for path in (one.path, other.path, one.path.parent)} == {0o700}
-    left = one.path.with_name("left")
-    left.mkdir()
-    for path in (left, other.path):
+    left, new, stale = (one.path.with_name(name) for name in ("left", ".new-young", ".new-stale"))
+    for path in (left, new, stale):
+        path.mkdir()
+    for path in (stale, other.path):
         os.utime(path, (1.0, 1.0))
-    PrivateFolder("a-", root=tmp_path).close()
-    assert not left.exists()
-    assert other.path.exists()  # somebody holds it, however old it is
-    for each in (one, other):
-        each.close()
-    assert not list(one.path.parent.iterdir())
+    one.close()
+    assert {path.name for path in one.path.parent.iterdir()} == {other.path.name, new.name}
+    other.close()
 
 
 @pytest.mark.parametrize("kind", ["open", "link", "file", "movable"])

@@ -19,6 +19,10 @@ def tied():
     return programs.tied()
 
 
+def secretive(pwd=""):
+    return programs.tied()
+
+
 class Remembering(nn.Linear):
     """Keeps something that is no tensor in its state dict."""
 
@@ -110,6 +114,14 @@ def test_a_file_may_be_named(tmp_path):
     path = export(task, tmp_path / "in", tmp_path / "deep" / "mine.safetensors")
     assert path.name == "mine.safetensors"
     assert path.is_file()
+
+
+def test_a_published_model_has_no_secret_in_the_name_of_its_task(tmp_path):
+    task, _ = trained("secretive", tmp_path / "in")
+    task = dataclasses.replace(task, name="run-hunter22", parameters={"pwd": "hunter22"})
+    path = export(task, tmp_path / "in", tmp_path / "model.safetensors")
+    with safetensors.safe_open(path, framework="pt") as found:
+        assert found.metadata()["task"] == "run-***"
 
 
 def test_a_model_from_transformers_is_exported_its_own_way(tmp_path):

@@ -76,7 +76,7 @@ class State:
         self._workload, self._is_outdated = workload, False
         self.tasks: dict[TaskId, Task] = {task.identity: task for task in workload.tasks}
         self.ledger = Ledger(store, now=now)
-        self.ledger.hide(task.parameters for task in workload.tasks)
+        self.ledger.hide(workload.tasks, judged_by=workload.halving.metric if workload.halving else None)
         self.running: dict[str, Running] = {}
         self.queues = Queues(cluster)
         self.recovery = Recovery(
@@ -163,7 +163,7 @@ class State:
             self._unended.discard(task)
             self._known.pop(task, None)
         tasks = tuple(tasks)
-        self.ledger.hide(task.parameters for task in tasks)
+        self.ledger.hide(tasks)
         new = {task.identity: task for task in tasks}
         self._new |= dict.fromkeys(new)
         self._seen += len(new.keys() - self.tasks.keys())

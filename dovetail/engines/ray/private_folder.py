@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dovetail.vocabulary import DovetailError
 
-# A folder that is younger may belong to a process that has not locked it yet.
-_YOUNG_SECONDS = 60.0
+# How the names of folders begin that are not locked yet, and how old one must be to belong to nobody any more.
+_UNLOCKED, _YOUNG_SECONDS = ".new-", 60.0
 
 
 class PrivateFolder:
@@ -33,15 +33,17 @@ class PrivateFolder:
     def __init__(self, prefix: str, *, root: Path | None = None) -> None:
         parent = ensure_private((root or Path(tempfile.gettempdir())) / f"dovetail-{os.geteuid()}")
         _remove_abandoned(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        made = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=parent))
         # For as long as this process lives, however it ends.
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = made.rename(parent / made.name.replace(_UNLOCKED, prefix, 1))
 
     def close(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with all that is in it, and what processes that ended meanwhile have left beside it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+        _remove_abandoned(self.path.parent)
 
 
 def ensure_private(path: Path) -> Path:
@@ -71,7 +73,8 @@ def _remove_abandoned(parent: Path) -> None:
             folder = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(folder).st_mtime > _YOUNG_SECONDS:
+                is_young = time.time() - os.fstat(folder).st_mtime < _YOUNG_SECONDS
+                if not (each.name.startswith(_UNLOCKED) and is_young):
                     shutil.rmtree(each, ignore_errors=True)
             finally:
                 os.close(folder)
