@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -37,7 +38,7 @@ from dovetail.store import Store, clear_scratch, holder
 from dovetail.store.atomic_write import write_atomically
 from dovetail.train import checkpoint
 from dovetail.vocabulary import CheckpointError, DovetailError, to_json
-from dovetail.vocabulary.redact import masked, redactor
+from dovetail.vocabulary.redact import Redactor, masked
 
 NOBODY = 65534
 PROGRAM = """
@@ -54,6 +55,20 @@ def line(rate=0.1, note="", seed=0):
     )
 
 workload = dt.grid(line, rate=[0.1, 0.01], seed=[0, 1], steps=6)
+"""
+TORN = """
+import os, sys
+from pathlib import Path
+from dovetail.store import Store
+source, home = map(Path, sys.argv[1:])
+with Store(source) as store:
+    tasks, events = store.tasks(), [event for _, event in store.events()]
+store = Store(home, write=True)
+for pair in tasks:
+    store.add(tasks=[pair])
+for event in events:
+    store.add(events=[event])
+os._exit(9)
 """
 Attack = Callable[[random.Random, "Ground"], str]
 """One attack; gives what broke, or nothing."""
@@ -73,6 +88,7 @@ class Ground:
             self.template = dict(to_json(store.tasks()[0][1]))
         self.checkpoints = sorted(each for each in (self.finished / "checkpoints").iterdir() if each.is_dir())
         self.states = {each.name: checkpoint.recover(each)[0] for each in self.checkpoints}
+        self.torn, self.torn_known = self._tear()
         self.daemon: subprocess.Popen[str] | None = None
         self.accepted: set[str] = set()
 
@@ -83,6 +99,13 @@ class Ground:
         if done.returncode and not fails:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout}{done.stderr}")
         return done
+
+    def _tear(self) -> tuple[Path, Any]:
+        """A store whose writer was killed, so that much of it is in its log, and what it holds."""
+        home = self.folder / "torn"
+        subprocess.run([sys.executable, "-c", TORN, str(self.finished), str(home)], env=environment(), check=False)
+        with Store(self.copy(home)) as store:
+            return home, known(store)
 
     def copy(self, of: Path) -> Path:
         """A store to damage."""
@@ -152,13 +175,14 @@ def damage(file: Path, dice: random.Random) -> str:
 
 def tampered_store(dice: random.Random, ground: Ground) -> str:
     """What is damaged is said, or nothing was lost by it."""
-    home = ground.copy(ground.finished)
-    files = [each for each in home.iterdir() if each.is_file() and each.name.startswith("store.sqlite")]
+    torn = dice.random() < 0.5
+    home, expected = ground.copy(ground.torn if torn else ground.finished), ground.torn_known if torn else ground.known
+    files = [each for each in home.iterdir() if each.is_file() and each.name != "lock"]
     done = damage(dice.choice(files), dice)
     write = dice.random() < 0.5
     try:
         with Store(home, write=write) as store:
-            if not store.fell_back and known(store) != ground.known:
+            if not (store.fell_back or store.missing) and known(store) != expected:
                 return f"{done}: another content, without a word"
     except DovetailError:
         return ""
@@ -284,13 +308,41 @@ def undressed_secret(dice: random.Random, ground: Ground) -> str:
     if name in ("dsn", "database_url"):
         secret = f"postgres://user:{secret.strip()}@host/db"
     text = f"task 7 said {DRESSES[dress](secret)} and went on"
-    shown = redactor([{name: secret}])(text)
+    shown = Redactor([{name: secret}])(text)
     if DRESSES[dress](secret).strip("\"'") in shown or secret in json.dumps(masked({name: secret})):
         return f"{name} as {dress} was shown: {shown!r}"
     return ""
 
 
 # The daemon
+
+
+NESTED = "@nested@"
+
+
+def line_of(request: dict[str, Any], dice: random.Random) -> bytes:
+    """A request as it is sent: deeper nested than Python itself would write it, now and then cut, or no JSON."""
+    text = json.dumps(request)
+    for depth in re.findall(f'"{NESTED}([0-9]+){NESTED}"', text):
+        opens, closes = dice.choice(("[]", ('{"a":', "}")))
+        whole = opens * int(depth) + ("1" if closes == "}" else "") + closes * int(depth)
+        text = text.replace(f'"{NESTED}{depth}{NESTED}"', whole, 1)
+    line = text.encode()
+    if dice.random() < 0.1:
+        line = dice.choice(
+            (line[: len(line) // 2], line + b"}", b"\xff" + line, b"[]", b"null", b"7", line.replace(b":", b"", 1))
+        )
+    return line + b"\n"
+
+
+def send(ground: "Ground", line: bytes) -> dict[str, Any]:
+    """What the daemon answers to a line."""
+    found = holder(ground.home) or {}
+    with socket.create_connection(("127.0.0.1", found["port"]), timeout=60) as channel:
+        channel.sendall(f"{found['token']}\n".encode() + line)
+        with channel.makefile("rb") as lines:
+            answer = lines.readline()
+    return dict(json.loads(answer)) if answer else {}
 
 
 def value(dice: random.Random, depth: int = 0) -> Any:
@@ -318,10 +370,7 @@ def value(dice: random.Random, depth: int = 0) -> Any:
     if kind == 4:
         return dice.random() < 0.5
     if kind == 5:
-        found: Any = dice.choice(([], {}, 1))
-        for _ in range(dice.choice((3, 100, 485, 2000))):
-            found = [found] if dice.random() < 0.5 else {"a": found}
-        return found
+        return f"{NESTED}{dice.choice((3, 100, 300, 485, 2000, 50_000))}{NESTED}"
     if kind < 8:
         return {str(value(dice, 6))[:50]: value(dice, depth + 1) for _ in range(dice.randrange(4))}
     return [value(dice, depth + 1) for _ in range(dice.randrange(4))]
@@ -367,15 +416,13 @@ def poisoned_request(dice: random.Random, ground: Ground) -> str:
     if do == "submit" and dice.random() < 0.8:
         request["tasks"] = [task_record(dice, ground) for _ in range(dice.randrange(1, 3))]
         request["workload"] = "w"
-    try:
-        answer = ask(ground.home, request)
-    except (DovetailError, ValueError, RecursionError):
-        answer = {}
-    except TypeError:
-        return ""  # no JSON at all: our own client does not send it
+    line = line_of(request, dice)
+    answer = send(ground, line)
+    if not answer:
+        return f"no answer to {line[:300]!r}"
     for name in answer.get("tasks", ()) if do == "submit" and "done" in answer else ():
         ground.accepted.add(name)
-    return alive(ground, f"after {str(request)[:300]}")
+    return alive(ground, f"after {line[:300]!r}")
 
 
 def alive(ground: Ground, after: str) -> str:
@@ -403,7 +450,7 @@ def killed_daemon(dice: random.Random, ground: Ground) -> str:
     ground.daemon.send_signal(signal.SIGKILL)
     ground.daemon.wait()
     ground.serve()
-    listed = {row["name"] for row in ask(ground.home, {"do": "list"})["tasks"]}
+    listed = {row["task"] for row in ask(ground.home, {"do": "list"})["tasks"]}
     lost = ground.accepted - listed
     return f"{len(lost)} of {len(ground.accepted)} acknowledged are gone, among them {sorted(lost)[:3]}" if lost else ""
 

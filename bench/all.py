@@ -30,6 +30,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "soak": ("soak.py",),
     "daemon_load": ("daemon_load.py",),
     "random_programs": ("random_programs.py",),
+    "adversary": ("adversary.py",),
 }
 """Each bench and the words of its command."""
 CUDA = {

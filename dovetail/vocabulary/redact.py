@@ -41,6 +41,7 @@ _ORDINARY_KEYS |= {"sort", "state", "target", "text"}
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Shorter values would blank out parts of ordinary words. The environment is nobody's choice of names, so more is asked.
 _SHORTEST, _SHORTEST_OF_ENVIRONMENT = 4, 8
+_LONGEST_PLAIN = 12
 _FOLDERS = ("PWD", "OLDPWD")
 # What is worth remembering, of names and words that come again and again.
 _MOST_NAMES, _LONGEST_WORD = 10_000, 200
@@ -71,15 +72,16 @@ def _kind(name: str) -> str:
     before, last = words[-2] if len(words) > 1 else "", words[-1]
     if before in _ORDINARY or (last in ("key", "keys") and before in _ORDINARY_KEYS):
         return "ordinary"
-    return "several" if not before and last in ("tokens", "keys") else "text"
+    return "several" if not before and last in ("tokens", "keys", "key") else "text"
 
 
 def _is_plain(value: Any, *, several: bool) -> bool:
     if isinstance(value, Mapping | list | tuple):
         items = value.values() if isinstance(value, Mapping) else value
         return all(_is_plain(item, several=several) for item in items)
-    if several and isinstance(value, str):  # keys=["image", "label"], tokens=["<pad>", "<eos>"], tokens="512"
-        return value.isdecimal() or value.startswith(("<", "[")) or (value.isalpha() and len(value) <= _SHORTEST + 4)
+    if several and isinstance(value, str):  # key="accuracy", keys=["image", "label"], tokens=["<pad>"], tokens="512"
+        is_word = value.isalpha() and value.islower() and len(value) <= _LONGEST_PLAIN
+        return is_word or value.isdecimal() or value.startswith(("<", "["))
     return value is None or isinstance(value, int | float)
 
 

@@ -22,7 +22,8 @@ ORDINARY = {
     "tokens": 512, "max_tokens": "512", "num_tokens": 3, "author": "ada", "authors": "ada, bob", "authority": "who",
     "tokenizer": "gpt2", "token_dropout": 0.1, "token_type": "bpe", "key_size": "large", "num_key_value_heads": 8,
     "passes": "two", "n_passes": 3, "bypass": "yes", "keyboard": "us", "monkey": "rhesus", "pad_token": "<pad>",
-    "eos_token": "</s>", "sort_key": "length", "keys": ["image", "label"], "special_tokens": ["<a>"], "width": 3,
+    "eos_token": "</s>", "sort_key": "length", "keys": ["image", "label"], "key": "accuracy",
+    "special_tokens": ["<a>"], "width": 3,
     "dataset_url": "https://example.com/data.zip", "base_url": "https://example.com", "forward_pass": "checked",
     "compass": "north", "pin_memory": True, "use_auth": False, "rate": 0.1,
 }  # fmt: skip

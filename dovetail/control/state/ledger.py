@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from dovetail.metrics.progress import ENDED, Progress, fold
@@ -57,6 +57,7 @@ class Ledger:
         """Called with events once they count."""
         self._touched: dict[TaskId, None] = {}
         self.redact = Redactor(variables=os.environ)
+        self._judged: set[str] = set()
         self.measured = len(self._profiles)
         self.on_refusal: Callable[[StoreRefused], None] = _give_up
         """Called where the store takes nothing for now: raises, or returns when it is to be tried again."""
@@ -68,9 +69,12 @@ class Ledger:
             found = self._progress[task] = Progress(task=task)
         return found
 
-    def hide(self, parameters: Iterable[Mapping[str, Any]]) -> None:
-        """What looks like a secret among these stands in no event from now on."""
-        self.redact.learn(parameters)
+    def hide(self, tasks: Iterable[Task], *, judged_by: str | None = None) -> None:
+        """What looks like a secret among the parameters of these stands in no event from now on; but the metrics that
+        they are judged by keep their names."""
+        tasks = list(tasks)
+        self._judged |= {metric for metric in (judged_by, *(task.stop.metric for task in tasks)) if metric}
+        self.redact.learn(task.parameters for task in tasks)
 
     def has_ended(self, task: TaskId) -> bool:
         """Whether nothing more is to be done for a task."""
@@ -163,7 +167,7 @@ class Ledger:
             text = getattr(event, field)
             if text and (kept := self.redact.excerpt(text)) != text:
                 changes[field] = kept
-        name = self.redact.name
+        name = self._show_metric
         match event:
             case StepsDone(points=points) if any(name(each[0]) != each[0] for each in points):
                 changes["points"] = tuple((name(metric), step, value) for metric, step, value in points)
@@ -171,7 +175,13 @@ class Ledger:
                 changes["metrics"] = FrozenDict({name(metric): value for metric, value in metrics.items()})
             case OptionRejected(rejection=found) if (kept := self.redact.excerpt(found.reason)) != found.reason:
                 changes["rejection"] = dataclasses.replace(found, reason=kept)
+            case TrialMeasured(profile=profile) if any(name(metric) != metric for metric in profile.metrics):
+                shown = dataclasses.replace(profile, metrics=tuple(map(name, profile.metrics)))
+                changes["profile"] = shown
         return dataclasses.replace(event, **changes) if changes else event
+
+    def _show_metric(self, name: str) -> str:
+        return name if name in self._judged else self.redact.name(name)
 
     def _reject(self, events: Iterable[Event]) -> int:
         """Take these options for unfit, or for fit in another way; how many were found unfit."""

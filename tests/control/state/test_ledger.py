@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.store import Store
-from dovetail.vocabulary import Plan, Rejection, Schedule, TaskId
+from dovetail.vocabulary import Plan, Profile, Program, Rejection, Schedule, Stop, Task, TaskId
 from dovetail.vocabulary.events import (
     AttemptLost,
     OptionRejected,
@@ -12,6 +12,7 @@ from dovetail.vocabulary.events import (
     StepsDone,
     TaskFailed,
     TaskFinished,
+    TrialMeasured,
     Warned,
 )
 from dovetail.vocabulary.user_text import MOST_CHARACTERS
@@ -19,12 +20,17 @@ from dovetail.vocabulary.user_text import MOST_CHARACTERS
 A = TaskId("a")
 
 
+def task(name, *, target=None, **parameters):
+    stop = Stop(steps=9, metric=target, at_least=0.5 if target else None)
+    return Task(name=name, program=Program(reference="a.py:f"), stop=stop, parameters=parameters)
+
+
 @pytest.fixture
 def ledger(monkeypatch):
     monkeypatch.setenv("TEAM_DSN", "swordfish99")
     with Store(None, write=True) as store:
         made = Ledger(store, now=lambda: 1.0)
-        made.hide([{"pwd": "hunter22"}])
+        made.hide([task("a", pwd="hunter22"), task("b", target="loss accuracy", secret="accuracy")])
         yield made
 
 
@@ -34,6 +40,7 @@ def written(ledger):
 
 def test_no_event_says_a_secret_in_any_field(ledger):
     said = "hunter22 swordfish99 aHVudGVyMjI= 68756e7465723232 postgres://me:opensesame@db.example.com/x"
+    profile = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=1, metrics=(f"loss {said}",))
     rejection = Rejection(families=("f",), technique="spill", kind="cpu", count=1, reason=said)
     ledger.record(
         [
@@ -43,9 +50,10 @@ def test_no_event_says_a_secret_in_any_field(ledger):
             ledger.event(OptionRejected, A, rejection=rejection),
             ledger.event(TaskFinished, A, step=5, reason=said, metrics={f"score {said}": 1.0}),
             ledger.event(StepsDone, A, step=5, points=((f"loss {said}", 5, 0.5),)),
+            ledger.event(TrialMeasured, A, profile=profile),
         ]
     )
-    found = written(ledger) + repr(ledger[A].metrics) + repr(ledger.rejections())
+    found = written(ledger) + repr(ledger[A].metrics) + repr(ledger.rejections()) + repr(ledger.store.profiles())
     for secret in ("hunter22", "swordfish99", "aHVudGVyMjI", "68756e7465723232", "opensesame"):
         assert secret not in found
     assert "loss *** ***" in found
@@ -68,3 +76,8 @@ def test_texts_are_bounded(ledger):
 def test_what_has_nothing_to_hide_is_kept_as_it_is(ledger):
     event = ledger.event(StepsDone, A, step=5, points=(("train/loss", 5, 0.5),))
     assert ledger._presentable(event) is event
+
+
+def test_a_metric_that_tasks_are_judged_by_keeps_its_name(ledger):
+    ledger.record([ledger.event(StepsDone, A, step=5, points=(("loss accuracy", 5, 0.5), ("an accuracy", 5, 0.5)))])
+    assert {point.name for point in ledger.store.points(A)} == {"loss accuracy", "an ***"}
