@@ -196,6 +196,8 @@ class Store:
         if version < len(MIGRATIONS) and write:  # at once: nobody finds it half-way
             steps = "; ".join(MIGRATIONS[version:])
             self._connection.executescript(f"BEGIN; {steps}; PRAGMA user_version={len(MIGRATIONS)}; COMMIT;")
+            # Into the file itself: one whose log is gone must be a store from which something is missing, not none.
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self._sealed = self.home is not None and checksums.is_sealed(self._connection)
 
     def add(

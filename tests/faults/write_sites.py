@@ -229,8 +229,8 @@ def _new_once(folder: Path) -> None:
         _add(folder, 0)
 
 
-NEW_STORE = Site(lambda folder: None, _new_once, _kept(0), ("StoreError", "OSError"))
-STORE = Site(lambda folder: _add(folder, 0), _add_once, _kept(1), ("StoreError", "OSError"))
+NEW_STORE = Site(lambda folder: None, _new_once, _kept(0), ("StoreError", "StoreRefused", "OSError"))
+STORE = Site(lambda folder: _add(folder, 0), _add_once, _kept(1), ("StoreError", "StoreRefused", "OSError"))
 
 # What is made for people
 

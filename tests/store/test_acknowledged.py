@@ -89,6 +89,14 @@ def test_a_log_that_is_gone_is_named_until_something_was_added(home):
         assert names(store) == ["first", "second", "task 3"]
 
 
+def test_a_new_store_whose_log_is_gone_is_not_taken_for_one_that_is_just_being_made(tmp_path):
+    home = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", KILLED, str(home)], check=False, cwd=os.getcwd())
+    (home / "store.sqlite-wal").unlink()
+    with pytest.raises(StoreError, match="5 events after event 0 and 5 tasks"):
+        Store(home)
+
+
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.5, 0.9])
 def test_a_log_that_was_cut_is_named(home, part):
     log = home / "store.sqlite-wal"
