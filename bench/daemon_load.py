@@ -176,7 +176,7 @@ def main() -> int:
     if not arguments.quick:
         bars.append(Bar("submit, p99 in ms", float(str(rows[0]["p99_ms"])), most=SUBMIT_MS))
         bars.append(Bar("list, p99 in ms", float(str(rows[1]["p99_ms"])), most=LIST_MS))
-    return finish("daemon_load", rows, bars, check=arguments.check, quick=arguments.quick)
+    return finish("daemon_load", rows, bars, check=arguments.check, quick=arguments.tasks < parser.get_default("tasks"))
 
 
 if __name__ == "__main__":

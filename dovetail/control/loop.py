@@ -196,7 +196,7 @@ class Controller:
         """Measure what has to be, decide, start and wait, until every task has ended and none can come, or a stop was
         asked for and everything is saved."""
         self._measuring.begin()
-        while not self._stopping and (self._state.pending() or self.workload.open):
+        while not self._stopping and (self._state.pending() or self._state.is_open):
             self._take_commands()
             if self._stopping:
                 break
@@ -260,7 +260,7 @@ class Controller:
             state.trouble = ""
             return found
         except (NoFeasiblePlan, InvalidWorkload) as error:
-            if not self.workload.open:
+            if not self._state.is_open:
                 raise
             if state.trouble != str(error):
                 state.trouble = str(error)
@@ -415,7 +415,7 @@ class Controller:
         """Where a store takes nothing (its disk is full), a controller that stays waits where it is until it does:
         workers go on with what they have, clients are told why nothing is taken on. Returns when it is time to try
         again, or raises where nobody is to wait."""
-        if self._is_answering or self._stopping or not self.workload.open:
+        if self._is_answering or self._stopping or not self._state.is_open:
             raise error
         if not self._refused:
             self._refused = self._state.trouble = str(error)

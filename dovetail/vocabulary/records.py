@@ -116,8 +116,8 @@ def thaw(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return [thaw(item) for item in value]
-    if isinstance(value, FrozenDict):
-        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, FrozenDict):  # mostly of plain values, and lists of tasks have thousands of them
+        return {key: item if item.__class__ in _PLAIN else thaw(item) for key, item in value.items()}
     return value
 
 

@@ -57,37 +57,48 @@ def of_plan(state: State) -> dict[TaskId, Outlook]:
     return found | running
 
 
-def of_rounds(
+def of_running(
+    allocation: Allocation, *, made: Round, before: Iterable[Gang], steps: Mapping[TaskId, int], now: float
+) -> dict[TaskId, Outlook]:
+    """Of those who run in a round, by the shares of an allocation, were nothing to change: a task ends when its share
+    of the time has brought it there."""
+    rates = _rates(allocation)
+    ends = {task: now + left / rates[task] for task, left in steps.items() if rates.get(task)}
+    decisions = explain(dataclasses.replace(made, waiting=()), previous=before)
+    return {each.task: Outlook(end_seconds=ends.get(each.task), why=each.because) for each in decisions}
+
+
+def of_waiting(
     state: State,
     allocation: Allocation,
     *,
     made: Round,
-    before: Iterable[Gang],
     turns: Turns,
     next_seconds: float,
     steps: Mapping[TaskId, int],
 ) -> dict[TaskId, Outlook]:
-    """By the shares of an allocation and the rounds to come, were nothing to change: a task ends when its share of the
-    time has brought it there."""
-    now = state.now()
-    rates = {task: rate for tasks, rate in zip(allocation.groups, allocation.rates(), strict=True) for task in tasks}
-    ends = {task: now + steps[task] / rate for task, rate in rates.items() if rate > 0 and task in steps}
-    due = _due(allocation)
+    """Of those who wait in a round, by the same shares and the rounds to come."""
+    now, rates, due = state.now(), _rates(allocation), _due(allocation)
     begin = next_seconds if math.isfinite(next_seconds) else now
     names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
-    running = dataclasses.replace(made, waiting=())
-    why = {decision.task: decision.because for decision in explain(running, previous=before)}
-    found = {task: Outlook(end_seconds=ends.get(task), why=because) for task, because in why.items()}
     this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
+    found = {}
     for task in made.waiting:
-        away = turns.away.get(task)
+        away, rate, left = turns.away.get(task), rates.get(task, 0.0), steps.get(task)
         start = None if away is None else begin + (away - 1) * made.seconds
         turn = f"its turn comes in {_rounds(away)}" if away else f"its turn is more than {turns.looked} rounds away"
         because = f"{this}; it is due {due.get(task, 0.0):.0%} of the time and {turn}"
+        end = now + left / rate if rate and left is not None else None
         # However large its share, it has to run for all its steps once its turn has come.
-        runs = steps.get(task, 0) * due.get(task, 0.0) / rates[task] if rates.get(task) else 0.0
-        found[task] = Outlook(start_seconds=start, end_seconds=_end_after(start, runs, ends.get(task)), why=because)
+        runs = (left or 0) * due.get(task, 0.0) / rate if rate else 0.0
+        found[task] = Outlook(start_seconds=start, end_seconds=_end_after(start, runs, end), why=because)
     return found
+
+
+def _rates(allocation: Allocation) -> dict[TaskId, float]:
+    """The steps per second of each task."""
+    pairs = zip(allocation.groups, allocation.rates(), strict=True)
+    return {task: rate for tasks, rate in pairs for task in tasks}
 
 
 def _end_after(start: float | None, runs: float, end: float | None) -> float | None:

@@ -7,11 +7,11 @@ than once a round. Rounds in which nothing could change are not held.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.claims import Claims
-from dovetail.control.deciding.outlook import Outlook, Turns, find_turns, of_rounds
+from dovetail.control.deciding.outlook import Outlook, find_turns, of_running, of_waiting
 from dovetail.control.state import Running, State
 from dovetail.planning import Problem, check
 from dovetail.planning.share.policies import POLICIES, Policy
@@ -81,7 +81,9 @@ class Rounds(Deciding):
         self._leaving: dict[str, str] = {}
         self._told: set[str] = set()
         self._freed = False
-        self._turns: Turns | None = None
+        # What is said of those who wait in this round, and until when that lasts.
+        self._waiting: dict[TaskId, Outlook] | None = None
+        self._waiting_until = 0.0
 
     def renew(self, because: str) -> None:
         """From the next round on this counts."""
@@ -136,27 +138,32 @@ class Rounds(Deciding):
         """As the shares and the rounds to come have it."""
         if self._rota is None or self._made is None:
             return {}
-        running = {task: each for each in self._state.running.values() if each.placement for task in each.tasks}
-        here = {task for tasks in self._allocation.groups for task in tasks} & self._state.tasks.keys()
-        steps = {task: self._claims.steps(task, running.get(task)) for task in here}
-        if self._turns is None:  # as long as the round lasts
-            self._turns = find_turns(self._rota, self._received, self._made)
-        return of_rounds(
-            self._state,
-            self._allocation,
-            made=self._made,
-            before=self._before,
-            turns=self._turns,
-            next_seconds=self._next,
-            steps=steps,
-        )
+        state, made = self._state, self._made
+        running = {task: each for each in state.running.values() if each.placement for task in each.tasks}
+
+        def steps(tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+            return {task: self._claims.steps(task, running.get(task)) for task in tasks if task in state.tasks}
+
+        if self._waiting is None or self._waiting_until != self._next:
+            # Where thousands wait this takes a moment, and it holds as long as the round.
+            self._waiting_until = self._next
+            self._waiting = of_waiting(
+                state,
+                self._allocation,
+                made=made,
+                turns=find_turns(self._rota, self._received, made),
+                next_seconds=self._next,
+                steps=steps(made.waiting),
+            )
+        now = steps(task for gang in made.gangs for task in gang.tasks)
+        return self._waiting | of_running(self._allocation, made=made, before=self._before, steps=now, now=state.now())
 
     # A round
 
     def _hold(self) -> None:
         """Begin a round: who goes on, who comes, who leaves, and when the next one is."""
         now, seconds = self._state.now(), self._sharing.round_seconds
-        self._turns = None
+        self._waiting = None
         if self._made is not None:
             self._received = after(self._received, self._made, seconds=now - self._began)
         self._began = now

@@ -22,6 +22,8 @@ from dovetail.vocabulary import TaskId
 ROOM_SECONDS = 30.0
 # So long devices may idle for one order before what is known is trained on them.
 PATIENCE_SECONDS = 60.0
+# Of more tasks than this it is not asked anew with each that comes which trials are worth their time.
+MANY = 1000
 
 
 class Measuring:
@@ -43,6 +45,7 @@ class Measuring:
         self._asked: Counter[Trial] = Counter()
         self._batch: set[Trial] = set()  # those under way
         self._told: set[str] = set()
+        self._useless: tuple[object, ...] = ()  # what was known when no trial was worth its time
         self._made_room_at, self._trying_since = -math.inf, math.nan
 
     def begin(self, *, everything: bool = False) -> None:
@@ -174,13 +177,18 @@ class Measuring:
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         """Of these trials those that could shorten the plan. What runs has its place: nothing is tried for it."""
-        if not missing:  # to look at everything that waits takes time
+        state, sizes = self._state, self._state.sizes()
+        known = (*missing, state.ledger.measured, *sizes.items())
+        # To look at thousands takes a second; what was of no use to them stays so until something else is known.
+        if not missing or (known == self._useless and sum(sizes.values()) > MANY):
             return []
-        state, problem = self._state, self._state.problem()
+        problem = state.problem()
         left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
         wait = {family.measured_as for family in problem.families}
         missing = [trial for trial in missing if trial.family in wait]
-        return worthwhile(missing, without(problem, unplaceable(problem)), budget_seconds=left_seconds)
+        found = worthwhile(missing, without(problem, unplaceable(problem)), budget_seconds=left_seconds)
+        self._useless = () if found else known
+        return found
 
     # Where it goes
 

@@ -116,6 +116,11 @@ class State:
             )
         return self._workload
 
+    @property
+    def is_open(self) -> bool:
+        """Whether tasks may come and go."""
+        return self._workload.open
+
     def pending(self) -> bool:
         """Whether some task has not ended, nor is to be paused."""
         self._look()
@@ -191,12 +196,12 @@ class State:
 
     def offers(self) -> Offers:
         """The options of everything measured so far, or those that were given."""
-        if self.measures and self._measured != (basis := (self.ledger.measured, tuple(self._sizes().items()))):
+        if self.measures and self._measured != (basis := (self.ledger.measured, tuple(self.sizes().items()))):
             self._measured = basis
             offered, rejections = derive_options(
                 self._profiles(),
                 self.cluster,
-                members=self._sizes(),
+                members=self.sizes(),
                 divided=self._divided(),
                 rejected=self.ledger.rejections().values(),
                 may=self.may,
@@ -250,7 +255,7 @@ class State:
             objective=self._objective(),
         )
 
-    def _sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """How many tasks each family has, rounded up to a power of two: rounds need no exact number, and what they
         choose among should not change with every task that ends."""
         counts = Counter(one.fingerprint.family for one in self._known.values() if one.fingerprint)
@@ -265,7 +270,7 @@ class State:
 
     def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
         """Whether the workload and the settings allow a technique with these knobs."""
-        return self.workload.allows(technique) and self.is_exact_enough(technique, knobs)
+        return self._workload.allows(technique) and self.is_exact_enough(technique, knobs)
 
     def is_exact_enough(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
         """Whether the settings ask for no more exactness than a technique has with these knobs."""
@@ -276,10 +281,10 @@ class State:
         one = self.ledger[task]
         assert one.fingerprint is not None
         last = self.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)
-        if self.workload.halving is None:
+        if self._workload.halving is None:
             return last, True
         return halving.target(
-            self.workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
+            self._workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
         )
 
     def steps(self, task: TaskId) -> int:
