@@ -288,6 +288,19 @@ def test_a_flipped_bit_in_the_schema_is_told_and_fallen_back_from(tmp_path, bit)
         shutil.copytree(tmp_path / "kept", home)
 
 
+@pytest.mark.parametrize("change", [(b"INTEGER", b"INTEGDR"), (b"kind TEXT", b"kind TEXU"), (b"number I", b"oumber I")])
+def test_no_reader_is_shown_less_because_of_a_flipped_bit_that_sqlite_takes_for_another_type(tmp_path, change):
+    before = full(tmp_path)
+    content = (tmp_path / "store.sqlite").read_bytes()
+    at = content.index(change[0], content.index(b"CREATE TABLE events"))
+    (tmp_path / "store.sqlite").write_bytes(content[:at] + change[1] + content[at + len(change[0]) :])
+    with pytest.raises(StoreError, match=r"must be as it was written; found: .* 'dovetail run' falls back"):
+        Store(tmp_path)
+    with Store(tmp_path, write=True) as store:
+        assert store.fell_back
+        assert contents(store) == before
+
+
 @pytest.mark.parametrize("name", ["a#b", "a%20b", "a?mode=memory", "a b", "ä"])
 def test_the_copy_is_found_under_any_path(tmp_path, name):
     told(tmp_path / name, "first")
