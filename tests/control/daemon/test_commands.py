@@ -1,6 +1,7 @@
 """Commands through the socket of a store's controller, with a real socket and a real lock."""
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -196,6 +197,12 @@ def test_a_port_that_is_taken_is_named(tmp_path, loopback):
     port = loopback.note["port"]
     with pytest.raises(StoreError, match=f"port {port} must be free on loopback; found: .*Use another, or 0 for any"):
         CommandServer(lambda request: {}, home=tmp_path, port=port)
+
+
+def test_a_port_that_cannot_be_leaves_no_socket(tmp_path):
+    with pytest.raises(StoreError, match=r"port 70000 must be free on loopback; found: .*0-65535"):
+        CommandServer(lambda request: {}, home=tmp_path, port=70000)
+    gc.collect()  # one that is left is a warning, and so an error
 
 
 def test_only_this_user_can_read_the_token(tmp_path, loopback):
