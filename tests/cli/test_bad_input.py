@@ -472,15 +472,15 @@ COMMANDS = [
     (
         ("run", "sweep.py", "--store", "newer"),
         2,
-        "must be of version 3 or older; it is of version 99, written by a newer",
+        "must be of version 4 or older; it is of version 99, written by a newer",
     ),
     (("show", "--store", "newer"), 2, "Upgrade Dovetail, or use another store (--store)."),
     (
         ("show", "--store", "garbled"),
         2,
-        "the store at garbled must be a directory that this user can read; found: file is not",
+        "the store at garbled must be as it was written; found: file is not a database",
     ),
-    (("run", "sweep.py", "--store", "garbled"), 2, "the store at garbled must be a directory that this user can write"),
+    (("run", "sweep.py", "--store", "garbled"), 2, "No whole copy of it is beside it: bring one from a backup"),
 ]
 
 
