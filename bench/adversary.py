@@ -34,11 +34,13 @@ from commands import environment
 from reporting import Bar, finish
 
 from dovetail.control.daemon.commands import ask
+from dovetail.engines.worker_messages import MessageReader, read_reported
 from dovetail.store import Store, clear_scratch, holder
 from dovetail.store.atomic_write import write_atomically
 from dovetail.train import checkpoint
 from dovetail.vocabulary import CheckpointError, DovetailError, to_json
 from dovetail.vocabulary.redact import Redactor, masked
+from dovetail.vocabulary.user_text import escape_controls
 
 NOBODY = 65534
 PROGRAM = """
@@ -474,6 +476,41 @@ def without_token(dice: random.Random, ground: Ground) -> str:
             channel.close()
 
 
+# Rubbish from workers, and texts
+
+
+def rubbish(dice: random.Random, ground: Ground) -> str:
+    """What a worker sends is a message, or its own loss: no other error."""
+    message: dict[str, Any] = {"idle": 0.5, "doing": "a step"}
+    for field in ("idle", "doing", "released", "seconds", "event", "notice"):
+        if dice.random() < 0.5:
+            message[field] = value(dice)
+    if dice.random() < 0.5:
+        names = ("kind", "task", "attempt", "at_seconds", "data")
+        message["event"] = {name: value(dice) for name in names if dice.random() < 0.8}
+        message["event"]["kind"] = dice.choice(("steps", "finished", "saved", "failed", "what", "submitted"))
+    line = line_of(message, dice)[:-1]
+    with contextlib.suppress(ValueError, RecursionError):
+        for found in MessageReader().take(line + b"\n"):
+            if isinstance(found.get("event"), dict):
+                read_reported(found["event"], tasks=("t",))
+    return ""
+
+
+STEERING = ("\x1b]0;title\x07", "\x1b[2J", "\x1b[31m", "\r", "\x08" * 9, "\u202e", "\x9b2J", "\x00")
+
+
+def steering_text(dice: random.Random, ground: Ground) -> str:
+    """A text of others moves no cursor, however long it is, and is shown in few words."""
+    parts = [dice.choice((*STEERING, "loss", "é", "\n", "[red]x[/red]")) for _ in range(dice.randrange(1, 30))]
+    text = "".join(parts) * dice.choice((1, 1, 10, 100_000))
+    shown = escape_controls(Redactor().excerpt(text))
+    left = [each for each in shown if (ord(each) < 32 and each not in "\n\t") or each in "\x7f\x9b\u202e"]
+    if left:
+        return f"{left[:5]!r} reached the terminal of {text[:80]!r}"
+    return "" if len(shown) < 50_000 else f"{len(text)} characters were shown as {len(shown)}"
+
+
 KINDS: dict[str, tuple[Attack, int]] = {
     "tampered store": (tampered_store, 10),
     "tampered checkpoint": (tampered_checkpoint, 6),
@@ -483,6 +520,8 @@ KINDS: dict[str, tuple[Attack, int]] = {
     "secret": (undressed_secret, 6),
     "poisoned request": (poisoned_request, 12),
     "without token": (without_token, 1),
+    "rubbish from a worker": (rubbish, 4),
+    "steering text": (steering_text, 3),
     "killed daemon": (killed_daemon, 0),
 }
 """Each kind of attack and how often it comes; a kill takes seconds, so that there are a few at the end."""
