@@ -513,10 +513,13 @@ def differences(recipe: Recipe, found: Travel) -> str:
         return (
             "" if found.losses == losses and not wrong else f"bits of {wrong or 'losses'}: {found.losses} not {losses}"
         )
-    again, others = bare(recipe, len(found.losses), nudge=2.0**-22)
-    least = 2.0**-6 if recipe.precision == "bf16" else 1e-5
-    allowed = 100 * max(
-        [least / 100, *map(apart, losses, again), *(apart(weights[each], others[each]) for each in ours)]
+    # what rounding may do is what a nudge of one unit in the last place of the numbers computed with does, and no less
+    # than the least: bf16 has 8 bits, fp32 24
+    nudge, times, least = (2.0**-9, 10, 2.0**-5) if recipe.precision == "bf16" else (2.0**-22, 100, 1e-5)
+    again, others = bare(recipe, len(found.losses), nudge=nudge)
+    allowed = max(
+        [least, *(times * apart(*pair) for pair in zip(losses, again, strict=True))]
+        + [times * apart(weights[each], others[each]) for each in ours]
     )
     most = max([*map(apart, found.losses, losses), *(apart(ours[each], weights[each]) for each in ours)])
     return "" if most <= allowed else f"apart by {most:.2g}, {allowed:.2g} allowed: {found.losses} not {losses}"

@@ -96,9 +96,9 @@ def test_no_secret_survives(secret: str, before: str, after: str):
 
 @given(
     st.sampled_from(SECRET_NAMES),
-    st.text(min_size=8, max_size=60, alphabet=st.characters(exclude_characters="*")),
-    st.text(max_size=5),
-    st.text(max_size=5),
+    st.text(min_size=8, max_size=60, alphabet=st.characters(codec="utf-8", exclude_characters="*")),
+    st.text(max_size=5, alphabet=st.characters(codec="utf-8")),
+    st.text(max_size=5, alphabet=st.characters(codec="utf-8")),
 )
 def test_no_encoding_of_a_secret_survives(name: str, secret: str, before: str, after: str):
     redact = Redactor([{name: secret}])
@@ -110,6 +110,11 @@ def test_no_encoding_of_a_secret_survives(name: str, secret: str, before: str, a
     if len(content) >= 12:  # amid a longer text, but for the digits that it shares with its neighbours
         digits = base64.b64encode(whole.encode()).decode()
         assert redact(digits) != digits
+
+
+def test_a_secret_that_no_encoding_can_write_is_masked():
+    secret = "half a \ud83d pair"  # what a name on a disk in another encoding becomes
+    assert Redactor([{"token": secret}])(f"with {secret} in it") == f"with {MASK} in it"
 
 
 def test_a_secret_of_several_lines_is_masked_line_by_line():
