@@ -101,6 +101,7 @@ class GraphSession(ResidentSession):
         # Of each form, how generators were seeded and which parameters had gradients when a step was looked at.
         self._warmed: dict[Hashable, tuple[list[Seeding], list[nn.Parameter]]] = {}
         self._captured: dict[Hashable, _CapturedStep] = {}
+        self._settling: set[Hashable] = set()  # forms whose first step has changed a module
         assert isinstance(member.training.optimizer, torch.optim.Optimizer)
         self._optimizer = FlatSteps(member.training.optimizer)
         self._replayed = self._clipped = False  # whether the gradients at hand are
@@ -184,7 +185,8 @@ class GraphSession(ResidentSession):
         return self._plainly(batches)  # a capture computes nothing
 
     def _warm_up(self, key: Hashable, leaves: Sequence[torch.Tensor], batches: list[Any], *, is_last: bool) -> Computed:
-        """A plain step that is looked at. The first one may fill caches; the last must leave modules as they are."""
+        """A plain step that is looked at. A form's first one may fill caches; the others must leave modules as they
+        are."""
         own, seen = [tensor for tensor in leaves if tensor.device.type != "cpu"], SeenSeedings()
         before = [tensor._version for tensor in own]
         attributes, weights = attributes_of(self._training.model), checksums(self._parameters)
@@ -204,10 +206,11 @@ class GraphSession(ResidentSession):
             self._failure = f"metrics of a step must be tensors on the device to be computed again; {fixed} are not"
         elif weights != checksums(self._parameters):
             self._failure = "forward must leave parameters to the optimizer; it changes some"
-        elif changed and is_last:
+        elif changed and (is_last or key in self._settling):
             self._failure = f"forward must leave its modules as they are; it replaces {changed!r}"
         elif changed:  # a cache that is longer now, say; graphs still read what was there
             self._captured, self._seen = {}, {}
+            self._settling.add(key)
         elif before != [tensor._version for tensor in own]:  # they would be found so when they are read again
             self._failure = "the loss changes its batches in place"
         return found
@@ -345,6 +348,7 @@ class _CapturedStep:
         stream: torch.cuda.Stream,
     ) -> None:
         self.compared_step = self._uses = 0
+        self._due_use = 1
         self._random, self._seedings, self._parameters = random, seedings, parameters
         self._inputs = [torch.empty_like(tensor, device=stream.device) for tensor in leaves]
         self._fill(leaves)
@@ -372,10 +376,13 @@ class _CapturedStep:
         self._gradients = [parameter.grad for parameter in parameters]
 
     def is_due(self) -> bool:
-        """Whether it is to be compared with a plain step: before its first use counts, and at uses 8, 16, 32 and so on,
-        since what Python reads may change at any time."""
+        """Whether it is to be compared with a plain step: before its first use counts, and at uses 8, 32, 128 and so
+        on, since what Python reads may change at any time."""
         self._uses += 1
-        return self._uses == 1 or (self._uses >= 8 and self._uses & (self._uses - 1) == 0)
+        if self._uses < self._due_use:
+            return False
+        self._due_use = max(8, 4 * self._due_use)
+        return True
 
     def replay(self, leaves: Sequence[torch.Tensor], step: int) -> Computed:
         """Losses and metrics of these batches; the gradients are the parameters' afterwards."""

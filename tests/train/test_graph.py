@@ -336,7 +336,7 @@ class TestOnCuda:
                 return {name: value.clone() for name, value in session.state().tensors.items()}, graphs
 
         (plain, _), (found, graphs) = run(RESIDENT), run(GRAPH)
-        assert graphs == 2
+        assert graphs == 1, "one of what is left; the first wrote to where all gradients were in a row"
         assert_same(found, plain)
 
 
