@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from dovetail.engines.mps import is_mps_installed
 from dovetail.vocabulary import Cluster, Device, Kind, Node
 
 
@@ -94,7 +95,8 @@ def accelerator(line: str) -> tuple[int, Kind] | None:
     except ValueError:
         return None
     words = [word for word in name.lower().split() if word != "nvidia"]
-    return number, Kind(name="-".join(words) or "cuda", processor="cuda", memory_bytes=memory)
+    name = "-".join(words) or "cuda"
+    return number, Kind(name=name, processor="cuda", memory_bytes=memory, mps=is_mps_installed())
 
 
 def visible(seen: list[tuple[int, Kind]], mask: str | None) -> list[tuple[int, Kind]]:

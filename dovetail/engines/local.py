@@ -8,10 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.base import Order
+from dovetail.engines.fork_server import PRELOADED
+from dovetail.engines.mps import Mps
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.spares import Spares
 from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.planning.techniques.beside import MOST_LANES
 from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster
 
@@ -35,17 +39,28 @@ class LocalEngine(WorkerEngine):
         for worker in spares.take(cluster) if spares is not None else ():
             worker.configure(self._log(worker.devices))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-            self._workers[worker.devices] = worker
+            self._workers[worker.place] = worker
+        self._mps: Mps | None = None
+        self._has_asked_mps = False
+
+    def start(self, order: Order) -> None:
+        """Hand the order to its devices' worker, or workers, starting them if need be."""
+        super().start(order)
+        if order.purpose == "fingerprint" and self._has_lanes(order.devices):
+            self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
 
     def close(self) -> None:
         """Give the idle workers back or stop them, and kill the busy ones."""
         for worker in list(self._workers.values()) if self._spares is not None else ():
-            if isinstance(worker, WorkerProcess) and not worker.order:
+            if isinstance(worker, WorkerProcess) and not worker.order and not worker.lane:
                 assert self._spares is not None
                 self._selector.unregister(worker.channel)
-                del self._workers[worker.devices]
+                del self._workers[worker.place]
                 self._spares.give(worker)
         super().close()
+        if self._mps is not None:
+            self._mps.close()
+            self._mps = None
         self._selector.close()
         self._bell.close()
         self._ear.close()
@@ -55,19 +70,47 @@ class LocalEngine(WorkerEngine):
         with contextlib.suppress(OSError):  # one that has rung so often is heard anyway
             self._bell.send(b"!")
 
-    def _start_worker(self, devices: tuple[str, ...]) -> WorkerProcess:
-        server = self._starts.server if self._starts is not None and len(devices) == 1 else None
+    def _has_lanes(self, devices: tuple[str, ...]) -> bool:
+        """Asks for the service when it is first wanted, and no more once there was none."""
+        if not self._cluster.kind(self._cluster.device(devices[0]).kind).mps:
+            return False
+        if not self._has_asked_mps:
+            self._has_asked_mps, self._mps = True, Mps.start()
+        return self._mps is not None and self._mps.is_alive
+
+    def _prepare_lanes(self, devices: tuple[str, ...], count: int) -> None:
+        """Start workers that will probably be wanted, and have them import what the one that builds the tasks does."""
+        if count > 1:
+            for lane in range(1, count + 1):
+                worker = self._worker_for((devices, lane))
+                assert isinstance(worker, WorkerProcess)
+                worker.preload(PRELOADED)
+
+    def _handle_said(self, worker: WorkerHandle, messages: list[dict[str, Any]]) -> None:
+        super()._handle_said(worker, messages)
+        told = [message["imports"] for message in messages if isinstance(message.get("imports"), list)]
+        names = [name for each in told for name in each if isinstance(name, str)]
+        for lane in [each for each in self._workers.values() if each.lane and not each.order] if names else ():
+            assert isinstance(lane, WorkerProcess)
+            for name in names:
+                lane.preload(name)
+
+    def _start_worker(self, devices: tuple[str, ...], lane: int = 0) -> WorkerProcess:
+        server = self._starts.server if self._starts is not None and len(devices) == 1 and not lane else None
         worker = WorkerProcess(
             devices,
             cluster=self._cluster,
-            log=self._log(devices),
+            log=self._log(devices, lane),
             server=server if server and server.is_current else None,
+            lane=lane,
+            variables=self._mps.environment if lane and self._mps is not None else {},
         )
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         return worker
 
-    def _log(self, devices: tuple[str, ...]) -> Path:
-        return self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
+    def _log(self, devices: tuple[str, ...], lane: int = 0) -> Path:
+        which = f"-lane-{lane}" if lane else ""
+        return self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}{which}.log"
 
     def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
         for key, _ in self._selector.select(seconds):
@@ -75,7 +118,7 @@ class LocalEngine(WorkerEngine):
             if worker is None:
                 with contextlib.suppress(OSError):
                     self._ear.recv(1 << 10)
-            elif self._workers.get(worker.devices) is worker:
+            elif self._workers.get(worker.place) is worker:
                 yield worker, worker.receive()
 
     def _disconnect(self, worker: WorkerHandle) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dovetail.engines.fork_server import PRELOADED, ForkServer
 from dovetail.engines.origin import Origin, environment_of
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
 from dovetail.engines.worker_messages import MessageReader
-from dovetail.vocabulary import Cluster, dumps
+from dovetail.vocabulary import Cluster, FrozenDict, dumps
 
 LOG_TAIL_BYTES = 3000
 # What `read_printed` gives at once, at most.
@@ -27,12 +28,20 @@ class WorkerProcess(WorkerHandle):
     is forked by a `server` that has.
 
     One that is started without a `log` imports torch at once, and must be given `configure` before its first order.
+    `variables` are added to its environment.
     """
 
     def __init__(
-        self, devices: tuple[str, ...], *, cluster: Cluster, log: Path | None = None, server: ForkServer | None = None
+        self,
+        devices: tuple[str, ...],
+        *,
+        cluster: Cluster,
+        log: Path | None = None,
+        server: ForkServer | None = None,
+        lane: int = 0,
+        variables: Mapping[str, str] = FrozenDict(),
     ) -> None:
-        self.devices, self.log = devices, log or Path(os.devnull)
+        self.devices, self.lane, self.log = devices, lane, log or Path(os.devnull)
         self.order = ""  # the name of the order that it carries out
         self.doing = "starting"
         self.killed_because = ""  # the engine's reason, if it killed this process
@@ -56,7 +65,7 @@ class WorkerProcess(WorkerHandle):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment_of(devices, cluster),
+                env={**environment_of(devices, cluster), **variables},
                 start_new_session=True,  # the terminal's Ctrl-C is not for workers
             )
             undone.pop_all()

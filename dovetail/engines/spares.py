@@ -6,16 +6,16 @@ have been set up otherwise by what reading changed, is let go, and its engine st
 
 import contextlib
 import functools
-import importlib.abc
 import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from dovetail.describe.installed import is_installed
 from dovetail.engines.fork_server import ForkServer, can_fork
+from dovetail.engines.imports import ImportTeller
 from dovetail.engines.processes import WorkerProcess
 from dovetail.vocabulary import Cluster
 
@@ -54,7 +54,13 @@ class Spares:
         """Within this context the spare workers import whatever this process imports from installed packages. Variables
         that those set as they are imported they set there, too."""
         told: list[WorkerProcess | ForkServer] = [*self.workers, *([self.server] if self.server else [])]
-        finder, names, putenv = _Telling(told), set[str](), os.putenv
+        names, putenv = set[str](), os.putenv
+
+        def tell(name: str) -> None:
+            for each in told:
+                each.preload(name)
+
+        finder = ImportTeller(tell)
 
         def note(name: Any, value: Any) -> None:
             if _is_set_by_import(sys._getframe(1)):
@@ -103,21 +109,6 @@ class Spares:
             worker.exited(10)
             worker.channel.close()
         self.workers.clear()
-
-
-class _Telling(importlib.abc.MetaPathFinder):
-    """Finds nothing, and tells of what is looked for inside installed packages. Whatever else is imported may be the
-    user's own, and is not run more often than it has to be."""
-
-    def __init__(self, told: Sequence[WorkerProcess | ForkServer]) -> None:
-        self._told, self._process = told, os.getpid()
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
-        if os.getpid() != self._process or name.endswith("__main__"):  # of a fork, or run and not imported
-            return
-        if path and any(is_installed(os.path.join(folder, "__init__.py")) for folder in map(str, path)):
-            for each in self._told:
-                each.preload(name)
 
 
 def _is_set_by_import(frame: types.FrameType | None) -> bool:

@@ -84,7 +84,8 @@ def _once(
         family=order.family,
         build_seconds=build_seconds,
         scratch=around.home / "scratch",
-        layers=len(order.devices) == 1 and not others and is_whole,
+        # Others are predicted from the layers of one that foretells.
+        layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
         knobs=local_knobs(order.technique, knobs, around),
     )
 

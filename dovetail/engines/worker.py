@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.imports import ImportTeller
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
 from dovetail.vocabulary.redact import Redactor
@@ -34,6 +35,7 @@ from dovetail.vocabulary.user_text import shorten
 HEARTBEAT_SECONDS = 1.0
 # Heartbeats take a thousandth of a core; what computes takes more than this share even on a crowded machine.
 _BUSY_SHARE = 0.02
+_TELLING_SECONDS = 0.2
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 PROCESS_NAME = "dovetail-worker"  # as `ps` and `top` show it
 
@@ -162,9 +164,10 @@ class Worker:
         from dovetail.train.ranks import Ranks
 
         self._set_action("reading the order")
-        # What the imports made stays; looking through it after each order took 0.15 s. What is kept is to go one day.
-        if self._builder is None or not self._builder.keeps:
-            gc.freeze()
+        # What the imports made stays, and what is kept stays until it is taken; looking through it after each order
+        # took 0.15 s, and 0.25 s once programs have imported transformers.
+        kept = self._builder.kept if self._builder is not None else 0
+        gc.freeze()
         order = from_json(Order, message["order"])
         self._redact.learn((member.task.parameters for member in order.members), variables=os.environ)
         kind = from_json(Kind, message["kind"])
@@ -175,7 +178,7 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        with writing_to_log(message.get("log")):
+        with writing_to_log(message.get("log"), is_shared=message.get("lane", 0) > 0), self._telling(order.purpose):
             runner.run(
                 order,
                 WorkerContext(
@@ -184,18 +187,45 @@ class Worker:
                     acknowledged_step=lambda task: self._acknowledged.get(task, 0),
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
                     kind=kind,
-                    threads=torch.get_num_threads(),
+                    threads=message["session_threads"],
                     home=home,
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
                     redact=self._redact,
+                    lane=message.get("lane", 0),
                 ),
             )
+        if self._builder.kept < kept:
+            gc.unfreeze()
+            gc.collect()
         self._builder.isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
         self._send({"released": order.name, "seconds": self._spent.end()})
+
+    @contextlib.contextmanager
+    def _telling(self, purpose: str) -> Iterator[None]:
+        """Within, the engine is told what is imported while tasks are built for the first time: other workers, which
+        have nothing to do yet, import it meanwhile."""
+        names, told_at = list[str](), time.monotonic()
+
+        def tell(name: str) -> None:
+            nonlocal told_at
+            names.append(name)
+            if time.monotonic() > told_at + _TELLING_SECONDS:  # an engine that is told of each does nothing else
+                self._send({"imports": names})
+                names.clear()
+                told_at = time.monotonic()
+
+        finder = ImportTeller(tell)
+        if purpose == "fingerprint":
+            sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._channel.makefile("r") as lines:
@@ -302,9 +332,10 @@ def limit_device_memory(torch: Any, kind: Kind) -> None:
 
 
 @contextlib.contextmanager
-def writing_to_log(log: str | None) -> Iterator[None]:
+def writing_to_log(log: str | None, *, is_shared: bool = False) -> Iterator[None]:
     """Write to the log of an order instead of the worker's, also what libraries below Python write; one to which
-    nothing was written is removed. A log that cannot be opened is no reason not to train."""
+    nothing was written is removed, unless others write to it, too. A log that cannot be opened is no reason not to
+    train."""
     try:
         opened = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -321,7 +352,7 @@ def writing_to_log(log: str | None) -> Iterator[None]:
         for each in (opened, *before):
             os.close(each)
         with contextlib.suppress(OSError):
-            if not os.path.getsize(str(log)):
+            if not is_shared and not os.path.getsize(str(log)):
                 os.unlink(str(log))
 
 

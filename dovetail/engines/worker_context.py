@@ -43,6 +43,8 @@ class WorkerContext:
     """This process among those that carry out the order together, one a device; None where there is only this one."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
+    lane: int = 0
+    """Of several workers on one device each has a lane, from 1 on; 0: this one has its device for itself."""
     redact: Redactor = dataclasses.field(default_factory=Redactor)
     """Masks secrets in what programs say, before any of it is cut."""
 
@@ -90,6 +92,10 @@ def reporting_failure(
             for each in gang or (member,):
                 around.report(event_of(AttemptLost, each, reason=reason, of_others=True))
             return
+        if around.lane and _is_of_device(error):
+            reason = f"a fault on the device, which ends all processes that share it: {_innermost(error)}"
+            around.report(event_of(AttemptLost, member, reason=around.redact.excerpt(reason)))
+            os._exit(1)  # nothing more can be computed here
         if gang:
             member = gang[getattr(error, "member", gang.index(member))]
         around.report(_failure(member, error, around.redact))
@@ -97,6 +103,11 @@ def reporting_failure(
         for other in gang:
             if other is not member:
                 around.report(event_of(AttemptLost, other, reason=reason))
+
+
+def _is_of_device(error: BaseException) -> bool:
+    """Whether a device has come to a fault that it cannot go on after, such as an index out of bounds."""
+    return isinstance(_innermost(error), torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -2,8 +2,10 @@
 
 A worker costs seconds to start (it imports torch), so it stays. An order goes to the worker of exactly its devices:
 thread counts are settled when a process starts, so one that had 1 core cannot serve 2. An order whose technique takes
-one process a device goes to the workers of its devices one by one, each a rank. A worker that dies, falls silent, or
-cannot be reached any more is lost with its reason and the tail of its log, and with it the order and the other ranks;
+one process a device goes to the workers of its devices one by one, each a rank. One whose members need nothing of each
+other goes to workers in lanes of one device, each with a member, where several can compute there at once; such a worker
+is lost alone. Any other that dies, falls silent, or cannot be
+reached any more is lost with its reason and the tail of its log, and with it the order and the other ranks;
 the next order starts new ones. Knows nothing of how workers are started and reached.
 """
 
@@ -15,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dovetail.engines.base import Engine, Order
-from dovetail.engines.worker_handle import RunningOrder, WorkerHandle, threads_of
+from dovetail.engines.base import Engine, MemberOrder, Order
+from dovetail.engines.worker_handle import Place, RunningOrder, WorkerHandle, session_threads, threads_of
 from dovetail.engines.worker_messages import read_reported
 from dovetail.planning.techniques import spec_of
 from dovetail.vocabulary import Cluster, DovetailError, Event, FrozenDict, to_json
@@ -79,7 +81,7 @@ class WorkerEngine(Engine):
         self._epoch_seconds = time.time() - time.monotonic()
         self._given_notice: set[WorkerHandle] = set()
         self._stopping: list[WorkerHandle] = []
-        self._workers: dict[tuple[str, ...], WorkerHandle] = {}
+        self._workers: dict[Place, WorkerHandle] = {}
         self._running: dict[str, RunningOrder] = {}
         self._pending: list[Event] = []
         self._given: list[Event] = []
@@ -87,8 +89,12 @@ class WorkerEngine(Engine):
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @abc.abstractmethod
-    def _start_worker(self, devices: tuple[str, ...]) -> WorkerHandle:
+    def _start_worker(self, devices: tuple[str, ...], lane: int = 0) -> WorkerHandle:
         """Start a worker on these devices. Returns at once."""
+
+    def _has_lanes(self, devices: tuple[str, ...]) -> bool:
+        """Whether several workers can compute on these devices at the same moment."""
+        return False
 
     @abc.abstractmethod
     def _receive(self, seconds: float) -> Iterable[tuple[WorkerHandle, list[dict[str, Any]] | None]]:
@@ -110,36 +116,51 @@ class WorkerEngine(Engine):
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
-        ranked = spec_of(order.technique).ranked
-        shares = [(device,) for device in order.devices] if ranked else [order.devices]
-        running = self._running[order.name] = RunningOrder(order=order, workers=[])
-        workers = running.workers
+        parts = self._parts(order)
+        running = self._running[order.name] = RunningOrder(order=order, workers=[], is_apart=parts[0][0][1] > 0)
+        workers, spec = running.workers, spec_of(order.technique)
         try:
-            workers += [self._worker_for(devices) for devices in shares]
-            rendezvous = self._make_rendezvous(order.name, workers) if ranked else ""
+            workers += [self._worker_for(place) for place, _ in parts]
+            rendezvous = self._make_rendezvous(order.name, workers) if spec.ranked else ""
         except OSError as error:  # no process can be started, or nothing written: this passes, or is met again
             self._end_order(running, reason=f"its worker could not be started: {error}")
             return
         kind = self._cluster.kind(self._cluster.device(order.devices[0]).kind)
-        for rank, worker in enumerate(workers):
+        for rank, (worker, (_, part)) in enumerate(zip(workers, parts, strict=True)):
             message: dict[str, Any] = {
                 "do": "order",
-                "order": to_json(order),
+                "order": to_json(part),
                 "kind": to_json(kind),
                 "threads": threads_of(worker.devices, self._cluster),
+                "session_threads": session_threads(worker.devices, self._cluster, on_host=spec.on_host),
                 "home": str(self._home),
-                "ranks": {"rank": rank, "size": len(workers), "rendezvous": rendezvous} if ranked else None,
+                "ranks": {"rank": rank, "size": len(workers), "rendezvous": rendezvous} if spec.ranked else None,
+                "lane": worker.lane,
             }
             worker.idle_seconds = 0.0
             worker.begin(order.name, message)
 
+    def _parts(self, order: Order) -> list[tuple[Place, Order]]:
+        """Which worker carries out what of an order: all the same, or where members can be apart each has its own."""
+        spec = spec_of(order.technique)
+        if spec.ranked:
+            return [(((device,), 0), order) for device in order.devices]
+        if order.purpose != "train" or not spec.apart or not self._has_lanes(order.devices):
+            return [((order.devices, 0), order)]
+        return [
+            ((order.devices, lane), dataclasses.replace(order, members=(member,), technique=spec.apart, knobs={}))
+            for lane, member in enumerate(order.members, start=1)
+        ]
+
     def stop(self, name: str, *, reason: str, save: bool = True) -> None:
-        """Ask rank 0, which the others follow, to save and end; without saving, kill the processes."""
+        """Ask rank 0, which the others follow, to save and end, or everybody where none follows another; without
+        saving, kill the processes."""
         running = self._running.get(name)
         if running is None:
             return
         if save:
-            running.workers[0].send({"do": "stop", "name": name, "reason": reason})
+            for worker in running.workers if running.is_apart else running.workers[:1]:
+                worker.send({"do": "stop", "name": name, "reason": reason})
             return
         for worker in running.workers:
             worker.kill(reason)
@@ -157,7 +178,8 @@ class WorkerEngine(Engine):
                 worker.kill(f"no heartbeat for {silent:.0f} s, the limit is {self._silence_seconds:.0f} s")
                 self._handle_lost(worker)
         for running in list(self._running.values()):
-            idle = min(worker.idle_seconds for worker in running.workers) if len(running.workers) > 1 else 0.0
+            ranks = [] if running.is_apart else running.workers
+            idle = min(worker.idle_seconds for worker in ranks) if len(ranks) > 1 else 0.0
             if idle >= STALL_SECONDS:
                 stalled = next((w for w in running.workers if not w.doing.startswith("waiting")), running.workers[0])
                 stalled.kill(f"it stalled: no rank has computed anything for {idle:.0f} s, and the others wait")
@@ -216,21 +238,23 @@ class WorkerEngine(Engine):
         for running in self._running.values() if saved else ():
             for member in running.order.members:
                 if member.task.identity in saved:
-                    step = saved[member.task.identity]
-                    running.workers[0].send({"do": "acknowledge", "task": member.task.identity, "step": step})
+                    task, step = member.task.identity, saved[member.task.identity]
+                    running.worker_of(task).send({"do": "acknowledge", "task": task, "step": step})
 
-    def _worker_for(self, devices: tuple[str, ...]) -> WorkerHandle:
-        worker = self._workers.pop(devices, None)
+    def _worker_for(self, place: Place) -> WorkerHandle:
+        worker = self._workers.pop(place, None)
         if worker is None:
             self._stop_idle_workers()
-            worker = self._start_worker(devices)
-        self._workers[devices] = worker  # last in the dict is the one used last
+            worker = self._start_worker(*place)
+        self._workers[place] = worker  # last in the dict is the one used last
         return worker
 
     def _stop_idle_workers(self) -> None:
-        """Keep at most two workers a device, because idle ones take memory: stop those not used for longest."""
-        idle = [worker for worker in self._workers.values() if not worker.order]
-        for worker in idle[: max(0, len(self._workers) + 1 - 2 * len(self._cluster.devices))]:
+        """Keep at most two workers a device, lanes apart, because idle ones take memory: stop those not used for
+        longest."""
+        whole = [worker for worker in self._workers.values() if not worker.lane]
+        idle = [worker for worker in whole if not worker.order]
+        for worker in idle[: max(0, len(whole) + 1 - 2 * len(self._cluster.devices))]:
             self._stop_worker(worker)
 
     def _handle_messages(self, worker: WorkerHandle, messages: list[dict[str, Any]] | None) -> None:
@@ -254,13 +278,14 @@ class WorkerEngine(Engine):
             if "event" in message:
                 self._record(running, worker, read_reported(message["event"], tasks=running.tasks))
             elif "released" in message:
-                if worker is running.workers[0]:
-                    running.seconds = message.get("seconds", {})
+                share = 1 / len(running.workers) if running.is_apart else float(worker is running.workers[0])
+                for word, seconds in message.get("seconds", {}).items() if share else ():
+                    running.seconds[word] = running.seconds.get(word, 0.0) + share * seconds
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
         """Take up an event of an order. Of several ranks that report a task's end, the first counts."""
-        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and len(running.workers) > 1:
+        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and not running.is_apart:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if isinstance(event, AttemptLost) and event.of_others:
             running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
@@ -298,7 +323,8 @@ class WorkerEngine(Engine):
         if worker in self._given_notice:
             self._stop_worker(worker)
         running.released.append(worker)
-        running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
+        if not running.is_apart:
+            running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if len(running.released) == len(running.workers):
             self._end_order(running, reason=running.hearsay)
 
@@ -310,9 +336,32 @@ class WorkerEngine(Engine):
         if running is None:
             return
         reason = worker.reason()
+        if running.is_apart:
+            self._lose_part(running, worker, reason)
+            return
         if len(running.workers) > 1:
             reason = f"{running.name(worker)} is lost: {reason}. When last heard of it was at: {worker.doing}"
         self._end_order(running, reason=reason, ending=worker.ending(), log=worker.log_tail())
+
+    def _lose_part(self, running: RunningOrder, worker: WorkerHandle, reason: str) -> None:
+        """One of several workers that are apart is gone, and its member lost; the others go on."""
+        member = running.order.members[running.workers.index(worker)]
+        if member.task.identity not in running.ended_tasks:
+            running.ended_tasks.add(member.task.identity)
+            self._pending.append(self._lost(member, reason=reason, ending=worker.ending(), log=worker.log_tail()))
+        running.released.append(worker)
+        if len(running.released) == len(running.workers):
+            self._end_order(running, reason="")
+
+    def _lost(self, member: MemberOrder, *, reason: str, ending: str, log: str) -> AttemptLost:
+        return AttemptLost(
+            task=member.task.identity,
+            attempt=member.attempt,
+            at_seconds=self.now(),
+            reason=reason,
+            ending=ending,
+            log=log,
+        )
 
     def _end_order(self, running: RunningOrder, *, reason: str, ending: str = "", log: str = "") -> None:
         """End an order: kill the ranks that have not released it, report every task that has not ended as lost for
@@ -325,18 +374,14 @@ class WorkerEngine(Engine):
         left = [member for member in running.order.members if member.task.identity not in running.ended_tasks]
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
-        now = self.now()
-        self._pending += [
-            AttemptLost(task=m.task.identity, attempt=m.attempt, at_seconds=now, reason=reason, ending=ending, log=log)
-            for m in left
-        ]
+        self._pending += [self._lost(member, reason=reason, ending=ending, log=log) for member in left]
         spent = FrozenDict(running.seconds)
-        self._pending.append(DevicesReleased(at_seconds=now, placement=running.order.name, seconds=spent))
+        self._pending.append(DevicesReleased(at_seconds=self.now(), placement=running.order.name, seconds=spent))
         self._remove_rendezvous(running.order.name)
         del self._running[running.order.name]
 
     def _remove_worker(self, worker: WorkerHandle) -> None:
         self._disconnect(worker)
         self._given_notice.discard(worker)
-        if self._workers.get(worker.devices) is worker:
-            del self._workers[worker.devices]
+        if self._workers.get(worker.place) is worker:
+            del self._workers[worker.place]

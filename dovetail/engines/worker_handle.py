@@ -6,17 +6,27 @@ import math
 from typing import Any
 
 from dovetail.engines.base import Order
-from dovetail.vocabulary import Cluster
+from dovetail.planning.techniques.beside import MOST_LANES
+from dovetail.vocabulary import Cluster, TaskId
+
+Place = tuple[tuple[str, ...], int]
+"""The devices of a worker, and its lane."""
 
 
 class WorkerHandle(abc.ABC):
     """A worker as its engine sees it: bound to its devices, it outlives orders. Used from the engine's thread alone."""
 
     devices: tuple[str, ...]
+    lane: int = 0  # of several workers on the same device each has one, from 1 on; 0: it has its devices for itself
     order: str  # the name of the order that it carries out; empty while it has none
     doing: str  # what it was at when last heard of
     heard_at: float  # when that was, by the monotonic clock
     idle_seconds: float = 0.0  # for how long, as it says, it had neither begun anything nor computed within a step
+
+    @property
+    def place(self) -> "Place":
+        """What tells it from the other workers of its engine."""
+        return self.devices, self.lane
 
     def excuse(self, seconds: float) -> None:
         """Do not count so many seconds of its silence: nobody listened."""
@@ -54,10 +64,12 @@ class WorkerHandle(abc.ABC):
 
 @dataclasses.dataclass(kw_only=True)
 class RunningOrder:
-    """An order under way: its workers by rank, the tasks that have ended, and the workers that have released it."""
+    """An order under way: its workers by rank, the tasks that have ended, and the workers that have released it. Where
+    it `is_apart`, the workers know nothing of each other, and each has the member of its number."""
 
     order: Order
     workers: list[WorkerHandle]
+    is_apart: bool = False
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
@@ -67,6 +79,11 @@ class RunningOrder:
 
     def __post_init__(self) -> None:
         self.tasks = frozenset(member.task.identity for member in self.order.members)
+
+    def worker_of(self, task: TaskId) -> WorkerHandle:
+        """The worker that carries out a task of this order, or leads those that do."""
+        tasks = [member.task.identity for member in self.order.members]
+        return self.workers[tasks.index(task) if self.is_apart else 0]
 
     def name(self, worker: WorkerHandle) -> str:
         """The worker's rank and devices, for messages."""
@@ -87,3 +104,18 @@ def threads_of(devices: tuple[str, ...], cluster: Cluster) -> int:
     """
     node = cluster.node(cluster.device(devices[0]).node)
     return len(cores_of(devices, cluster)) or max(1, node.cores // max(1, len(cluster.devices)))
+
+
+def session_threads(devices: tuple[str, ...], cluster: Cluster, *, on_host: bool) -> int:
+    """How many threads a worker of these devices trains with. Where several may train on one accelerator at once, each
+    has a part of the node's cores, and has no more when it is alone, so that what it reads comes out the same; unless
+    the host computes a part of the steps, which is done alone.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> cluster = Cluster.uniform(Kind(name="h200", processor="cuda", mps=True), cores=16)
+    >>> [session_threads(("n0:0",), cluster, on_host=on_host) for on_host in (False, True)]
+    [2, 16]
+    """
+    threads = threads_of(devices, cluster)
+    has_lanes = cluster.kind(cluster.device(devices[0]).kind).mps and not on_host
+    return max(1, threads // MOST_LANES) if has_lanes else threads

@@ -24,6 +24,8 @@ from dovetail.profile.layers import Edges, Layers, measure_layers
 from dovetail.profile.peak_memory import PeakMemory
 from dovetail.train import checkpoint
 from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
+from dovetail.train.beside import BesideSession
+from dovetail.train.graph import GraphSession
 from dovetail.train.spill import SpillSession
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError, TechniqueRefused
@@ -32,6 +34,11 @@ MOST_STEPS = 200
 SAMPLE_BYTES = 1 << 30
 STALLED_SECONDS, SMALL_BYTES = 0.1, 16 << 20
 MOST_READ, READING_SECONDS = 20, 0.3
+# Stretches of steps that are timed at least, unless they have taken so long together.
+LEAST_STRETCHES, LONG_SECONDS = 5, 0.3
+# What is handed over at once to find out how long the device works at it, how often, of steps no longer than this; and
+# the clock by which it sleeps, about.
+BUSY_STEPS, BUSY_TIMES, LONG_STEP_SECONDS, CYCLES_PER_SECOND = 4, 3, 0.1, 2e9
 # First steps that take so much longer than the others compile something, which every placement will do again.
 COMPILING_SECONDS = 5.0
 
@@ -84,6 +91,7 @@ def measure(
             timing = _steps(
                 advance, device, max(warmup_steps, session.warmup_steps), least_steps, seconds, most_seconds
             )
+            busy_seconds = _busy_seconds(session, advance, timing.step_seconds)
             if shortfall := next(filter(None, map(session.shortfall, range(len(members)))), ""):
                 raise TechniqueRefused(shortfall)
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)
@@ -124,6 +132,7 @@ def measure(
         timetable=training.timetable or "",
         shares=shared(training, batch),
         batch_seconds=_batch_seconds(training) if training.shares else 0.0,
+        busy_seconds=busy_seconds,
     )
 
 
@@ -188,7 +197,7 @@ def _steps(
     # a spilled step of 1.05 s took 1.22 s with a wait at its end.
     together = least if device.type == "cuda" and least * min(first, default=0.0) < most_seconds / 3 else 1
     timed: list[float] = []
-    while not _is_enough(timed * together, least, seconds, late=time.perf_counter() - begin > most_seconds):
+    while not _is_enough(timed, together, least, seconds, late=time.perf_counter() - begin > most_seconds):
         stretch_seconds, reports = _time_call(lambda: [advance() for _ in range(together)][-1], device)
         timed.append(stretch_seconds / together)
     median = statistics.median(timed)
@@ -206,10 +215,36 @@ class _Timing:
     report: StepReport
 
 
-def _is_enough(timed: list[float], least: int, seconds: float, *, late: bool) -> bool:
+def _is_enough(timed: list[float], together: int, least: int, seconds: float, *, late: bool) -> bool:
+    """Whether these stretches, each of so many steps `together`, tell what a step takes. Some steps are looked at more
+    closely than the rest, so that of short stretches the median of several counts."""
     if not timed:
         return False
-    return late or len(timed) >= MOST_STEPS or (len(timed) >= least and sum(timed) >= seconds)
+    steps, spent = together * len(timed), together * sum(timed)
+    is_even = together == 1 or len(timed) >= LEAST_STRETCHES or spent >= LONG_SECONDS
+    return late or steps >= MOST_STEPS or (steps >= least and spent >= seconds and is_even)
+
+
+def _busy_seconds(session: TrainingSession, advance: Callable[[], list[StepReport]], step_seconds: float) -> float:
+    """How long a step keeps the device at work that nobody keeps waiting: steps are handed over while it sleeps. Zero
+    where a session does not only hand over, or takes so long that it matters to nobody."""
+    if not isinstance(session, GraphSession | BesideSession) or not session.streams or step_seconds > LONG_STEP_SECONDS:
+        return 0.0
+    found = []
+    for _ in range(BUSY_TIMES):
+        begins, ends = ([torch.cuda.Event(enable_timing=True) for _ in session.streams] for _ in range(2))
+        torch.cuda.synchronize()
+        for stream, begin in zip(session.streams, begins, strict=True):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(int(2 * BUSY_STEPS * step_seconds * CYCLES_PER_SECOND))
+                begin.record(stream)
+        for _ in range(BUSY_STEPS):
+            advance()
+        for stream, end in zip(session.streams, ends, strict=True):
+            end.record(stream)
+        torch.cuda.synchronize()
+        found.append(max(float(begins[0].elapsed_time(end)) for end in ends) / 1e3 / BUSY_STEPS)
+    return min(found)
 
 
 def _time_call(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:

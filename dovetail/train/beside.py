@@ -55,6 +55,11 @@ class BesideSession(GangSession[GraphSession]):
         """As many as a member needs."""
         return self._members[0].warmup_steps
 
+    @property
+    def streams(self) -> list[torch.cuda.Stream]:
+        """Where the device's work is put: one of each member."""
+        return [stream for member in self._members for stream in member.streams]
+
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """One step of each live member; the device works at them at once."""
         reports = []

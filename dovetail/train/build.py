@@ -60,9 +60,9 @@ class Builder:
         self._kept: dict[str, _Kept] = {}
 
     @property
-    def keeps(self) -> bool:
-        """Whether there are trainings that were looked at and not taken."""
-        return bool(self._kept)
+    def kept(self) -> int:
+        """How many trainings there are that were looked at and not taken."""
+        return len(self._kept)
 
     def build(self, task: Task) -> Training:
         """Built anew."""

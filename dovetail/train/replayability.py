@@ -2,6 +2,7 @@
 forward changes in Python, and whether two ways to the same numbers have led there."""
 
 import contextlib
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,21 +128,24 @@ def checksums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def are_close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> bool:
-    """Whether tensors differ, all together, by no more than this part of their size. Infinities must be the same.
+def distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """How far tensors are apart, all together, as a part of their size. Infinities must be the same.
 
+    >>> round(distance([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.1])]), 4)
+    0.0197
     >>> infinite = torch.tensor([1.0, float("inf")])
-    >>> are_close([infinite], [infinite + 1e-4], 1e-3), are_close([infinite], [infinite[:1].repeat(2)], 1e-3)
-    (True, False)
+    >>> distance([infinite], [infinite]), distance([infinite], [infinite[:1].repeat(2)])
+    (0.0, inf)
     """
     if [tensor.shape for tensor in found] != [tensor.shape for tensor in expected]:
-        return False
+        return math.inf
     if not found:
-        return True
+        return 0.0
     pairs = [(_real(one), _real(other)) for one, other in zip(found, expected, strict=True)]
     apart = torch.stack([torch.where(one == other, 0.0, one - other).norm() for one, other in pairs]).norm()
     size = torch.stack([torch.nan_to_num(other, posinf=0.0, neginf=0.0).norm() for _, other in pairs]).norm()
-    return bool(apart <= tolerance * size)
+    found_apart = float(apart / size) if apart else 0.0
+    return math.inf if math.isnan(found_apart) else found_apart
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,8 @@ class Kind:
 
     `memory_bytes` is what one device holds; a CPU core's memory is its node's, so it is zero there
     and options on it count host bytes instead. Where it is `limited`, that is less than the device has, because a
-    user asked for it, and workers must keep within it.
+    user asked for it, and workers must keep within it. `mps` says that processes can compute on one device at the same
+    moment, by NVIDIA's Multi-Process Service, instead of taking turns.
 
     >>> Kind(name="cpu", processor="cpu").memory_bytes
     0
@@ -26,6 +27,7 @@ class Kind:
     memory_bytes_per_second: float = 0.0
     price_per_hour: float = 0.0
     limited: bool = False
+    mps: bool = False
 
     def __post_init__(self) -> None:
         if self.processor not in ("cpu", "cuda"):

@@ -36,7 +36,8 @@ class Profile:
     `knobs` are those of the option that was measured, `host_bytes` and `disk_bytes` what it took there (zero: not
     known). `accumulate`, `clips`, `precision` and `timetable` are what the training says of its steps: a prediction
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
-    `batch_seconds` is what reading one takes.
+    `batch_seconds` is what reading one takes. `busy_seconds` is how long a step keeps the device at work where nobody
+    keeps it waiting (zero: not known).
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -69,6 +70,7 @@ class Profile:
     timetable: str = ""
     shares: str = ""
     batch_seconds: float = 0.0
+    busy_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))

@@ -2,18 +2,20 @@
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 import dovetail as dt
-from dovetail.engines import MemberOrder
+from dovetail.engines import MemberOrder, worker_context
 from dovetail.engines.worker import limit_device_memory
 from dovetail.engines.worker_context import WorkerContext, local_knobs, locate, reporting_failure
 from dovetail.train import RESIDENT, SessionMember
 from dovetail.train.build import Builder, build
 from dovetail.vocabulary import Kind, Program, Stop, Task
+from dovetail.vocabulary.events import AttemptLost, TaskFailed
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.user_text import MOST_CHARACTERS
 
@@ -119,10 +121,10 @@ def broken(fail):
     )
 
 
-def failure_of(error: Exception, redact: Redactor):
+def failure_of(error: Exception, redact: Redactor, lane: int = 0):
     told = []
     task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=1))
-    around = dataclasses.replace(context(WHOLE), report=told.append, redact=redact)
+    around = dataclasses.replace(context(WHOLE), report=told.append, redact=redact, lane=lane)
     with reporting_failure(MemberOrder(task=task, attempt=1), around):
         raise error
     (event,) = told
@@ -152,3 +154,28 @@ def test_an_error_that_cannot_say_what_it_is_still_fails_its_task():
             raise LookupError
 
     assert "its own message raised LookupError" in failure_of(Mute(), Redactor()).reason
+
+
+class Ended(BaseException):
+    """In the place of this process's end."""
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_fault_on_a_device_that_others_share_is_nobodys_failure(lane, monkeypatch):
+    """Whoever else computes there meets it, too, and each is tried again, alone in the end."""
+
+    def end(code):
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    told = []
+    monkeypatch.setattr(worker_context, "event_of", lambda kind, member, **fields: told.append((kind, fields)))
+    error = torch.AcceleratorError("CUDA error: device-side assert triggered", 710)
+    if lane:
+        with pytest.raises(Ended):
+            failure_of(error, Redactor(), lane=lane)
+    else:
+        failure_of(error, Redactor())
+    ((kind, fields),) = told
+    assert kind is (AttemptLost if lane else TaskFailed)
+    assert "device-side assert" in fields["reason"]

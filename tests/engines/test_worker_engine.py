@@ -56,13 +56,13 @@ class ScriptedEngine(WorkerEngine):
         self.seconds, self.said = seconds, {f"n0:{name[1:]}": messages for name, messages in said.items()}
         return self.wait()
 
-    def _start_worker(self, devices):
+    def _start_worker(self, devices, lane=0):
         return Scripted(devices, self.clock)
 
     def _receive(self, seconds):
         self.clock.now += self.seconds
         for worker in list(self._workers.values()):
-            if worker.devices[0] in self.said and self._workers.get(worker.devices) is worker:
+            if worker.devices[0] in self.said and self._workers.get(worker.place) is worker:
                 worker.heard_at = self.clock()
                 yield worker, self.said[worker.devices[0]]
 
@@ -103,7 +103,7 @@ def begin(engine, *devices, technique="resident"):
         technique=technique,
     )
     engine.start(order)
-    return order, [engine._workers[(device,)] for device in devices]
+    return order, [engine._workers[(device,), 0] for device in devices]
 
 
 def kinds(events):

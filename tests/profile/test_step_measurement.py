@@ -98,12 +98,18 @@ def test_steps_of_its_own(tmp_path):
 
 
 def test_when_it_is_enough():
-    assert not _is_enough([], 0, 0.0, late=True)
-    assert _is_enough([1.0], 5, 0.6, late=True)
-    assert not _is_enough([1.0] * 4, 5, 0.6, late=False)
-    assert not _is_enough([0.01] * 5, 5, 0.6, late=False)
-    assert _is_enough([0.2] * 5, 5, 0.6, late=False)
-    assert _is_enough([0.0] * MOST_STEPS, 5, 0.6, late=False)
+    assert not _is_enough([], 1, 0, 0.0, late=True)
+    assert _is_enough([1.0], 1, 5, 0.6, late=True)
+    assert not _is_enough([1.0] * 4, 1, 5, 0.6, late=False)
+    assert not _is_enough([0.01] * 5, 1, 5, 0.6, late=False)
+    assert _is_enough([0.2] * 5, 1, 5, 0.6, late=False)
+    assert _is_enough([0.0] * MOST_STEPS, 1, 5, 0.6, late=False)
+
+
+def test_of_stretches_several_are_timed_unless_they_are_long():
+    assert not _is_enough([0.01] * 4, 5, 5, 0.1, late=False)
+    assert _is_enough([0.01] * 5, 5, 5, 0.1, late=False)
+    assert _is_enough([0.1], 5, 5, 0.1, late=False)
 
 
 def test_no_batches(tmp_path):

@@ -86,7 +86,7 @@ class RayEngine(WorkerEngine):
                     f"not reserve {group.bundle_specs[0]} there. See 'ray status' for who holds them."
                 )
 
-    def _start_worker(self, devices: tuple[str, ...]) -> WorkerHandle:
+    def _start_worker(self, devices: tuple[str, ...], lane: int = 0) -> WorkerHandle:
         (node,) = {self._cluster.device(device).node for device in devices}
         return self._link(node).start_worker(devices)
 
@@ -130,10 +130,10 @@ class RayEngine(WorkerEngine):
             if heard or time.monotonic() >= until:
                 break
         for worker in heard:
-            if self._workers.get(worker.devices) is worker:
+            if self._workers.get(worker.place) is worker:
                 lines, worker.lines = worker.lines, []
                 yield worker, lines
-            if worker.is_gone and self._workers.get(worker.devices) is worker:
+            if worker.is_gone and self._workers.get(worker.place) is worker:
                 yield worker, None
 
     def _check_nodes(self) -> None:

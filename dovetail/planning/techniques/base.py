@@ -153,7 +153,9 @@ class TechniqueSpec:
     Facts: `runtime` is where its `Technique` lies, as `module:object`, loaded by workers only. `ranked`: one process
     for each device, or one for all. `is_gang`: it trains several tasks at once. `rounds` says of knobs whether the
     result equals training alone only up to the order of floating-point sums. `knobs` are the names it understands, each
-    with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart. From
+    with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart. `apart`
+    is the technique by which members of a gang train where each can have a process of its own on their device.
+    `on_host`: the host's cores compute a part of each step. From
     profiles of one that `foretells` others are predicted, so that it is measured though users forbid its use.
 
     Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
@@ -175,6 +177,8 @@ class TechniqueSpec:
     ranked: bool = False
     is_gang: bool = False
     foretells: bool = False
+    apart: str = ""
+    on_host: bool = False
     rounds: Callable[[Knobs], bool] = _never
     knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()
     trial_knobs: tuple[str, ...] = ()
@@ -231,6 +235,17 @@ def gang_sizes(members: int, *, most: int) -> Iterator[int]:
     """
     sizes = {*range(2, 9), 16, 32, 64, *(-(-members // parts) for parts in (1, 2, 3, 4))}
     yield from (size for size in sorted(sizes) if 2 <= size <= min(members, most))
+
+
+def gang_beside(trial: Trial, options: Iterable[Option]) -> Option | None:
+    """The gang of a trial's family, kind and size as it trains side by side, where that is an option.
+
+    >>> gang_beside(Trial(family="f", technique="fuse", kind="h200", count=1, knobs={"members": 3}), []) is None
+    True
+    """
+    families = (trial.family,) * trial.members
+    same = (each for each in options if each.technique == "beside" and each.families == families)
+    return next((each for each in same if each.kind == trial.kind), None)
 
 
 def device_seconds(profile: Profile, *, kind: Kind) -> float:

@@ -24,7 +24,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.fitting import misfit
 from dovetail.planning.techniques import resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, gang_sizes, on_its_kind
+from dovetail.planning.techniques.base import (
+    Evidence,
+    TechniqueSpec,
+    Trial,
+    always,
+    gang_beside,
+    gang_sizes,
+    on_its_kind,
+)
 from dovetail.vocabulary import FrozenDict, Kind, Option, Profile
 
 # So many of a family are fused in its first trial, and at most so many at all.
@@ -41,6 +49,8 @@ _SHORT_SECONDS = 0.005
 _LARGER = 1.5
 # Compiling halves a step at best (GPT-2s on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with.
 _COMPILED_SHARE, _COMPILE_SECONDS = 0.5, 30.0
+# Where processes side by side fill an accelerator, fusing leaves at least so much of what they take.
+_LEAST_OF_APART = 0.75
 # Bytes a second of a memory that nobody measured: one channel of a host, and a small device.
 _UNKNOWN = {"cpu": 10e9, "cuda": 300e9}
 
@@ -262,6 +272,8 @@ def ideal(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
     mine = [each for each in options if each.technique == "fuse" and each.kind == trial.kind and each.measured]
     gangs = [each for each in mine if set(each.families) == {trial.family}]
     seconds = max(gangs, key=lambda each: len(each.families)).step_seconds[0] if gangs else known.step_seconds[0]
+    if apart := gang_beside(trial, options):
+        seconds = max(seconds, _LEAST_OF_APART * apart.step_seconds[0])
     is_compiled = "compile" in trial.knobs
     return dataclasses.replace(
         known,

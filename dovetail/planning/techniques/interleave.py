@@ -65,5 +65,6 @@ SPEC = TechniqueSpec(
     option=_measured,
     offers=offers,
     is_gang=True,
+    on_host=True,
     knobs=spill.KNOBS,
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.planning import Trial, derive_options, trials
-from dovetail.planning.techniques import beside
+from dovetail.planning.techniques import beside, fuse
 from dovetail.vocabulary import Cluster, Kind, Option, Profile
 
 H200 = Kind(name="h200", processor="cuda", memory_bytes=20 << 30)
@@ -72,3 +72,41 @@ def test_a_gang_that_takes_as_long_as_one_after_another_is_not_offered() -> None
 def test_what_does_not_fit_is_not_offered() -> None:
     large = dataclasses.replace(FOUR, peak_bytes=15 << 30)
     assert max(len(option.families) for option in offered({"f": 8}, RESIDENT, GRAPH, large)) == 5
+
+
+SHARED = dataclasses.replace(H200, memory_bytes=40 << 30, mps=True)
+SHARING = Cluster.uniform(SHARED, memory_bytes=256 << 30, cores=16)
+BUSY = dataclasses.replace(GRAPH, busy_seconds=0.0025, build_seconds=1.0)
+
+
+def offered_apart(members: dict[str, int], *known: Profile, cluster: Cluster = SHARING) -> list[Option]:
+    found, _ = derive_options(known, cluster, members=members)
+    return [option for option in found if option.technique == "beside"]
+
+
+def test_processes_of_their_own_are_offered_untried_and_start_at_the_same_time() -> None:
+    gangs = {len(each.families): each for each in offered_apart({"f": 9}, RESIDENT, BUSY)}
+    assert sorted(gangs) == [2, 3, 4, 5, 6], "a process each, of which there are not many"
+    four = gangs[4]
+    assert four.step_seconds == (pytest.approx(4 * 0.7 * 0.0025),) * 4
+    assert (four.start_seconds, four.cores, four.measured) == (1.0, 4, False)
+    assert four.device_bytes == 4 * (3 << 30) + 3 * (1 << 29), "with a context for each but the first"
+    assert four.host_bytes == 4 * gangs[2].host_bytes // 2
+    assert not offered_apart({"f": 9}, RESIDENT, BUSY, cluster=CLUSTER), "in one process it has to be tried"
+
+
+def test_a_gang_that_was_measured_says_how_far_kernels_overlap() -> None:
+    measured = dataclasses.replace(FOUR, busy_seconds=0.006)
+    gangs = {len(each.families): each for each in offered_apart({"f": 6}, RESIDENT, BUSY, measured)}
+    assert gangs[4].step_seconds == (0.006,) * 4
+    assert gangs[4].measured
+    assert gangs[5].step_seconds == (pytest.approx(5 * 0.006 / 4),) * 5
+
+
+def test_what_is_offered_untried_can_be_found_only_somewhat_better() -> None:
+    (four,) = (each for each in offered_apart({"f": 4}, RESIDENT, BUSY) if len(each.families) == 4)
+    one = Option(families=("f",), technique="graph", kind="h200", count=1, step_seconds=(0.003,))
+    for technique, share in (("beside", 0.8), ("fuse", 0.75)):
+        trial = Trial(family="f", technique=technique, kind="h200", count=1, knobs={"members": 4})
+        found = (beside if technique == "beside" else fuse).ideal(one, trial, [one, four])
+        assert found.step_seconds == (pytest.approx(share * four.step_seconds[0]),) * 4

@@ -209,5 +209,6 @@ SPEC = TechniqueSpec(
     option=_measured,
     trials=trials,
     offers=offers,
+    on_host=True,
     knobs=KNOBS,
 )

@@ -1,0 +1,114 @@
+"""NVIDIA's Multi-Process Service, by which kernels of several processes run on one device at the same moment; without
+it they take turns. A daemon of our own serves our workers alone, and ends with us, however we end."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+
+from dovetail.vocabulary import FrozenDict
+
+_CONTROL = "nvidia-cuda-mps-control"
+_PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+# So long the daemon may take to answer for the first time, and to end.
+_START_SECONDS, _END_SECONDS = 10.0, 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def is_mps_installed() -> bool:
+    """Whether this machine has the service.
+
+    >>> is_mps_installed() == (shutil.which("nvidia-cuda-mps-control") is not None)
+    True
+    """
+    return shutil.which(_CONTROL) is not None
+
+
+class Mps:
+    """The service: ours, or the one that a user runs already. `environment` makes a process its client."""
+
+    def __init__(self) -> None:
+        self.environment: Mapping[str, str] = FrozenDict()
+        self._folder = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def start() -> "Mps | None":
+        """A service that answers; None where there is none to be had."""
+        found = Mps()
+        if _PIPES in os.environ:  # a user's own: workers inherit where it is
+            return found if _answers(os.environ) else None
+        if not is_mps_installed():
+            return None
+        try:
+            found._start()
+        except OSError:
+            found.close()
+            return None
+        until = time.monotonic() + _START_SECONDS
+        while found.is_alive:
+            if _answers({**os.environ, **found.environment}):
+                return found
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        found.close()
+        return None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be had, as far as this process can tell."""
+        return self._process is None or self._process.poll() is None
+
+    def close(self) -> None:
+        """End the service, if it is ours. May be called twice."""
+        if self._process is not None:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                _ask("quit -t 1", {**os.environ, **self.environment})
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        # Its sockets' paths must be short, and nobody else may get at them.
+        self._folder = tempfile.mkdtemp(prefix="dovetail-mps-")
+        self.environment = FrozenDict({_PIPES: self._folder, _LOGS: self._folder})
+        libc = ctypes.CDLL(None)
+        self._process = subprocess.Popen(
+            [_CONTROL, "-f"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self.environment},
+            start_new_session=True,
+            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+
+
+def _answers(environment: Mapping[str, str]) -> bool:
+    try:
+        return _ask("get_server_list", environment).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _ask(question: str, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [_CONTROL],
+        input=question.encode(),
+        env=dict(environment),
+        timeout=_END_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )

@@ -1,0 +1,137 @@
+"""Members of one order in processes of their own on one device."""
+
+import os
+import signal
+
+import pytest
+
+from dovetail.engines import LocalEngine
+from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
+from dovetail.train import checkpoint
+from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+
+pytestmark = pytest.mark.process
+
+CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
+
+
+class LanedEngine(LocalEngine):
+    """One on whose devices several processes compute at the same moment, as they do on any core, in turns."""
+
+    def _has_lanes(self, devices):
+        return True
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    home = tmp_path_factory.mktemp("engine")
+    engine = LanedEngine(CLUSTER, home=home)
+    yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
+    engine.close()
+
+
+def gang(ground, *tasks, until_step=5, technique="beside"):
+    order = ground.order(*(ground.member(task, until_step=until_step) for task in tasks))
+    return type(order)(**{name: getattr(order, name) for name in order.__slots__} | {"technique": technique})
+
+
+def task_of(ground, function="telling"):
+    program = Program(reference=f"tests.engines.programs:{function}")
+    return Task(name=f"{function}-{next(ground.numbers)}", program=program, stop=Stop(steps=5))
+
+
+def lanes(engine):
+    return {worker.lane: worker.process.pid for worker in engine._workers.values() if worker.lane}
+
+
+def until_all_step(engine, tasks):
+    events, stepping = [], set()
+    while stepping != {task.identity for task in tasks}:
+        new = engine.wait()
+        events += new
+        stepping |= {event.task for event in new if event.kind == "progress" and event.step > 0}
+    return events
+
+
+def test_each_member_has_a_process_of_its_own_and_ends_as_it_does_alone(ground):
+    tasks = [task_of(ground) for _ in range(2)]
+    order = gang(ground, *tasks)
+    ground.engine.start(order)
+    events = drain(ground.engine, order)
+    check_ends(order, events)
+    ends = [end for task in tasks for end in ends_of(task, events)]
+    assert [end.kind for end in ends] == ["finished"] * 2
+    assert {end.metrics["process"] for end in ends} == set(lanes(ground.engine).values())
+    (released,) = (event for event in events if event.kind == "released" and belongs(event, order))
+    assert {"building", "step"} <= released.seconds.keys()
+
+    again, alone = ground.task(seed=1), ground.task(seed=1)
+    for each in (gang(ground, again, ground.task()), ground.order(ground.member(alone))):
+        ground.engine.start(each)
+        check_ends(each, drain(ground.engine, each))
+    states = [
+        checkpoint.recover(ground.home / "checkpoints" / task.identity, at_most=5)[0].tensors for task in (again, alone)
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert all((states[0][name] == states[1][name]).all() for name in states[0])
+
+
+def test_a_process_that_is_lost_takes_nobody_along(ground):
+    tasks = [task_of(ground, "steady") for _ in range(2)]
+    order = gang(ground, *tasks, until_step=MANY_STEPS)
+    ground.engine.start(order)
+    events = until_all_step(ground.engine, tasks)
+    os.kill(lanes(ground.engine)[1], signal.SIGKILL)
+    while not any(event.kind == "lost" for event in events):
+        events += ground.engine.wait()
+    (lost,) = ends_of(tasks[0], events)
+    assert "killed by SIGKILL" in lost.reason
+    assert not ends_of(tasks[1], events)
+    before = max(event.step for event in events if event.task == tasks[1].identity and event.kind == "progress")
+    while not any(event.kind == "progress" and event.step > before for event in events):
+        events += ground.engine.wait()
+    ground.engine.stop(order.name, reason="enough")
+    events += drain(ground.engine, order)
+    (stopped,) = ends_of(tasks[1], events)
+    assert (stopped.kind, stopped.reason) == ("stopped", "enough")
+
+
+def test_a_stop_reaches_everybody(ground):
+    tasks = [task_of(ground, "steady") for _ in range(3)]
+    order = gang(ground, *tasks, until_step=MANY_STEPS)
+    ground.engine.start(order)
+    events = until_all_step(ground.engine, tasks)
+    ground.engine.stop(order.name, reason="enough")
+    events += drain(ground.engine, order)
+    check_ends(order, events)
+    ends = [end for task in tasks for end in ends_of(task, events)]
+    assert [(end.kind, end.reason) for end in ends] == [("stopped", "enough")] * 3
+    for task, end in zip(tasks, ends, strict=True):
+        state, _ = checkpoint.recover(ground.home / "checkpoints" / task.identity, at_most=MANY_STEPS)
+        assert state.step == end.step
+
+
+def test_who_fails_fails_alone(ground):
+    good, bad = task_of(ground, "steady"), task_of(ground, "raising")
+    order = gang(ground, bad, good)
+    ground.engine.start(order)
+    events = drain(ground.engine, order)
+    check_ends(order, events)
+    assert [end.kind for task in (bad, good) for end in ends_of(task, events)] == ["failed", "finished"]
+
+
+def test_workers_are_prepared_while_tasks_are_built_for_the_first_time(tmp_path):
+    engine = LanedEngine(CLUSTER, home=tmp_path)
+    ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
+    try:
+        order = ground.order(*(ground.member(ground.task()) for _ in range(2)), purpose="fingerprint")
+        engine.start(order)
+        assert sorted(lanes(engine)) == [1, 2]
+        prepared = lanes(engine)
+        drain(engine, order)
+        later = gang(ground, ground.task(), ground.task())
+        engine.start(later)
+        check_ends(later, drain(engine, later))
+        assert lanes(engine) == prepared
+    finally:
+        engine.close()

@@ -1,0 +1,102 @@
+"""The service by which processes share an accelerator: the real one on a device, and how ours begins and ends with a
+program in its place that answers as it does."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dovetail.engines import mps
+from dovetail.engines.mps import Mps, is_mps_installed
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -f ]; then echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/pid"; exec sleep 600; fi
+read question
+case "$question" in
+  quit*) kill $(cat "$CUDA_MPS_PIPE_DIRECTORY/pid") ;;
+  *) test -e "$CUDA_MPS_PIPE_DIRECTORY/pid" ;;
+esac
+"""
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    path = tmp_path / "nvidia-cuda-mps-control"
+    path.write_text(CONTROL)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return path
+
+
+def test_it_begins_and_ends_with_us(control):
+    assert is_mps_installed()
+    service = Mps.start()
+    assert service is not None
+    assert service.is_alive
+    folder = Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"])
+    assert folder.stat().st_mode & 0o077 == 0, "nobody else may ask it"
+    process = psutil.Process(int((folder / "pid").read_text()))
+    service.close()
+    service.close()
+    assert not folder.exists()
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_it_ends_with_us_however_we_end(control, tmp_path):
+    code = (
+        "import os\n"
+        "from dovetail.engines.mps import Mps\n"
+        "service = Mps.start()\n"
+        "print(service.environment['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    number = int((Path(said.strip()) / "pid").read_text())
+    for _ in range(200):
+        if not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it is still there")
+
+
+def test_where_it_does_not_answer_there_is_none(control, monkeypatch):
+    control.write_text("#!/bin/sh\nexit 1\n")
+    assert Mps.start() is None
+    monkeypatch.setattr(mps, "_CONTROL", "no-such-program")
+    assert not is_mps_installed()
+    assert Mps.start() is None
+
+
+def test_a_users_own_is_used_and_left_alone(control, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert Mps.start() is None, "nobody answers there"
+    (tmp_path / "pid").write_text("1")
+    service = Mps.start()
+    assert service is not None
+    assert not service.environment, "workers inherit it"
+    service.close()
+    assert (tmp_path / "pid").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_mps_installed(), reason="there is no Multi-Process Service")
+def test_a_client_computes_through_the_real_one():
+    service = Mps.start()
+    assert service is not None
+    code = "import torch; print(float(torch.ones(3, device='cuda').sum()))"
+    try:
+        said = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **service.environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout.strip() == "3.0"
+    finally:
+        service.close()
