@@ -187,7 +187,7 @@ class Worker:
                     acknowledged_step=lambda task: self._acknowledged.get(task, 0),
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
                     kind=kind,
-                    threads=message["session_threads"],
+                    threads=message.get("session_threads", message["threads"]),
                     home=home,
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,

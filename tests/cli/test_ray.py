@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -157,6 +158,28 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
         events = [event for _, event in opened.events()]
     lost = [event for event in events if event.kind == "lost" and event.reason == "its controller ended"]
     assert bool(lost) == (code == 2)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+def test_a_controller_that_was_stopped_goes_on_with_the_workers_it_had(tmp_path):
+    (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", "100000"))
+    with dovetail(tmp_path, "--engine", "ray", "--address", "local", "--store", "store") as run:
+        while not list(tmp_path.glob("store/checkpoints/*/step-*")):
+            assert run.poll() is None
+            time.sleep(0.2)
+        run.send_signal(signal.SIGSTOP)
+        time.sleep(40)  # twice as long as anybody may be silent
+        run.send_signal(signal.SIGCONT)
+        time.sleep(10)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=120)
+    assert run.returncode == 130, said
+    with Store(tmp_path / "store") as opened:
+        events = [event for _, event in opened.events()]
+    assert not [event for event in events if event.kind in ("lost", "departed")]
+    assert max(event.attempt for event in events) == 1
 
 
 WHERE = """

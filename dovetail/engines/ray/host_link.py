@@ -23,17 +23,27 @@ RETRY_SECONDS = 0.5
 
 
 class HostLink:
-    """A node's host, reached by Ray. `lost` is the reason why it is gone, empty while it is there."""
+    """A node's host, reached by Ray. `lost` is the reason why it is gone, empty while it is there. Silence is by the
+    clock `now`."""
 
-    def __init__(self, node: str, *, ray: Any, host: Any, logs: Path, silence_seconds: float) -> None:
-        self.node, self.lost, self.logs = node, "", logs
+    def __init__(
+        self,
+        node: str,
+        *,
+        ray: Any,
+        host: Any,
+        logs: Path,
+        silence_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node, self.lost, self.logs, self._now = node, "", logs, now
         self._ray, self._host, self._silence_seconds = ray, host, silence_seconds
         self._workers: dict[int, RemoteWorker] = {}
         self._hired = self._numbers = 0
         self._unsent: list[tuple[int, dict[str, Any]]] = []
         self._have, self._posted = 0, 0
         self._calls: dict[Any, Callable[[Any], None]] = {}
-        self._answered_at, self._retry_at = time.monotonic() + START_SECONDS - silence_seconds, 0.0
+        self._answered_at, self._retry_at = now() + START_SECONDS - silence_seconds, 0.0
         self._answers, self._clock = False, 0.0
         self._pull()
 
@@ -74,7 +84,7 @@ class HostLink:
         except self._ray.exceptions.RayError as error:
             self.mark_lost(_explained(error))
         else:
-            self._answered_at, self._answers = time.monotonic(), True
+            self._answered_at, self._answers = self._now(), True
             try:
                 done(answer)
             except (
@@ -87,7 +97,7 @@ class HostLink:
 
     def check_silence(self) -> None:
         """Mark the host as lost if it has not answered for too long."""
-        silent = time.monotonic() - self._answered_at
+        silent = self._now() - self._answered_at
         if not self.lost and silent > self._silence_seconds:
             limit = self._silence_seconds if self._answers else START_SECONDS
             self.mark_lost(f"it has not answered for {limit:.0f} s")

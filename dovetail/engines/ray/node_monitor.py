@@ -21,15 +21,21 @@ class NodeMonitor:
     def __init__(self, ray: Any, *, beat: Callable[[], None]) -> None:
         self._ray, self._send_heartbeats = ray, beat
         self._address = ray.get_runtime_context().gcs_address
-        self._answered_at = time.monotonic()
+        self._told_at = time.monotonic()
+        self._ran_seconds = self._answered_at = 0.0
         self._lost: dict[str, str] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
         threading.Thread(target=self._tell, daemon=True).start()
 
+    def running_seconds(self) -> float:
+        """For how long this process has run since this was made. While a process is stopped, or its machine sleeps,
+        nobody can answer it, and that is nobody's silence."""
+        return self._ran_seconds + min(time.monotonic() - self._told_at, 2 * ASK_SECONDS)
+
     def silent(self, seconds: float) -> bool:
         """Whether the head has not answered for this many seconds."""
-        return time.monotonic() - self._answered_at > seconds
+        return self.running_seconds() - self._answered_at > seconds
 
     def check(self, seconds: float) -> None:
         """Raise `DovetailError` if the head has not answered for this many seconds."""
@@ -49,6 +55,7 @@ class NodeMonitor:
 
     def _tell(self) -> None:
         while not self._closed.wait(ASK_SECONDS):
+            self._ran_seconds, self._told_at = self.running_seconds(), time.monotonic()
             self._send_heartbeats()
 
     def _ask(self) -> None:
@@ -57,7 +64,7 @@ class NodeMonitor:
                 nodes = self._ray.nodes()
             except Exception:  # whatever it is, it is no answer: `check` says so when there was none
                 continue
-            self._answered_at = time.monotonic()
+            self._answered_at = self.running_seconds()
             for node in nodes:
                 if not node["Alive"]:
                     said = node.get("DeathReasonMessage") or "it has left the cluster"

@@ -24,6 +24,8 @@ from dovetail.vocabulary.events import DevicesLeft
 
 RESERVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
+# So long a host waits for a controller that says nothing, which may be stopped. Of one that has ended Ray tells it.
+CONTROLLER_SECONDS = 180.0
 # What belongs to one machine or to Ray itself does not travel with the rest of the environment.
 _STAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "SSH_", "XDG_")
 
@@ -99,6 +101,7 @@ class RayEngine(WorkerEngine):
                 host=self._host(node),
                 logs=self._home / "logs",
                 silence_seconds=self._silence_seconds,
+                now=self._monitor.running_seconds,
             )
         return link
 
@@ -110,7 +113,7 @@ class RayEngine(WorkerEngine):
             "home": str(self._home),
             "mark": str(make_scratch(self._home, prefix="mark-")),
             "environment": {k: v for k, v in os.environ.items() if not k.startswith(_STAYS)},
-            "patience_seconds": self._silence_seconds,
+            "patience_seconds": max(CONTROLLER_SECONDS, self._silence_seconds),
         }
         remote = self._ray.remote(Host).options(
             num_cpus=0,  # the group holds what the workers use
