@@ -392,7 +392,7 @@ def measure(chosen: argparse.Namespace) -> None:
             found[part], live[part] = begin(row, part, device, quick=chosen.quick)
         write()
     stretches: dict[str, list[float]] = {part: [] for part in live}
-    turn = Path(tempfile.gettempdir(), f"dovetail-fuse-{os.getppid()}").open("w")  # noqa: SIM115
+    turn = Path(__file__).open()  # noqa: SIM115
     fcntl.flock(turn, fcntl.LOCK_EX)  # until this process ends
     for _ in range(2 if chosen.quick else STRETCHES):
         for part in list(live):

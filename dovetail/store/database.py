@@ -89,16 +89,20 @@ class Store:
 
     def _refusal_to_open(self, error: Exception, write: bool) -> StoreError:
         if checksums.is_damage(error):
-            cure = "No whole copy of it is beside it: bring one from a backup, or use another store (--store)."
-            return self._damaged(str(error), cure if write else "")
+            return self._damaged(str(error), is_lost=write)  # who writes has looked for a copy
         room = f" ({show_bytes(free_bytes(self.home))} are free)" if self.home else ""
         return StoreError(
             f"the store at {self.home} must be a directory that this user can {'write' if write else 'read'}; "
             f"found: {error}. Check its permissions and its disk{room}, or use --store."
         )
 
-    def _damaged(self, found: str, cure: str = "") -> StoreError:
-        cure = cure or "'dovetail run' falls back to the last copy that was whole."
+    def _damaged(self, found: str, *, is_lost: bool = False) -> StoreError:
+        is_lost = is_lost or self.home is None or not (self.home / checksums.COPY).exists()
+        cure = (
+            "No whole copy of it is beside it: bring one from a backup, or use another store (--store)."
+            if is_lost
+            else "'dovetail run' falls back to the last copy that was whole."
+        )
         return StoreError(f"the store at {self.home} must be as it was written; found: {found}. {cure}")
 
     def _open(self, write: bool) -> None:

@@ -143,6 +143,18 @@ def spoil(home):
     connection.close()
 
 
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_readers_are_promised_a_copy_only_where_there_is_one(tmp_path, has_copy):
+    told(tmp_path, "first")
+    Store(tmp_path, write=True).close()
+    spoil(tmp_path)
+    if not has_copy:
+        (tmp_path / checksums.COPY).unlink()
+    cure = "'dovetail run' falls back to the last copy" if has_copy else "No whole copy of it is beside it"
+    with pytest.raises(StoreError, match=cure), Store(tmp_path) as store:
+        messages(store)
+
+
 def test_a_zero_with_a_sign_is_a_zero(tmp_path):
     with Store(tmp_path, write=True) as store:
         store.add(points=[Point(task="a", name="loss", step=1, value=-0.0, at_seconds=0.0)])
