@@ -15,9 +15,13 @@ from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.spares import Spares
 from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.beside import MOST_LANES
 from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster
+
+# To start workers again takes a part of what an order longer than this takes, no more.
+LONG_SECONDS = 60.0
 
 
 class LocalEngine(WorkerEngine):
@@ -45,6 +49,8 @@ class LocalEngine(WorkerEngine):
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
+        if order.predicted_seconds > LONG_SECONDS and not spec_of(order.technique).apart:
+            self._stop_lanes(order.devices)
         super().start(order)
         if order.purpose == "fingerprint" and self._has_lanes(order.devices):
             self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
@@ -85,6 +91,13 @@ class LocalEngine(WorkerEngine):
                 worker = self._worker_for((devices, lane))
                 assert isinstance(worker, WorkerProcess)
                 worker.preload(PRELOADED)
+
+    def _stop_lanes(self, devices: tuple[str, ...]) -> None:
+        """Stop the workers in lanes of these devices that have nothing to do: who has a device for itself for long is
+        to have all of its memory."""
+        for worker in list(self._workers.values()):
+            if worker.lane and not worker.order and set(worker.devices) & set(devices):
+                self._stop_worker(worker)
 
     def _handle_said(self, worker: WorkerHandle, messages: list[dict[str, Any]]) -> None:
         super()._handle_said(worker, messages)

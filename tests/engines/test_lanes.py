@@ -1,5 +1,6 @@
 """Members of one order in processes of their own on one device."""
 
+import dataclasses
 import os
 import signal
 
@@ -32,7 +33,7 @@ def ground(tmp_path_factory):
 
 def gang(ground, *tasks, until_step=5, technique="beside"):
     order = ground.order(*(ground.member(task, until_step=until_step) for task in tasks))
-    return type(order)(**{name: getattr(order, name) for name in order.__slots__} | {"technique": technique})
+    return dataclasses.replace(order, technique=technique)
 
 
 def task_of(ground, function="telling"):
@@ -135,3 +136,14 @@ def test_workers_are_prepared_while_tasks_are_built_for_the_first_time(tmp_path)
         assert lanes(engine) == prepared
     finally:
         engine.close()
+
+
+def test_who_has_a_device_for_itself_for_long_has_all_of_its_memory(ground):
+    order = gang(ground, task_of(ground), task_of(ground))
+    ground.engine.start(order)
+    drain(ground.engine, order)
+    for seconds, left in ((1.0, [1, 2]), (1000.0, [])):
+        order = dataclasses.replace(ground.order(ground.member(ground.task())), predicted_seconds=seconds)
+        ground.engine.start(order)
+        assert [lane for lane in sorted(lanes(ground.engine)) if lane < 3] == left
+        drain(ground.engine, order)
