@@ -44,7 +44,7 @@ Start one: dovetail daemon, or dovetail run.
 
     def list(self) -> list[dict[str, Any]]:
         """Every task: where it stands, why it waits, when it should start and end, its metrics and parameters."""
-        return [dict(row) for row in self.ask({"do": "list"})["tasks"]]
+        return list(self.ask({"do": "list"})["tasks"])
 
     def wait(self, *tasks: str, timeout_seconds: float | None = None) -> Result:
         """Wait until these tasks have ended, or all there are; gives what the store holds then. Raises `TimeoutError`

@@ -12,6 +12,9 @@ from dovetail.vocabulary.records import thaw
 from dovetail.vocabulary.units import show_seconds
 
 
+_MOST_THAWED = 100_000
+
+
 def rows(state: State, outlook: Mapping[TaskId, Outlook]) -> list[dict[str, Any]]:
     """Every task as plain data; times are on the engine's clock."""
     unknown = Outlook()
@@ -40,8 +43,22 @@ def _row(state: State, task: TaskId, record: Task, found: Outlook) -> dict[str, 
         "end_seconds": end,
         "why": _why(state, one, found) + _late(one, end),
         "metrics": dict(one.metrics),
-        "parameters": thaw(record.parameters),
+        "parameters": _parameters(task, record),
     }
+
+
+_thawed: dict[TaskId, dict[str, Any]] = {}
+
+
+def _parameters(task: TaskId, record: Task) -> dict[str, Any]:
+    """A task's parameters as plain data. They are a part of its identity, so they are made plain once: who lists
+    thousands of tasks does so again and again."""
+    found = _thawed.get(task)
+    if found is None:
+        if len(_thawed) >= _MOST_THAWED:
+            _thawed.clear()
+        found = _thawed[task] = thaw(record.parameters)
+    return found
 
 
 def _why(state: State, one: Progress, found: Outlook) -> str:
