@@ -1,7 +1,7 @@
 """The loop that measures, plans, runs and recovers; the socket that reaches it; what came of it."""
 
 from dovetail.control.daemon.commands import CommandServer, ask
-from dovetail.control.daemon.serving import answer, standing
+from dovetail.control.daemon.serving import Answers, standing
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.outlook import clock
 from dovetail.control.loop import Controller
@@ -10,6 +10,7 @@ from dovetail.control.result import Result, TaskResult, open_result, table
 from dovetail.control.settings import Settings
 
 __all__ = [
+    "Answers",
     "CommandServer",
     "Controller",
     "Decider",
@@ -17,7 +18,6 @@ __all__ = [
     "Result",
     "Settings",
     "TaskResult",
-    "answer",
     "ask",
     "clock",
     "open_result",

@@ -113,6 +113,7 @@ class Progress:
     steps_per_second: float = 0.0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     spans: list[Span] = dataclasses.field(default_factory=list)
+    changes: int = 0  # how many events have changed it
 
 
 def fold(events: Iterable[Event], progress: dict[TaskId, Progress] | None = None) -> dict[TaskId, Progress]:
@@ -132,6 +133,7 @@ def fold(events: Iterable[Event], progress: dict[TaskId, Progress] | None = None
         handle = _HANDLERS.get(event.__class__)
         if handle is not None:  # most kinds of event do not change where a task stands
             handle(one, event)
+            one.changes += 1
     return progress
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.control import CommandServer, Controller, Decider, Settings, answer
+from dovetail.control import Answers, CommandServer, Controller, Decider, Settings
 from dovetail.engines import LocalEngine
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import ControllerLock, Store, clear_scratch, make_private
@@ -41,7 +41,7 @@ def open_controller(
     table shows where every task stands. With `port` it takes commands there, on loopback; `listening` is told where,
     once it does."""
     ensure_directory(home)
-    current: concurrent.futures.Future[Controller] = concurrent.futures.Future()
+    answers: concurrent.futures.Future[Answers] = concurrent.futures.Future()
     with contextlib.ExitStack() as stack:
         table = None
         if observe is None and progress:
@@ -53,7 +53,7 @@ def open_controller(
             engine = make(cluster, home=home, silence_seconds=SILENCE_SECONDS)
         stack.callback(engine.close)  # it may have workers; once more below, so that they end before the lock does
         with writing_to(home):
-            server = CommandServer(lambda request: answer(current.result(), request), home=home, port=port)
+            server = CommandServer(lambda request: answers.result()(request), home=home, port=port)
         stack.callback(server.close)
         stack.enter_context(_lock(home, server.note))
         clear_scratch(home, keep=server.folder)
@@ -73,7 +73,7 @@ def open_controller(
         )
         if table is not None:
             controller.listen(table.hear)
-        current.set_result(controller)
+        answers.set_result(Answers(controller))
         stack.enter_context(_interruptible(controller))
         listening(server.where)
         yield controller

@@ -57,6 +57,7 @@ class Requests:
 
     def __init__(self, state: State, *, store: Store, deciding: Deciding) -> None:
         self._state, self._store, self._ledger, self._deciding = state, store, state.ledger, deciding
+        self._listing = waits.Listing(state)
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
         """Carry out a request; what is wrong with it is the answer's `error`. What is said shows no secrets."""
@@ -87,7 +88,7 @@ class Requests:
 
     def show(self, request: Mapping[str, Any]) -> Answer:
         """Where every task stands, why it waits, and when it should start and end."""
-        rows = waits.rows(self._state, self._deciding.outlook())
+        rows = self._listing.now(self._deciding.outlook())
         return Answer(told={"now_seconds": self._state.now(), "tasks": rows})
 
     def submit(self, request: Mapping[str, Any]) -> Answer:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.control.daemon.commands import Encoded
 from dovetail.control.deciding.outlook import Outlook
 from dovetail.control.state import State
 from dovetail.metrics.progress import ENDED, Progress
@@ -12,13 +13,26 @@ from dovetail.vocabulary.records import thaw
 from dovetail.vocabulary.units import show_seconds
 
 
-_MOST_THAWED = 100_000
+class Listing:
+    """Every task of a state as plain data; times are on the engine's clock. Who lists thousands of tasks asks again and
+    again, while few of them change: the others' rows are those of last time."""
 
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[TaskId, tuple[tuple[object, ...], Encoded]] = {}
 
-def rows(state: State, outlook: Mapping[TaskId, Outlook]) -> list[dict[str, Any]]:
-    """Every task as plain data; times are on the engine's clock."""
-    unknown = Outlook()
-    return [_row(state, task, record, outlook.get(task, unknown)) for task, record in state.tasks.items()]
+    def now(self, outlook: Mapping[TaskId, Outlook]) -> list[Encoded]:
+        """As things stand."""
+        state, known, unknown = self._state, self._known, Outlook()
+        self._known = {}
+        for task, record in state.tasks.items():
+            one, found = state.ledger[task], outlook.get(task, unknown)
+            basis = (record, one.changes, found, state.trouble, state.recovery.waits(task))  # all that a row tells of
+            before = known.get(task)
+            if before is None or before[0] != basis:
+                before = basis, Encoded(_row(state, task, record, found))
+            self._known[task] = before
+        return [row for _, row in self._known.values()]
 
 
 def _row(state: State, task: TaskId, record: Task, found: Outlook) -> dict[str, Any]:
@@ -43,22 +57,8 @@ def _row(state: State, task: TaskId, record: Task, found: Outlook) -> dict[str, 
         "end_seconds": end,
         "why": _why(state, one, found) + _late(one, end),
         "metrics": dict(one.metrics),
-        "parameters": _parameters(task, record),
+        "parameters": thaw(record.parameters),
     }
-
-
-_thawed: dict[TaskId, dict[str, Any]] = {}
-
-
-def _parameters(task: TaskId, record: Task) -> dict[str, Any]:
-    """A task's parameters as plain data. They are a part of its identity, so they are made plain once: who lists
-    thousands of tasks does so again and again."""
-    found = _thawed.get(task)
-    if found is None:
-        if len(_thawed) >= _MOST_THAWED:
-            _thawed.clear()
-        found = _thawed[task] = thaw(record.parameters)
-    return found
 
 
 def _why(state: State, one: Progress, found: Outlook) -> str:

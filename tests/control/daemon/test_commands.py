@@ -10,13 +10,14 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from dovetail.control import CommandServer, ask
 from dovetail.control.daemon import commands
-from dovetail.control.daemon.commands import ask_server
+from dovetail.control.daemon.commands import Encoded, ask_server
 from dovetail.store import ControllerLock, clear_scratch
 from dovetail.vocabulary import InvalidRecord, StoreError
 from tests.faults.other_user import OTHER, as_root
@@ -106,9 +107,10 @@ def test_so_many_are_heard_at_once(tmp_path, monkeypatch):
             assert "at most 1 clients are heard at once" in ask_server(server.note, {"do": "count"})["error"]
             first.sendall(b'"do": "a"}\n')
             assert first.recv(100) == b'{"do": "a"}\n'
-        for _ in range(100):  # its thread ends a moment later
+        for _ in range(600):  # its thread ends a moment later
             if ask_server(server.note, {"do": "b"}) == {"do": "b"}:
                 break
+            time.sleep(0.05)
         else:
             raise AssertionError("the place was never free again")
 
@@ -295,3 +297,13 @@ def test_a_controller_that_does_not_answer_is_named(tmp_path):
         pytest.raises(StoreError, match=rf"process {os.getpid()}, must answer; found: .*No such file"),
     ):
         ask(tmp_path, {"do": "stop"})
+
+
+def test_rows_that_were_sent_before_are_sent_as_all_else_is():
+    rows = [Encoded(task="a \u00fc", metrics={"loss": 1.5}), Encoded(task="b", why=None)]
+    for _ in range(2):
+        line = commands._line({"now_seconds": 1.0, "tasks": rows})
+        assert json.loads(line) == {"now_seconds": 1.0, "tasks": [dict(row) for row in rows]}
+        assert line.endswith(b"}\n")
+    assert json.loads(commands._line({"tasks": ["a", "b"], "done": "yes"})) == {"tasks": ["a", "b"], "done": "yes"}
+    assert json.loads(commands._line({"tasks": []})) == {"tasks": []}

@@ -1,5 +1,6 @@
 """A controller that stays: what is asked of it while it runs, on the simulated engine."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -7,12 +8,13 @@ import itertools
 import json
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.control import standing
+from dovetail.control import Answers, standing
 from dovetail.control.daemon.submissions import read_submission
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.control.measuring.measuring import ROOM_SECONDS
@@ -461,10 +463,28 @@ def test_whatever_a_request_raises_is_its_answer(store, monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("dovetail.control.daemon.waits.rows", fail)
+    monkeypatch.setattr("dovetail.control.daemon.waits.Listing.now", fail)
     found, answers = serve(store, (0.0, submitting(task("a"))), (10.0, {"do": "list"}))
     assert answers[1]["error"].endswith(f"carrying it out gave {error!r}")
     assert statuses(found) == {"a": "finished"}
+
+
+def test_rows_of_tasks_of_which_nothing_has_changed_are_those_of_last_time(store):
+    found, answers = serve(
+        store,
+        (0.0, submitting(task("a"), task("b"))),
+        (0.0, {"do": "pause", "task": "a"}),
+        (10.0, {"do": "list"}),
+        (20.0, {"do": "list"}),
+        (20.0, {"do": "resume", "task": "a"}),
+        (30.0, {"do": "list"}),
+    )
+    first, second, third = (answers[place]["tasks"] for place in (2, 3, 5))
+    assert second[0] is first[0]
+    assert third[0] is not first[0]
+    assert first[0]["status"] == "paused"
+    assert third[0]["status"] != "paused"
+    assert statuses(found) == {"a": "finished", "b": "finished"}
 
 
 def test_a_list_has_dicts_and_lists_among_parameters(store):
@@ -785,3 +805,63 @@ def test_what_is_answered_shows_no_secret(store):
     assert answers[1]["done"] == "run-*** has priority 2, before 1"
     assert "'run-***' is" in answers[2]["error"]
     assert "one of ['run-***']" in answers[3]["error"]
+
+
+class Busy:
+    """A controller whose thread answers when a test says so, with the number of its answer."""
+
+    def __init__(self):
+        self.posted = []
+
+    def post(self, command, *, request, reply):
+        self.posted.append((request, reply))
+
+    def now(self):
+        return 0.0
+
+    def answer(self, **told):
+        _, reply = self.posted.pop(0)
+        reply(told)
+
+
+def ask_meanwhile(answers, request):
+    """Ask on a thread of its own; gives the future of its answer once the controller has the request."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    found = pool.submit(answers, request)
+    pool.shutdown(wait=False)
+    return found
+
+
+def wait_for(busy, count):
+    while len(busy.posted) < count:
+        time.sleep(0.001)
+
+
+def test_a_busy_controller_lists_as_of_a_moment_ago_unless_something_was_asked_for_since():
+    busy = Busy()
+    answers = Answers(busy)
+    listing = {"do": "list"}
+
+    first = ask_meanwhile(answers, listing)
+    wait_for(busy, 1)
+    busy.answer(tasks=[1])
+    assert first.result(10) == {"tasks": [1]}
+
+    assert answers(listing) == {"tasks": [1]}, "it is busy, and nothing has changed"
+    busy.answer(tasks=[2])
+    assert answers(listing) == {"tasks": [2]}, "what came late is the last"
+    busy.answer(tasks=[2])
+
+    pausing = ask_meanwhile(answers, {"do": "pause", "task": "a"})
+    wait_for(busy, 1)
+    while_it_waits = ask_meanwhile(answers, listing)
+    wait_for(busy, 2)
+    busy.answer(done="paused")
+    assert pausing.result(10) == {"done": "paused"}
+    after = ask_meanwhile(answers, listing)
+    wait_for(busy, 2)
+    busy.answer(tasks=[3])
+    assert while_it_waits.result(10) == {"tasks": [3]}
+    assert not after.done(), "the last one may be of before the pause"
+    busy.answer(tasks=[4])
+    assert after.result(10) == {"tasks": [4]}
