@@ -84,12 +84,14 @@ class Mps:
         self._folder = tempfile.mkdtemp(prefix="dovetail-mps-")
         self.environment = FrozenDict({_PIPES: self._folder, _LOGS: self._folder})
         libc = ctypes.CDLL(None)
+        # Its clients number devices among those that it sees: all of them, in the order in which they were detected.
+        given = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         self._process = subprocess.Popen(
             [_CONTROL, "-f"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **self.environment},
+            env={**given, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **self.environment},
             start_new_session=True,
             preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )

@@ -14,7 +14,7 @@ from dovetail.engines import mps
 from dovetail.engines.mps import Mps, is_mps_installed
 
 CONTROL = """#!/bin/sh
-if [ "$1" = -f ]; then echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/pid"; exec sleep 600; fi
+if [ "$1" = -f ]; then env > "$CUDA_MPS_PIPE_DIRECTORY/environment"; echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/pid"; exec sleep 600; fi
 read question
 case "$question" in
   quit*) kill $(cat "$CUDA_MPS_PIPE_DIRECTORY/pid") ;;
@@ -33,13 +33,15 @@ def control(tmp_path, monkeypatch):
     return path
 
 
-def test_it_begins_and_ends_with_us(control):
+def test_it_begins_and_ends_with_us(control, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert is_mps_installed()
     service = Mps.start()
     assert service is not None
     assert service.is_alive
     folder = Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"])
     assert folder.stat().st_mode & 0o077 == 0, "nobody else may ask it"
+    assert "CUDA_VISIBLE_DEVICES" not in (folder / "environment").read_text(), "workers name devices by their numbers"
     process = psutil.Process(int((folder / "pid").read_text()))
     service.close()
     service.close()
