@@ -14,11 +14,12 @@ from dovetail.engines import mps
 from dovetail.engines.mps import Mps, is_mps_installed
 
 CONTROL = """#!/bin/sh
-if [ "$1" = -f ]; then env > "$CUDA_MPS_PIPE_DIRECTORY/environment"; echo $$ > "$CUDA_MPS_PIPE_DIRECTORY/pid"; exec sleep 600; fi
+cd "$CUDA_MPS_PIPE_DIRECTORY"
+if [ "$1" = -f ]; then env > environment; echo $$ > pid; exec sleep 600; fi
 read question
 case "$question" in
-  quit*) kill $(cat "$CUDA_MPS_PIPE_DIRECTORY/pid") ;;
-  *) test -e "$CUDA_MPS_PIPE_DIRECTORY/pid" ;;
+  quit*) kill $(cat pid) ;;
+  *) test -e pid ;;
 esac
 """
 
