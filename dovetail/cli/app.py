@@ -154,6 +154,7 @@ def run(
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
         from dovetail.verbs import run_workload
+        from dovetail.verbs.controller import Interrupted
         from dovetail.web.tensorboard import check_export
 
         if tensorboard is not None:
@@ -169,18 +170,21 @@ def run(
             trial_seconds=trial_seconds,
         )
         console = Console(stderr=True, quiet=quiet)
-        result = run_workload.run(
-            partial(load_workload, workload),
-            store=store,
-            settings=settings,
-            **_wishes(objective, weight, deadline, price, techniques, device_memory),
-            engine=engine,
-            address=address,
-            progress=not quiet,
-            raise_on_failure=False,
-            fresh=fresh,
-            before=lambda found: _print_lines(console, found.lines()),
-        )
+        try:
+            result = run_workload.run(
+                partial(load_workload, workload),
+                store=store,
+                settings=settings,
+                **_wishes(objective, weight, deadline, price, techniques, device_memory),
+                engine=engine,
+                address=address,
+                progress=not quiet,
+                raise_on_failure=False,
+                fresh=fresh,
+                before=lambda found: _print_lines(console, found.lines()),
+            )
+        except Interrupted as stopped:
+            result = stopped.result
         if tensorboard is not None:
             _write_tensorboard(store, tensorboard, result.workload)
         show.result(result, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)

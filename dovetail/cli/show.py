@@ -15,9 +15,9 @@ from dovetail.control import Result, clock, table
 from dovetail.metrics.task_addresses import shorten_ids
 from dovetail.metrics.task_rows import Row, choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console, plain
-from dovetail.vocabulary import Cluster, Plan, Profile, to_json
+from dovetail.vocabulary import Cluster, Plan, Profile, TaskId, to_json
 from dovetail.vocabulary.redact import Redactor
-from dovetail.vocabulary.units import show_bytes, show_seconds
+from dovetail.vocabulary.units import show_bytes, show_seconds, show_some
 from dovetail.vocabulary.user_text import escape_controls, shorten
 from dovetail.web.timetable_charts import KEY, PipelineDrawing
 
@@ -159,10 +159,25 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
             console.print(line)
     for line in found.explanation:
         console.print(plain(f"  {line}", style="dim"))
-    for rejection in found.rejections:
-        console.print(
-            plain(f"  rejected: {rejection.technique} on {rejection.count} × {rejection.kind}: {rejection.reason}")
-        )
+    for line in _rejected(found, names):
+        console.print(plain(f"  {line}"))
+
+
+def _rejected(found: Plan, names: Mapping[TaskId, str]) -> list[str]:
+    """What does not fit, each reason once, with the tasks of which it is said."""
+    assert found.schedule is not None
+    of_family: dict[str, list[str]] = {}
+    for placement in found.schedule.placements:
+        for family, task in zip(placement.option.families, placement.tasks, strict=True):
+            of_family.setdefault(family, []).append(names.get(task, task))
+    said: dict[str, list[str]] = {}
+    for each in found.rejections:
+        line = f"{each.technique} on {each.count} × {each.kind}: {each.reason}"
+        said.setdefault(line, []).extend(name for family in set(each.families) for name in of_family.get(family, ()))
+    return [
+        f"rejected for {show_some(list(dict.fromkeys(tasks)))}: {line}" if tasks else f"rejected: {line}"
+        for line, tasks in said.items()
+    ]
 
 
 def timetables(found: Iterable[PipelineDrawing]) -> None:

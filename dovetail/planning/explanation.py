@@ -10,12 +10,11 @@ from typing import TypeVar
 
 from dovetail.planning.problem import Problem
 from dovetail.vocabulary import Option, Placement, Rejection, Schedule
-from dovetail.vocabulary.units import show_seconds
+from dovetail.vocabulary.units import show_seconds, show_some
 
 # Above this many tasks nobody reads a line for each; families have a line each instead, and above as many families
 # options do.
 TASKS_EXPLAINED = 200
-TASKS_NAMED = 3
 
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
@@ -53,13 +52,7 @@ def explain(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
     lines: dict[str, list[str]] = defaultdict(list)
     for placements in chosen:
         lines[_because(placements, options, rejections, prices)] += [task for each in placements for task in each.tasks]
-    return tuple(f"{_some(tasks)}: {because}" for because, tasks in lines.items())
-
-
-def _some(tasks: Sequence[str]) -> str:
-    """The first few of these tasks, and how many there are."""
-    first = ", ".join(tasks[:TASKS_NAMED])
-    return first if len(tasks) <= TASKS_NAMED else f"{first} and {len(tasks) - TASKS_NAMED} more"
+    return tuple(f"{show_some(tasks)}: {because}" for because, tasks in lines.items())
 
 
 def _by_way(placements: Sequence[Placement]) -> tuple[str, ...]:
@@ -126,7 +119,7 @@ def _next_best(
     used = set(_by_option(placements))
     others = [option for option in options if option not in used]
     if not others:
-        return _no_other(rejected, many=len(used) > 1)
+        return _no_other(rejected)
     steps = [placement.steps for placement in placements]
     if prices:
         best = min(others, key=lambda option: (_area(option, steps) * prices[option.kind], _option(option)))
@@ -148,12 +141,14 @@ def _trade(seconds: float, instead_seconds: float, area: float, instead_area: fl
     return f"{areas} {'but' if area < instead_area else 'and'} {show_seconds(seconds)}"
 
 
-def _no_other(rejected: Sequence[Rejection], *, many: bool) -> str:
-    only = "the only options that fit" if many else "the only option that fits"
+def _no_other(rejected: Sequence[Rejection]) -> str:
+    """Options that take as long on as many devices as another are not in a problem, nor those not worth a trial: that
+    there is no other says that none is better, and not that none fits."""
+    better = "no other option that is known takes less time or fewer devices"
     if not rejected:
-        return only
+        return better
     first = rejected[0]
-    return f"{only}: {first.technique} on {first.count} × {first.kind} {first.reason}"
+    return f"{better}; {first.technique} on {first.count} × {first.kind} does not fit: {first.reason}"
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -32,6 +32,7 @@ from dovetail.vocabulary import (
     TaskId,
     Workload,
 )
+from dovetail.vocabulary.work import name_tasks
 
 Planner = Callable[[Problem], Plan]
 
@@ -128,9 +129,9 @@ def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seco
         # Deterministic work, about a second of one core for each unit.
         more = one_more(problem, found, work=explain_seconds / 4) if explain_seconds else ()
     except NoFeasiblePlan as error:
-        raise NoFeasiblePlan(_with_names(str(error), names)) from None
+        raise NoFeasiblePlan(name_tasks(str(error), names)) from None
     return dataclasses.replace(
-        found, explanation=tuple(_with_names(line, names) for line in (*found.explanation, *more))
+        found, explanation=tuple(name_tasks(line, names) for line in (*found.explanation, *more))
     )
 
 
@@ -194,9 +195,3 @@ def _as_wanted(problem: Problem, workload: Workload, names: Mapping[TaskId, str]
         dataclasses.replace(family, members=tuple(map(member, family.members))) for family in problem.families
     )
     return dataclasses.replace(problem, families=families, objective=str(Objective.parse(workload.objective)))
-
-
-def _with_names(line: str, names: Mapping[TaskId, str]) -> str:
-    for identity, name in names.items():
-        line = line.replace(identity, name)
-    return line

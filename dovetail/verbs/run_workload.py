@@ -11,7 +11,7 @@ from dovetail.planning import PLANNERS, Problem
 from dovetail.store import settle_checkpoints
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
-from dovetail.verbs.controller import Observer, check_not_stopped, ensure_directory, open_controller, writing_to
+from dovetail.verbs.controller import Interrupted, Observer, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
@@ -59,7 +59,8 @@ def run(
     cluster and a store's directory. `planner` is a name or a function from a problem to a plan.
 
     Raises `TrainingError` with the reasons where tasks have failed, once all others have ended, and `KeyboardInterrupt`
-    where it was stopped before the end, once all is saved. With `raise_on_failure=False` the result says so instead.
+    where it was stopped before the end, once all is saved. With `raise_on_failure=False` the result says which failed
+    instead.
 
     What has finished is not trained again, and what was stopped goes on, as long as its program (with all that it
     reaches) and its parameters are the same. With `fresh=True` every task is trained anew: what the store has of it,
@@ -121,8 +122,9 @@ def run(
         controller.run()
     heard.check()
     result = open_result(store, workload=workload.name)
+    if controller.stopping:
+        raise Interrupted(controller.stopping, result)
     if raise_on_failure:
-        check_not_stopped(controller)
         _check_failures(result, store)
     return result
 

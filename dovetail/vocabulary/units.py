@@ -1,6 +1,7 @@
 """Bytes and seconds as people write and read them."""
 
 import re
+from collections.abc import Sequence
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -71,3 +72,13 @@ def show_seconds(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def show_some(names: Sequence[str], *, most: int = 3) -> str:
+    """The first few of these names, and how many more there are.
+
+    >>> show_some(["a", "b"]), show_some(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")

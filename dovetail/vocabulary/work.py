@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NewType
@@ -52,6 +53,15 @@ class Program:
 
 _MAXIMISED = ("acc", "f1", "auc", "precision", "recall", "bleu", "rouge", "score", "reward", "return", "iou", "psnr")
 _MINIMISED = ("loss", "error", "perplexity")
+
+
+def name_tasks(text: str, names: Mapping[TaskId, str]) -> str:
+    """A text in which tasks stand by their identities, with these names of theirs instead.
+
+    >>> name_tasks("9f2c1d: resident on 1 × cpu", {TaskId("9f2c1d"): "lr=0.1"})
+    'lr=0.1: resident on 1 × cpu'
+    """
+    return re.sub(r"\w+", lambda word: names.get(TaskId(word[0]), word[0]), text)
 
 
 def suggest_goal(metric: str) -> str | None:

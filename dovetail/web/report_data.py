@@ -25,6 +25,7 @@ from dovetail.vocabulary.events import (
     Warned,
 )
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.work import name_tasks
 from dovetail.web.timetable_charts import PipelineDrawing, read_timetables
 
 MOST_CURVES = 200
@@ -125,7 +126,8 @@ def read(store: Store, *, workload: str | None = None) -> ReportData:
     names = {row.task: row.name + (" (former)" if row.vanished else "") for row in rows}
     progress, as_of = watched.progress.values(), watched.as_of_seconds
     since = _begun_anew(progress)
-    plans = tuple((number, at, redact.plan(plan)) for number, at, plan in store.plans(workload=workload) if at >= since)
+    made = ((number, at, redact.plan(plan)) for number, at, plan in store.plans(workload=workload) if at >= since)
+    plans = tuple((number, at, _with_names(plan, names)) for number, at, plan in made)
     cluster = store.hardware("cluster", Cluster)
     return ReportData(
         workload=redact(workload or ", ".join(dict.fromkeys(name for name, _ in described))),
@@ -302,3 +304,9 @@ def _origin(
 def _natural(device: str) -> list[tuple[int, str]]:
     """A key that sorts device names by their numbers: n0:10 comes after n0:9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", device)]
+
+
+def _with_names(plan: Plan, names: Mapping[TaskId, str]) -> Plan:
+    """A plan whose explanation names tasks: those of runs, which are made anew all the time, stand in the store with
+    identities."""
+    return dataclasses.replace(plan, explanation=tuple(name_tasks(line, names) for line in plan.explanation))

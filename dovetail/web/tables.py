@@ -12,7 +12,7 @@ from dovetail.metrics.comparison import Comparison
 from dovetail.metrics.summary import MetricValues, Row
 from dovetail.metrics.targets import TargetReached
 from dovetail.vocabulary import Rejection
-from dovetail.vocabulary.units import show_bytes, show_seconds
+from dovetail.vocabulary.units import show_bytes, show_seconds, show_some
 from dovetail.web.report_data import Incident, ReportData
 
 MOST_ROWS = 1000
@@ -21,7 +21,6 @@ MOST_COMPARED = 200
 MOST_REJECTIONS = 200
 _LONGEST_PARAMETERS = 240
 # So many names are written out.
-_NAMED = 4
 # Each status has a sign of its own, so that none is told by colour alone.
 SIGNS = {
     "pending": "○",
@@ -182,7 +181,7 @@ def rejection_table(reading: ReportData, rejections: Sequence[Rejection]) -> str
     heads = [("Tasks", ""), ("Technique", ""), ("Devices", ""), ("Needs", "number"), ("Free", "number"), ("Reason", "")]
     rows = [
         [
-            cell(_some([name for family in one.families for name in members.get(family, [family])]), kind="name"),
+            cell(show_some([name for family in one.families for name in members.get(family, [family])]), kind="name"),
             cell(one.technique),
             cell(f"{one.count} × {one.kind}", kind="short"),
             _bytes(one.needed_bytes),
@@ -286,7 +285,7 @@ def _most_telling(rows: Sequence[Row]) -> list[Row]:
 
 def _left_out(reading: ReportData, shown: int) -> str:
     extra = reading.summary.metrics[MOST_METRICS:]
-    also = f"Also measured, see the curves: {_some(list(extra))}." if extra else ""
+    also = f"Also measured, see the curves: {show_some(list(extra))}." if extra else ""
     return " ".join(
         filter(None, [_cut(len(reading.summary.rows), shown, "tasks", "failed and running ones first"), also])
     )
@@ -296,11 +295,6 @@ def _cut(total: int, shown: int, what: str, order: str) -> str:
     if total <= shown:
         return ""
     return f"Shown are {shown:,} of {total:,} {what}" + (f", {order}." if order else ".")
-
-
-def _some(names: list[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _seconds(seconds: float) -> str:

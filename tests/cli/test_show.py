@@ -7,9 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from dovetail.cli import show
 from dovetail.cli.app import app
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Program, Stop, Task
+from dovetail.vocabulary import Option, Placement, Plan, Program, Rejection, Schedule, Stop, Task, Workload
 from dovetail.vocabulary.events import TaskFailed, Warned
 
 
@@ -133,3 +134,39 @@ def test_a_listed_task_shows_no_secret(monkeypatch):
         found = CliRunner().invoke(app, ["list", *options]).output
         assert "***" in found
         assert "hunter22" not in found
+
+
+class TestPlan:
+    def test_what_does_not_fit_is_said_once_with_the_tasks_it_is_said_of(self, capsys):
+        tasks = tuple(
+            Task(name=f"width={n}", program=Program(reference="a.py:f"), parameters={"n": n}, stop=Stop(steps=5))
+            for n in range(5)
+        )
+        options = [
+            Option(families=(f"f{n}",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
+            for n in range(5)
+        ]
+        placed = tuple(
+            Placement(
+                tasks=(task.identity,),
+                steps=(5,),
+                option=option,
+                devices=("n0:0",),
+                start_seconds=5.0 * number,
+                duration_seconds=5.0,
+            )
+            for number, (task, option) in enumerate(zip(tasks, options, strict=True))
+        )
+        fields = {"technique": "shard", "kind": "cpu", "count": 2, "reason": "its rows cannot be divided."}
+        rejections = tuple(Rejection(families=(f"f{n}",), **fields) for n in (0, 1, 2, 3, 4))
+        other = Rejection(families=("elsewhere",), **{**fields, "technique": "spill"})
+        plan = Plan(
+            workload=Workload(name="w", tasks=tasks),
+            schedule=Schedule(placements=placed),
+            rejections=(*rejections, other),
+        )
+        show.plan(plan)
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.count("its rows cannot be divided") == 2
+        assert "rejected for width=0, width=1, width=2 and 2 more: shard on 2 × cpu: its rows" in said
+        assert "rejected: spill on 2 × cpu: its rows" in said

@@ -170,12 +170,13 @@ def test_failed_tasks_are_raised_with_their_reasons_and_shown_with_them(tmp_path
     assert str(dt.open_result(tmp_path)).count("no option fits it") == len(names)
 
 
-def test_an_interrupt_is_raised_once_all_is_saved_and_the_next_run_goes_on(tmp_path):
+@pytest.mark.parametrize("raise_on_failure", [True, False])
+def test_an_interrupt_is_raised_once_all_is_saved_and_the_next_run_goes_on(tmp_path, raise_on_failure):
     def interrupt(controller):
         controller.post("stop", reason="interrupted by SIGINT")
 
     with pytest.raises(KeyboardInterrupt, match="interrupted by SIGINT"):
-        carry_out(sweep(), tmp_path, cluster=cluster(1), observe=interrupt)
+        carry_out(sweep(), tmp_path, cluster=cluster(1), observe=interrupt, raise_on_failure=raise_on_failure)
     assert any(each.status != "finished" for each in dt.open_result(tmp_path).tasks)
     assert all(each.status == "finished" for each in carry_out(sweep(), tmp_path, cluster=cluster(1)).tasks)
 

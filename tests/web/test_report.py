@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Allocation, DovetailError, FrozenDict, Plan, Rejection, read_event
+from dovetail.vocabulary import Allocation, DovetailError, FrozenDict, Plan, Rejection, Schedule, read_event
 from dovetail.vocabulary.events import DevicesReleased
 from dovetail.web import write_report
 from dovetail.web.report import _plotly
@@ -174,6 +174,16 @@ def test_a_plan_that_has_not_started_is_shown(store: Store, tmp_path: Path):
     assert {trace["meta"] for trace in page.data["gantt"]["data"]} == {"first"}
     assert "nothing has run yet" in page.text
     assert "Nothing to compare yet." in page.text
+
+
+def test_why_a_plan_is_as_it_is_names_tasks(store: Store, tmp_path: Path):
+    one = make_task("learning rate of 0.1")
+    plan = Plan(schedule=Schedule(placements=()), explanation=(f"{one.identity} and 2 more: resident on 1 × cpu",))
+    store.add(tasks=[("w", one)])
+    store.add_plan(plan, workload="w", at_seconds=1.0)
+    text, page = write(store, tmp_path)
+    assert "learning rate of 0.1 and 2 more: resident on 1 × cpu" in page.text
+    assert f"{one.identity} and 2 more" not in text
 
 
 def test_an_allocation_has_no_bars(store: Store, tmp_path: Path):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dovetail.control.state import State
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, explain
 from dovetail.vocabulary import Allocation, Placement, TaskId
+from dovetail.vocabulary.units import show_some
 
-NAMED = 3
 # A turn that is further away than so many rounds is not looked for; where many wait, than as many as so many looks at a
 # task give: whoever asks for a list keeps others waiting.
 AHEAD = 50
@@ -81,7 +81,7 @@ def of_waiting(
     now, rates, due = state.now(), _rates(allocation), _due(allocation)
     begin = next_seconds if math.isfinite(next_seconds) else now
     names = [state.tasks[task].name for gang in made.gangs for task in gang.tasks if task in state.tasks]
-    this = f"{_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
+    this = f"{show_some(names)} {'has' if len(names) == 1 else 'have'} this round, until about {clock(begin, now=now)}"
     found = {}
     for task in made.waiting:
         away, rate, left = turns.away.get(task), rates.get(task, 0.0), steps.get(task)
@@ -146,7 +146,7 @@ def _taken(state: State, placement: Placement, start: float) -> str:
     names = [state.tasks[task].name for each in holders for task in each.tasks if task in state.tasks]
     if not held:
         return f"{_devices(len(wanted), len(wanted))} free and about to be given away"
-    return f"{_devices(held, len(wanted))} taken by {_some(names)} until about {clock(start, now=state.now())}"
+    return f"{_devices(held, len(wanted))} taken by {show_some(names)} until about {clock(start, now=state.now())}"
 
 
 def _devices(count: int, of: int) -> str:
@@ -155,11 +155,6 @@ def _devices(count: int, of: int) -> str:
     if count == of:
         return "both its devices are" if of == 2 else f"all {of} of its devices are"
     return f"{count} of its {of} devices {'is' if count == 1 else 'are'}"
-
-
-def _some(names: list[str]) -> str:
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def clock(seconds: float, *, now: float) -> str:

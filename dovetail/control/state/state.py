@@ -34,6 +34,7 @@ from dovetail.vocabulary import (
     Workload,
 )
 from dovetail.vocabulary.events import TaskFailed
+from dovetail.vocabulary.work import name_tasks
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -337,9 +338,7 @@ class State:
 
     def named(self, text: str) -> str:
         """What is said of tasks by their identities, by their names."""
-        for identity, task in self.tasks.items():
-            text = text.replace(identity, task.name)
-        return text
+        return name_tasks(text, {identity: task.name for identity, task in self.tasks.items()})
 
     def _remaining(self, running: Running, now: float) -> Placement:
         """A running placement as planners see it: started before zero, ending as its progress says, or as predicted

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from dovetail.planning.options.kinds import SHEETS
-from dovetail.planning.techniques.base import host_seconds, launch_seconds
+from dovetail.planning.techniques.base import device_seconds, host_seconds, launch_seconds
 from dovetail.vocabulary import InvalidRecord, Kind, LayerProfile, Profile
 
 _PASSES = 3
@@ -31,7 +31,7 @@ def predict_profiles(
     >>> t4 = Kind(name="t4", processor="cuda", matrix_flops_per_second=65e12, memory_bytes_per_second=3.2e11)
     >>> known = Profile(family="f", kind="cpu", count=1, step_seconds=1.62, peak_bytes=1 << 30)
     >>> [(each.kind, round(each.step_seconds, 3)) for each in predict_profiles([known], at_hand=[cpu], kinds=[t4])]
-    [('t4', 0.01)]
+    [('t4', 0.012)]
     """
     measured = {kind.name: kind for kind in at_hand}
     by_family: dict[str, list[Profile]] = {}
@@ -77,7 +77,8 @@ def predicted(profile: Profile, *, source: Kind, target: Kind) -> Profile:
         busy = max(scale * after + updating, launch_seconds(profile, kind=target))
         seconds = host_seconds(profile, kind=source) + busy
     else:
-        seconds = profile.step_seconds * ratio + updating
+        unseen = device_seconds(profile, kind=source)
+        seconds = profile.step_seconds - unseen + unseen * ratio + updating
     return dataclasses.replace(
         profile,
         kind=target.name,

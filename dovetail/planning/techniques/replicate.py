@@ -54,7 +54,7 @@ def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float
     >>> h200 = Kind(name="h200", processor="cuda")
     >>> two = predict(profile, kind=h200, count=2, bytes_per_second=100e9)
     >>> two.device_bytes >> 30, round(two.step_seconds[0], 3), two.measured
-    (14, 0.222, False)
+    (14, 0.223, False)
     """
     seconds = step_seconds(profile, kind=kind, count=count, bytes_per_second=bytes_per_second)
     whole_bytes = state_bytes(profile)
@@ -68,7 +68,7 @@ def step_seconds(profile: Profile, *, kind: Kind, count: int, bytes_per_second: 
 
     >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=1.0, peak_bytes=0, parameter_bytes=10**8)
     >>> step_seconds(profile, kind=Kind(name="cpu", processor="cpu"), count=2, bytes_per_second=1e9)
-    0.604
+    0.605
     """
     assert profile.count == 1, "a prediction of several copies is made from the profile of one"
     sent_bytes = 2 * (count - 1) / count * profile.parameter_bytes

@@ -62,6 +62,15 @@ def test_what_the_host_takes_is_the_same_on_every_device_and_on_two() -> None:
     assert two > one, "nothing is left to divide, and two ranks have to agree"
 
 
+def test_what_no_layers_were_told_apart_of_is_the_hosts_where_it_is_short() -> None:
+    own = dataclasses.replace(HOST_BOUND, layers=())
+    k80, h100 = known_kind("k80"), known_kind("h100")
+    slow, fast = (predicted(own, source=CPU, target=kind) for kind in (k80, h100))
+    assert 2e-3 <= fast.step_seconds <= slow.step_seconds < 2.4e-3
+    two = replicate.step_seconds(fast, kind=h100, count=2, bytes_per_second=1e11)
+    assert two > 0.9 * fast.step_seconds
+
+
 def test_what_the_device_takes_scales_and_is_divided() -> None:
     layers = tuple(dataclasses.replace(LAYER, name=name, forward_seconds=1.0, backward_seconds=2.0) for name in "abc")
     large = dataclasses.replace(KNOWN, step_seconds=9.1, layers=layers)
