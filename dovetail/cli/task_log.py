@@ -131,9 +131,11 @@ class TaskLog:
         name = f"{self._task.name}, " if self._named else ""
         head = f"── {name}attempt {event.attempt}" if event.attempt else f"── {name}as it was built or measured,"
         match event:
-            case AttemptStarted(devices=devices, step=step):
+            case AttemptStarted(devices=devices, step=step, option=option):
                 at = datetime.datetime.fromtimestamp(event.at_seconds).strftime("%Y-%m-%d %H:%M:%S")
-                return f"{head} at {at} on {', '.join(devices)}, from step {step} ──"
+                gang = len(option.families) if option is not None else 1
+                shared = f", one of {gang} at once, with the output of all" if gang > 1 else ""
+                return f"{head} at {at} on {', '.join(devices)}{shared}, from step {step} ──"
             case AttemptStopped(step=step, reason=reason) | TaskFinished(step=step, reason=reason):
                 word = "finished" if isinstance(event, TaskFinished) else "stopped"
                 return f"{head} {word} at step {step}{f': {reason}' if reason else ''} ──"

@@ -127,9 +127,9 @@ def told(tmp_path_factory):
         told["note"] = holder(folder / HOME)
         told["refused"] = _over(told["note"]["port"], {"do": "list", "token": "guessed"})
         told["restarted"] = standing(folder)
-        for each in ("two", "three"):
-            if each != name:
-                say("cancel", each)
+        others = [each for each in ("two", "three") if each != name]
+        # Several at a time; one that cannot be keeps nobody else from it.
+        told["several"] = in_process("cancel", "short", *others, cwd=folder)
         say("resume", name)
         turns = len(spans(folder, name))
         until(lambda: len(spans(folder, name)) > turns, what="the resumed task's turn")
@@ -277,6 +277,12 @@ class TestADaemon:
         assert found.code == 2
         assert because in found.err
         assert found.err.count("\n") == 1
+
+    def test_several_are_asked_of_at_once_and_who_refuses_keeps_nobody_from_it(self, told):
+        found = told["several"]
+        assert found.code == 2
+        assert "a task to cancel must not have ended; 'short' is finished" in found.err
+        assert found.out.count("is cancelled") == len({"two", "three"} - {told["paused"]})
 
     def test_killed_it_takes_its_workers_along_and_the_next_goes_on(self, told):
         assert not any(worker.is_running() and worker.status() != "zombie" for worker in told["workers"])

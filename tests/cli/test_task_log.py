@@ -10,7 +10,7 @@ from dovetail.cli.app import app
 from dovetail.engines.base import order_log
 from dovetail.engines.worker import writing_to_log
 from dovetail.store import Store
-from dovetail.vocabulary import Event, Program, Stop, Task
+from dovetail.vocabulary import Event, Option, Program, Stop, Task
 from dovetail.vocabulary.events import AttemptStarted, AttemptStopped, TaskChanged, TaskFinished, TaskVanished
 from tests.cli.processes import HOME, begin, dovetail, end, rows, until, write
 
@@ -191,3 +191,17 @@ def test_what_a_program_printed_steers_no_terminal_and_shows_no_secret(tmp_path)
     assert "\x1b]" not in found
     assert "\x1b[31mred\x1b[0m\n50%\n100%\n" in found
     assert "é" * 20 + " *** end" in found
+
+
+def test_a_log_that_a_gang_has_in_common_says_so(tmp_path):
+    tasks = [
+        Task(name=name, program=Program(reference="a.py:f"), stop=Stop(steps=9), parameters={"name": name})
+        for name in ("a", "b")
+    ]
+    option = Option(families=("f", "f"), technique="fuse", kind="cpu", count=1, step_seconds=(1.0, 1.0))
+    where = {"placement": "1-1", "devices": ("n0:0",), "predicted_seconds": 1.0, "option": option}
+    starts = [AttemptStarted(task=task.identity, attempt=1, at_seconds=1.0, step=0, until=9, **where) for task in tasks]
+    with Store(tmp_path, write=True) as store:
+        store.add(tasks=[("w", task) for task in tasks], events=starts)
+    found = CliRunner().invoke(app, ["logs", "a", "--store", str(tmp_path)]).output
+    assert "on n0:0, one of 2 at once, with the output of all, from step 0" in found
