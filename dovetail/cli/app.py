@@ -154,7 +154,6 @@ def run(
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
         from dovetail.verbs import run_workload
-        from dovetail.verbs.controller import Interrupted
         from dovetail.web.tensorboard import check_export
 
         if tensorboard is not None:
@@ -183,7 +182,9 @@ def run(
                 fresh=fresh,
                 before=lambda found: _print_lines(console, found.lines()),
             )
-        except Interrupted as stopped:
+        except KeyboardInterrupt as stopped:
+            if not hasattr(stopped, "result"):
+                raise
             result = stopped.result
         if tensorboard is not None:
             _write_tensorboard(store, tensorboard, result.workload)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.control import Answers, CommandServer, Controller, Decider, Result, Settings
+from dovetail.control import Answers, CommandServer, Controller, Decider, Settings
 from dovetail.engines import LocalEngine
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import ControllerLock, Store, clear_scratch, make_private
@@ -103,14 +103,6 @@ def failures(controller: Controller) -> list[str]:
         for task, one in controller.progress.items()
         if one.status == "failed"
     ]
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end, once all was saved; `result` is what it came to."""
-
-    def __init__(self, reason: str, result: Result) -> None:
-        super().__init__(reason)
-        self.result = result
 
 
 def check_not_stopped(controller: Controller) -> None:

@@ -11,7 +11,7 @@ from dovetail.planning import PLANNERS, Problem
 from dovetail.store import settle_checkpoints
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
-from dovetail.verbs.controller import Interrupted, Observer, ensure_directory, open_controller, writing_to
+from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
@@ -123,7 +123,9 @@ def run(
     heard.check()
     result = open_result(store, workload=workload.name)
     if controller.stopping:
-        raise Interrupted(controller.stopping, result)
+        stopped = KeyboardInterrupt(controller.stopping)
+        stopped.result = result  # type: ignore[attr-defined]  # for who shows what it came to
+        raise stopped
     if raise_on_failure:
         _check_failures(result, store)
     return result
