@@ -140,9 +140,18 @@ class RowwiseDropout:
                 f"found {tuple(x.shape)} for {rows.count} rows. Train whole batches on one device."
             )
         with torch.no_grad():
-            drawn: torch.Tensor = own.forward(module, x.new_ones(rows.total * each, *x.shape[1:]))
+            drawn: torch.Tensor = own.forward(module, _ones_like(x, count=rows.total * each))
         # A copy: backward keeps it, and a view would keep what was drawn for all the other rows, too.
         return drawn[rows.start * each : rows.stop * each].clone()
+
+
+def _ones_like(x: torch.Tensor, *, count: int) -> torch.Tensor:
+    """So many rows of ones that lie in memory as those of `x` do: dropout draws in the order of memory, and what a
+    recurrent layer gives may lie there word by word. A single row, whose stride is another's, lies within that one."""
+    order = sorted(range(x.dim()), key=lambda place: (-x.stride(place), -x.shape[place]))
+    sizes = (count, *x.shape[1:])
+    ones = x.new_ones([sizes[place] for place in order])
+    return ones.permute([order.index(place) for place in range(x.dim())])
 
 
 def in_two(total: int) -> tuple[Rows, Rows]:
