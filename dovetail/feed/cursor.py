@@ -91,7 +91,8 @@ class Cursor:
                 f"batches must repeat themselves when they are iterated again; epoch {self.epoch} did not: "
                 f"{skipped} of {state['index']} batches passed, the first ones were {self._digests} and not "
                 f"{list(state['digests'])}. "
-                f"Seed their order from the task's seed, or give them state_dict and load_state_dict."
+                f"Seed their order from the task's seed, or give them state_dict and load_state_dict. "
+                f"(Data that was drawn on another kind of processor differs here in its last bits: keep it in files.)"
             )
 
     def _begin(self, epoch: int) -> None:

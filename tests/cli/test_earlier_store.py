@@ -5,6 +5,7 @@ commit 9bd52bf: one finished, one was cancelled, one failed for want of a file, 
 worker, and two were stopped midway.
 """
 
+import platform
 import tarfile
 from pathlib import Path
 
@@ -49,13 +50,22 @@ def test_all_that_it_holds_can_be_read(earlier):
 
 
 @pytest.mark.process
-def test_it_is_shown_reported_and_carried_to_its_end(earlier):
+def test_it_is_shown_and_reported(earlier):
     assert {name: (row["status"], row["step"]) for name, row in rows(earlier).items()} == STOOD
     found = dovetail("report", "--output", "page.html", cwd=earlier)
     assert found.code == 0, found.err
     assert "finishes" in (earlier / "page.html").read_text()
+
+
+@pytest.mark.process
+def test_it_is_carried_to_its_end(earlier):
     (earlier / "needed").touch()
     found = dovetail("run", "sweep.py", "--quiet", cwd=earlier)
+    if platform.machine() != "x86_64":
+        # The sweep's data are drawn by torch.randn, whose last bits differ elsewhere: nobody trains on others unsaid.
+        assert found.code == 1
+        assert "another kind of processor" in found.out
+        return
     assert found.code == 0, found.err
     after = {name: (row["status"], row["step"]) for name, row in rows(earlier).items()}
     ends = {"pauses": 400, "stops": 380, "finishes": 200, "waits": 100, "fails": 30}
