@@ -48,7 +48,7 @@ def line(number=0, learning_rate=0.1):
 """
 STEPS = 1_000_000  # nobody ends meanwhile
 BATCH = 500
-LISTS = 20
+LISTS = 100
 START_SECONDS = 120.0
 # Building a task takes a worker some milliseconds.
 LEARN_SECONDS = 600.0

@@ -4,7 +4,9 @@
 The same programs, first weights and batches everywhere, batches on the device before time is taken. A part's seconds
 are those of one step of *all* tasks: the median of stretches between two synchronisations, in turn with the other
 parts of its process. What compiles runs in a process of its own with the time that is left; a part that fails is
-printed with its error and leaves the others alone. `--quick` runs at a toy size, on a CPU too, and writes nothing.
+printed with its error and leaves the others alone. Last, the row is a sweep that `dovetail run` trains as it sees fit:
+its seconds are those of a step as the run's store has them, and must be near the best of ours above. `--quick` runs at
+a toy size, on a CPU too, and writes nothing.
 """
 
 import os
@@ -35,6 +37,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from commands import run_words, timed
+from gang_rates import gang_rates
 from reporting import RESULTS, Bar, finish
 from torch import nn
 from torch.nn import functional as F
@@ -49,6 +53,8 @@ LOSSES = 8  # so many steps' losses are compared
 KINDS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SLOW = {"precision": "fp32"}  # a CPU without bf16 units takes minutes for bf16
 OURS = {"ours, plain": "off", "ours, graph": "graph", "ours, compiled": "full"}
+RUN = "dovetail run"
+RUN_OF_BEST = 0.9  # what a user must get of what the technique gives when it is opened by hand
 EAGER, GRAPH, COMPILED = "one after another", "one after another, graphs", "one after another, compiled"
 
 Found = dict[str, Any]
@@ -67,6 +73,7 @@ class Row:
     faster: float
     tolerance: float
     steps: int = 10
+    run_steps: int = 2000  # by `dovetail run`: some twenty seconds
     frozen: bool = False  # whether all share a frozen base, whose memory is held once
 
 
@@ -216,7 +223,9 @@ def lora_plain(
 
 
 ROWS = {
-    "mlp": Row(build=mlp, quick={"width": 32, "batch": 8}, members=16, faster=12.0, tolerance=1e-3, steps=30),
+    "mlp": Row(
+        build=mlp, quick={"width": 32, "batch": 8}, members=16, faster=12.0, tolerance=1e-3, steps=30, run_steps=30000
+    ),
     "gpt": Row(
         build=gpt,
         quick={"depth": 2, "width": 32, "batch": 2, "context": 16, **SLOW},
@@ -231,6 +240,7 @@ ROWS = {
         faster=2.5,
         tolerance=2e-2,
         steps=5,
+        run_steps=500,
         frozen=True,
     ),
     "lora-plain": Row(
@@ -240,6 +250,7 @@ ROWS = {
         faster=2.5,
         tolerance=2e-2,
         steps=5,
+        run_steps=500,
         frozen=True,
     ),
 }
@@ -250,6 +261,9 @@ def bars(row: Row, found: dict[str, Found]) -> list[Bar]:
     eager, ours = found.get(EAGER, {}), {name: found[name] for name in OURS if "seconds" in found.get(name, {})}
     best = min((one["seconds"] for one in ours.values()), default=math.nan)
     held = [Bar("times faster than one after another", eager.get("seconds", math.nan) / best, least=row.faster)]
+    if RUN in found:
+        share = best / found[RUN].get("seconds", math.nan)
+        held.append(Bar("dovetail run, of the best of ours", share, least=RUN_OF_BEST))
     for name, one in ours.items():
         apart = difference(one["losses"], eager.get("losses", []))
         held.append(Bar(f"{name}: losses of {LOSSES} steps, relative difference", apart, most=row.tolerance))
@@ -300,6 +314,8 @@ def main() -> None:
         for future in both:
             found |= future.result()
     row = ROWS[chosen.row]
+    if chosen.only in RUN and not chosen.quick:
+        found[RUN] = through_run(chosen.row)
     name = f"fuse-{chosen.row}"
     lines = [table_row(name, one, found.get(EAGER, {})) for name, one in found.items()]
     code = finish(name, lines, bars(row, found), check=chosen.check, quick=chosen.quick)
@@ -311,6 +327,21 @@ def main() -> None:
     sys.exit(
         2 if "failed" in found.get(EAGER, {}) or all("failed" in found.get(n, {"failed": 1}) for n in OURS) else code
     )
+
+
+def through_run(name: str) -> Found:
+    """The row as a sweep: the seconds of a step of all its tasks, once things have settled, and what was chosen."""
+    row = ROWS[name]
+    variables = {"DOVETAIL_BENCH_ROW": name, "DOVETAIL_BENCH_STEPS": str(row.run_steps)}
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "store"
+        whole, _ = timed(run_words(str(ROOT / "bench" / "sweeps" / "fused.py"), home), **variables)
+        rates = gang_rates(home)
+    # Gangs take turns with the device; a step of all tasks is what all gangs take, over the steps that each task did.
+    done = sum(rate.steps * len(rate.option.families) for rate in rates) / row.members
+    seconds = sum(rate.measured_seconds * rate.steps for rate in rates) / done
+    used = ", ".join(f"{r.option.technique} of {len(r.option.families)} {dict(r.option.knobs)}" for r in rates)
+    return {"seconds": seconds, "members": row.members, "note": f"{used}; whole command {whole:.1f} s"}
 
 
 def read_arguments() -> argparse.Namespace:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import HERE, run_words, script_words, started, timed
+from gang_rates import GangRate, gang_rates
 from one_after_another import LAST
 from reporting import Bar, finish
 
@@ -27,6 +28,8 @@ SWEEPS = ("small", "small_other")
 FEW = 20
 SHORT, LONG = 2.5, 6.0
 """How many times faster than the plain loop a sweep must be that takes it a minute, and ten."""
+UNTRIED_OFF, BESIDE_OFF = 0.15, 0.20
+"""How far a prediction may be off for a gang that was not tried, and for one side by side."""
 
 
 def main() -> None:
@@ -58,9 +61,9 @@ def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict
     few_seconds, _ = plain(path, few, **more)
     plain_seconds, losses = plain(path, steps, **more)
     _, others = plain(path, steps, DOVETAIL_BENCH_SEED="1", **more)
-    ours, found, used = dovetail(path, steps, **more)
+    ours, found, used, _ = dovetail(path, steps, **more)
     rate = (plain_seconds - few_seconds) / (steps - few)
-    long_ours, _, long_used = dovetail(path, long, **more)
+    long_ours, _, long_used, rates = dovetail(path, long, **more)
     expected = plain_seconds + rate * (long - steps)
     apart = statistics.median(abs(found[task] - losses[task]) for task in losses)
     seeds = statistics.median(abs(others[task] - losses[task]) for task in losses)
@@ -74,7 +77,27 @@ def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict
         Bar(f"{name}, {long} steps: times faster", expected / long_ours, least=LONG),
         Bar(f"{name}: losses apart from the plain loop's, of what two seeds are", apart / seeds, most=1.5),
     ]
-    return rows, bars
+    return [*rows, *(gang_row(name, rate) for rate in rates)], bars + prediction_bars(name, rates)
+
+
+def gang_row(name: str, rate: GangRate) -> dict[str, Any]:
+    """A line of the table for a gang of the long sweep."""
+    option = rate.option
+    seconds = {"predicted_ms": 1e3 * rate.predicted_seconds, "measured_ms": 1e3 * rate.measured_seconds}
+    used = f"{option.technique} of {len(option.families)}" + ("" if option.measured else ", not tried")
+    return {"sweep": name, "techniques": used, **seconds}
+
+
+def prediction_bars(name: str, rates: list[GangRate]) -> list[Bar]:
+    """How far predictions were off at worst, of gangs that were not tried."""
+    untried = [rate for rate in rates if len(rate.option.families) > 1 and not rate.option.measured]
+    beside = [rate.off for rate in untried if rate.option.technique == "beside"]
+    others = [rate.off for rate in untried if rate.option.technique != "beside"]
+    return [
+        Bar(f"{name}: prediction of {words} that were not tried, off at worst", max(offs), most=most)
+        for words, offs, most in (("gangs", others, UNTRIED_OFF), ("gangs side by side", beside, BESIDE_OFF))
+        if offs
+    ]
 
 
 def row(name: str, count: int, steps: int, plain_seconds: float, ours: float, used: str) -> dict[str, Any]:
@@ -89,16 +112,18 @@ def plain(path: str, steps: int, **more: str) -> tuple[float, dict[str, float]]:
     return seconds, {task["task"]: task["loss"] for task in json.loads(line)["tasks"]}
 
 
-def dovetail(path: str, steps: int, **more: str) -> tuple[float, dict[str, float], str]:
-    """`dovetail run`: the seconds of the whole command, each task's last losses, and how they were trained."""
+def dovetail(path: str, steps: int, **more: str) -> tuple[float, dict[str, float], str, list[GangRate]]:
+    """`dovetail run`: the seconds of the whole command, each task's last losses, how they were trained, and how fast
+    each gang went."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "store"
         seconds, _ = timed(run_words(path, home), DOVETAIL_BENCH_STEPS=str(steps), **more)
         tasks = open_result(home).tasks
         losses = {t.name: statistics.fmean(value for _, value in t.history["train/loss"][-LAST:]) for t in tasks}
         placed = {event.placement: event.option for event in started(home)}
+        rates = gang_rates(home)
     counts = collections.Counter(f"{option.technique} of {len(option.families)}" for option in placed.values())
-    return seconds, losses, ", ".join(f"{count} {word}" for word, count in counts.most_common())
+    return seconds, losses, ", ".join(f"{count} {word}" for word, count in counts.most_common()), rates
 
 
 if __name__ == "__main__":
