@@ -247,8 +247,8 @@ def _devices(rows: Iterable[tuple[Any, ...]], found: Findings) -> None:
 
 
 def _at_once(attempts: Iterable[Attempt], found: Findings) -> None:
-    """From both: two attempts that were given one device did not train at the same time, unless side by side in one
-    process."""
+    """From both: two attempts that were given one device did not train at the same time, unless side by side, in one
+    process or in one placement."""
     by_device: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         for device in attempt.devices if attempt.steps else ():
@@ -256,7 +256,7 @@ def _at_once(attempts: Iterable[Attempt], found: Findings) -> None:
     for device, each in by_device.items():
         for before, after in itertools.pairwise(sorted(each, key=lambda attempt: attempt.steps[0].at)):
             one, other = before.steps[-1], after.steps[0]
-            if other.at < one.at and other.process != one.process:
+            if other.at < one.at and other.process != one.process and before.placement != after.placement:
                 found.wrong.append(f"{device}: processes {one.process} and {other.process} trained on it at once")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from dovetail.engines import detect
 from dovetail.engines.worker import PROCESS_NAME
 
 # Ray's own store holds nothing of ours; its least is 75 MiB.
@@ -54,7 +55,10 @@ class Local:
 
     faults = LOCAL_FAULTS
     options: tuple[str, ...] = ()
-    bound = True
+
+    def __init__(self) -> None:
+        # A device is a core that its processes keep to, unless it is an accelerator.
+        self.bound = all(kind.processor == "cpu" for kind in detect().kinds)
 
     def workers(self, controller: int, recent: Callable[[], set[int]]) -> list[int]:
         """The worker processes of a controller."""

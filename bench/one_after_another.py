@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dovetail.describe import load, load_workload
+from dovetail.describe import check_parameters, load, load_workload
 from dovetail.train import Training
 from dovetail.train.loop import AUTOCAST, to_device
 from dovetail.vocabulary import Task
@@ -41,7 +41,8 @@ def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
     """One task from start to end, as a person would write it; its tensors go to the folder."""
     began = time.perf_counter()
     torch.manual_seed(task.seed + int(os.environ.get("DOVETAIL_BENCH_SEED", "0")))
-    training: Training = load(task.program)(**task.parameters)
+    build = load(task.program)
+    training: Training = build(**check_parameters(build, task.parameters, name=task.name))
     model = training.model.to(DEVICE).train()
     every = training.evaluate_every or training.steps_per_epoch()
     steps = task.stop.last_step(training.steps_per_epoch())

@@ -64,12 +64,17 @@ def finish(
 
 def _joined(before: dict[str, Any], found: dict[str, Any], part_by: str) -> dict[str, Any]:
     """What was found before, with what was found now in the place of what it is of."""
-    rows = [{**row, "measured": f"{found['date']}, {found['machine']}"} for row in found["rows"]]
+    rows, earlier = _dated(found), _dated(before)
     of = {row[part_by] for row in rows}
-    old = [row for row in before.get("rows", ()) if row[part_by] not in of and "measured" in row]
+    old = [row for row in earlier if row[part_by] not in of]
     kept = {row[part_by] for row in old}
     bars = [bar for bar in before.get("bars", ()) if bar["name"].partition(",")[0] in kept]
     return {"rows": [*old, *rows], "bars": [*bars, *found["bars"]]}
+
+
+def _dated(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its rows, each with when and where it was measured."""
+    return [{"measured": f"{found.get('date')}, {found.get('machine')}", **row} for row in found.get("rows", ())]
 
 
 def need(data: Path) -> None:

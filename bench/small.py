@@ -49,7 +49,7 @@ def main() -> None:
         found = measure(name, steps=chosen.steps, long=chosen.long, quick=chosen.quick)
         rows += found[0]
         bars += found[1]
-    sys.exit(finish("small", rows, bars, check=chosen.check, quick=chosen.quick))
+    sys.exit(finish("small", rows, bars, check=chosen.check, quick=chosen.quick, part_by="sweep"))
 
 
 def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
@@ -75,7 +75,7 @@ def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict
     bars = [
         Bar(f"{name}, {steps} steps: times faster", plain_seconds / ours, least=SHORT),
         Bar(f"{name}, {long} steps: times faster", expected / long_ours, least=LONG),
-        Bar(f"{name}: losses apart from the plain loop's, of what two seeds are", apart / seeds, most=1.5),
+        Bar(f"{name}, losses apart from the plain loop's, of what two seeds are", apart / seeds, most=1.5),
     ]
     return [*rows, *(gang_row(name, rate) for rate in rates)], bars + prediction_bars(name, rates)
 
@@ -94,7 +94,7 @@ def prediction_bars(name: str, rates: list[GangRate]) -> list[Bar]:
     beside = [rate.off for rate in untried if rate.option.technique == "beside"]
     others = [rate.off for rate in untried if rate.option.technique != "beside"]
     return [
-        Bar(f"{name}: prediction of {words} that were not tried, off at worst", max(offs), most=most)
+        Bar(f"{name}, prediction of {words} that were not tried, off at worst", max(offs), most=most)
         for words, offs, most in (("gangs", others, UNTRIED_OFF), ("gangs side by side", beside, BESIDE_OFF))
         if offs
     ]

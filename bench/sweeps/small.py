@@ -48,6 +48,15 @@ def training(model: nn.Module, data: TensorDataset, loss, learning_rate: float, 
     )
 
 
+def each_rate(*programs) -> list[dt.Task]:
+    """Each program with each learning rate, none from the same first weights as another."""
+    pairs = itertools.product(programs, RATES)
+    return [
+        dt.task(program, name=f"{program.__name__} {rate:g}", learning_rate=rate, seed=10 * number, steps=STEPS)
+        for number, (program, rate) in enumerate(pairs)
+    ]
+
+
 def gpt2(learning_rate: float) -> dt.Training:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -164,10 +173,4 @@ def recurrent(learning_rate: float) -> dt.Training:
     return training(Recurrent(), TensorDataset(chain(2048, 64)), loss, learning_rate, rows=32)
 
 
-workload = dt.join(
-    *(
-        dt.grid(program, learning_rate=list(RATES), steps=STEPS)
-        for program in (gpt2, bert, vit, convolutional, recurrent)
-    ),
-    name="small",
-)
+workload = dt.workload(each_rate(gpt2, bert, vit, convolutional, recurrent), name="small")

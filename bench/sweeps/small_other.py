@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from small import LENGTH, PRECISION, RATES, STEPS, VOCABULARY, chain, pictures, training
+from small import LENGTH, PRECISION, VOCABULARY, chain, each_rate, pictures, training
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -111,10 +111,4 @@ def gated(learning_rate: float) -> dt.Training:
     return training(Gated(), TensorDataset(chain(2048, 48)), loss, learning_rate, rows=32)
 
 
-workload = dt.join(
-    *(
-        dt.grid(program, learning_rate=list(RATES), steps=STEPS)
-        for program in (llama, distilled, mixer, plain_convolutions, gated)
-    ),
-    name="small_other",
-)
+workload = dt.workload(each_rate(llama, distilled, mixer, plain_convolutions, gated), name="small_other")

@@ -14,7 +14,7 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.trainer import Trainer
+from dovetail.engines.trainer import Trainer, mark_end
 from dovetail.engines.trial import measure_option
 from dovetail.engines.worker_context import (
     WorkerContext,
@@ -180,7 +180,8 @@ def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
         reports = session.advance([trainer.number for trainer in live])
     if reports is None:
         return []
-    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report)]
+    mark = mark_end(around.device)  # one for all: to make one takes as long as all else that is done for a member
+    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report, mark)]
 
 
 def _first_batch(training: Training) -> Any:

@@ -76,9 +76,10 @@ class Trainer:
             return self._goes_on()
         return False
 
-    def after(self, report: StepReport) -> bool:
-        """A step was taken; whether there is another to take."""
+    def after(self, report: StepReport, mark: "torch.cuda.Event | None") -> bool:
+        """A step was taken, whose end is at this mark; whether there is another to take."""
         with reporting_failure(self.member, self._around):
+            self._marks = [*self._marks[-1:], mark]
             self._after(report)
             return self._goes_on()
         return False
@@ -143,7 +144,6 @@ class Trainer:
 
     def _after(self, report: StepReport) -> None:
         self._step = report.step
-        self._marks = [*self._marks[-1:], _mark(self._around.device)]
         self._losses.append(report.loss)
         self._last = report.metrics
         if report.step % self._training.log_every == 0 or report.step == self.member.until_step:
@@ -327,7 +327,7 @@ def _best(metric: str | None, goal: str | None) -> BestValue | None:
     return BestValue(metric=metric, goal=goal) if metric is not None and goal is not None else None
 
 
-def _mark(device: torch.device) -> "torch.cuda.Event | None":
+def mark_end(device: torch.device) -> "torch.cuda.Event | None":
     """The end of what the device was given to do so far; None for a CPU, which does everything at once."""
     if device.type != "cuda":
         return None

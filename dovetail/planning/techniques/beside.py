@@ -27,7 +27,7 @@ _PAIRED = 6
 _CONTEXT_BYTES = 1 << 29
 # What is left of a step's seconds on the device where other processes use it, too, if nobody measured it (five kinds of
 # models on an H200: 0.44 to 0.77); and the least share of such a prediction that a trial may show.
-_OVERLAPPING, _LEAST = 0.7, 0.8
+_OVERLAPPING, _LEAST = 0.6, 0.8
 
 
 def option(profile: Profile, *, kind: Kind) -> Option:
@@ -89,7 +89,7 @@ def predict(gang: Sequence[GangPart], *, kind: Kind) -> Option:
     ((0.006, 0.006, 0.006), 4, 3.0)
     >>> three = predict([GangPart.apart(alone)] * 3, kind=Kind(name="h200", processor="cuda", mps=True))
     >>> round(three.step_seconds[0], 5), three.device_bytes >> 20, three.start_seconds, three.cores
-    (0.00525, 7168, 1.0, 3)
+    (0.0045, 7168, 1.0, 3)
     """
     alone = [resident.option(each.alone, kind=kind) for each in gang]
     evaluating = sum(one.step_seconds[0] - each.alone.step_seconds for one, each in zip(alone, gang, strict=True))

@@ -88,7 +88,7 @@ def test_processes_of_their_own_are_offered_untried_and_start_at_the_same_time()
     gangs = {len(each.families): each for each in offered_apart({"f": 9}, RESIDENT, BUSY)}
     assert sorted(gangs) == [2, 3, 4, 5, 6], "a process each, of which there are not many"
     four = gangs[4]
-    assert four.step_seconds == (pytest.approx(4 * 0.7 * 0.0025),) * 4
+    assert four.step_seconds == (pytest.approx(4 * 0.6 * 0.0025),) * 4
     assert (four.start_seconds, four.cores, four.measured) == (1.0, 4, False)
     assert four.device_bytes == 4 * (3 << 30) + 3 * (1 << 29), "with a context for each but the first"
     assert four.host_bytes == 4 * gangs[2].host_bytes // 2
