@@ -205,7 +205,8 @@ def command(place: Place, sweep: Path, home: Path, *, save_every: int) -> list[s
 def forgotten(temporary: Path, home: Path) -> list[str]:
     """What runs left in their temporary folder, and in the scratch of their store."""
     # torch keeps a cache of its own there, on purpose.
-    found = [each.name for each in temporary.iterdir() if not each.name.startswith("torchinductor")]
+    found = [each.name for each in temporary.iterdir() if not each.name.startswith(("torchinductor", "dovetail-"))]
+    found += [each.name for each in temporary.glob("dovetail-*/*")]  # in the folder of this user's private ones
     scratch = home / "scratch"
     return sorted(found + [f"scratch/{each.name}" for each in (scratch.iterdir() if scratch.is_dir() else ())])
 

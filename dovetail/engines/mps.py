@@ -7,11 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 
-from dovetail.vocabulary import FrozenDict
+from dovetail.engines.private_folder import PrivateFolder
+from dovetail.vocabulary import DovetailError, FrozenDict
 
 _CONTROL = "nvidia-cuda-mps-control"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -34,7 +34,7 @@ class Mps:
 
     def __init__(self) -> None:
         self.environment: Mapping[str, str] = FrozenDict()
-        self._folder = ""
+        self._folder: PrivateFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -47,7 +47,7 @@ class Mps:
             return None
         try:
             found._start()
-        except OSError:
+        except (OSError, DovetailError):  # it cannot run, or has no folder of its own
             found.close()
             return None
         until = time.monotonic() + _START_SECONDS
@@ -76,13 +76,14 @@ class Mps:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
 
     def _start(self) -> None:
         # Its sockets' paths must be short, and nobody else may get at them.
-        self._folder = tempfile.mkdtemp(prefix="dovetail-mps-")
-        self.environment = FrozenDict({_PIPES: self._folder, _LOGS: self._folder})
+        self._folder = PrivateFolder("mps-")
+        self.environment = FrozenDict(dict.fromkeys((_PIPES, _LOGS), str(self._folder.path)))
         libc = ctypes.CDLL(None)
         # Its clients number devices among those that it sees: all of them, in the order in which they were detected.
         given = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}

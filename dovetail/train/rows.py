@@ -148,7 +148,8 @@ class RowwiseDropout:
 def _ones_like(x: torch.Tensor, *, count: int) -> torch.Tensor:
     """So many rows of ones that lie in memory as those of `x` do: dropout draws in the order of memory, and what a
     recurrent layer gives may lie there word by word. A single row, whose stride is another's, lies within that one."""
-    order = sorted(range(x.dim()), key=lambda place: (-x.stride(place), -x.shape[place]))
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda place: (-strides[place], -x.shape[place]))
     sizes = (count, *x.shape[1:])
     ones = x.new_ones([sizes[place] for place in order])
     return ones.permute([order.index(place) for place in range(x.dim())])

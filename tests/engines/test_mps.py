@@ -59,12 +59,16 @@ def test_it_ends_with_us_however_we_end(control, tmp_path):
         "os.kill(os.getpid(), 9)\n"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
-    number = int((Path(said.strip()) / "pid").read_text())
-    for _ in range(200):
-        if not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE:
-            return
+    left = Path(said.strip())
+    number = int((left / "pid").read_text())
+    until = time.monotonic() + 10
+    while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, "it is still there"
         time.sleep(0.05)
-    raise AssertionError("it is still there")
+    following = Mps.start()
+    assert following is not None
+    following.close()
+    assert not left.exists(), "the next one clears away what was left"
 
 
 def test_where_it_does_not_answer_there_is_none(control, monkeypatch):

@@ -19,11 +19,11 @@ import pytest
 import dovetail
 from dovetail import describe
 from dovetail.engines import MemberOrder, Order
+from dovetail.engines.private_folder import PrivateFolder, ensure_private
 from dovetail.engines.ray.cluster_survey import described
 from dovetail.engines.ray.connection import _authenticated, _own_cluster, _private_files
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink, RemoteWorker
-from dovetail.engines.ray.private_folder import PrivateFolder, ensure_private
 from dovetail.engines.ray.shipped_code import Shipment, import_from, pack, take
 from dovetail.testing.engines import write_program
 from dovetail.vocabulary import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engines.detection import available_cores
-from dovetail.engines.ray.private_folder import PrivateFolder
+from dovetail.engines.private_folder import PrivateFolder
 from dovetail.engines.ray.shipped_code import pack
 from dovetail.store import make_scratch
 from dovetail.vocabulary import DovetailError, Program

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
+from dovetail.engines.private_folder import PrivateFolder
 from dovetail.engines.processes import WorkerProcess
-from dovetail.engines.ray.private_folder import PrivateFolder
 from dovetail.engines.ray.shipped_code import Shipment, import_from, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 

@@ -1,4 +1,5 @@
-"""Folders on a machine's own disk that nobody but this user can enter, for code that is to be imported from there.
+"""Folders on a machine's own disk that nobody but this user can enter: for code that is to be imported from there, and
+for sockets of services.
 
 Ray makes its own folders writable for everybody. So whatever of a run lies on a node lies below a folder of this user's
 that was looked at before: no neighbour can put a file there, nor another folder in its place.
