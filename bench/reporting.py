@@ -74,7 +74,7 @@ def _joined(before: dict[str, Any], found: dict[str, Any], part_by: str) -> dict
 
 def _dated(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Its rows, each with when and where it was measured."""
-    return [{"measured": f"{found.get('date')}, {found.get('machine')}", **row} for row in found.get("rows", ())]
+    return [{"measured": found.get("machine"), **row} for row in found.get("rows", ())]
 
 
 def need(data: Path) -> None:
