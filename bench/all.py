@@ -14,6 +14,7 @@ from dovetail.engines import detect
 HERE = Path(__file__).parent
 BENCHES: dict[str, tuple[str, ...]] = {
     "overhead": ("overhead.py",),
+    "fixed_cost": ("fixed_cost.py",),
     "simulation": ("simulation.py",),
     "joint": ("joint.py",),
     "partition": ("partition.py",),

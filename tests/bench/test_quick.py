@@ -46,6 +46,13 @@ def test_overhead_prints_its_table() -> None:
     assert "ours over bare" in done.stdout
 
 
+@pytest.mark.process
+def test_runs_of_a_session_cost_little() -> None:
+    done = run("bench/fixed_cost.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a finished workload again" in done.stdout
+
+
 def test_a_missed_bar_is_named_and_ends_with_1() -> None:
     code = (
         "from reporting import Bar, finish\n"
