@@ -9,6 +9,7 @@ before it is answered. Clients ask through the socket as `dt.connect` does.
 
 import argparse
 import contextlib
+import math
 import os
 import shutil
 import statistics
@@ -142,7 +143,7 @@ def row(what: str, milliseconds: list[float]) -> dict[str, object]:
         "request": what,
         "count": len(ordered),
         "median_ms": statistics.median(ordered),
-        "p99_ms": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        "p99_ms": ordered[math.ceil(0.99 * len(ordered)) - 1],
         "longest_ms": ordered[-1],
     }
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.device_load import DeviceLoad
 from dovetail.engines.imports import ImportTeller
 from dovetail.vocabulary import Event, dumps, from_json
 from dovetail.vocabulary.hardware import Kind
@@ -178,6 +179,7 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
+        load = DeviceLoad(kind.processor)
         with writing_to_log(message.get("log"), is_shared=message.get("lane", 0) > 0), self._telling(order.purpose):
             runner.run(
                 order,
@@ -202,7 +204,9 @@ class Worker:
         self._builder.isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
-        self._send({"released": order.name, "seconds": self._spent.end()})
+        busy = load.end()
+        said = {} if busy is None else {"busy": round(busy, 6)}
+        self._send({"released": order.name, "seconds": self._spent.end(), **said})
 
     @contextlib.contextmanager
     def _telling(self, purpose: str) -> Iterator[None]:

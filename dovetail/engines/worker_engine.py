@@ -281,6 +281,9 @@ class WorkerEngine(Engine):
                 share = 1 / len(running.workers) if running.is_apart else float(worker is running.workers[0])
                 for word, seconds in message.get("seconds", {}).items() if share else ():
                     running.seconds[word] = running.seconds.get(word, 0.0) + share * seconds
+                if "busy" in message:  # those who share a device each tell of all of it
+                    part = share if running.is_apart else 1.0
+                    running.busy_seconds = (running.busy_seconds or 0.0) + part * message["busy"]
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
@@ -375,8 +378,13 @@ class WorkerEngine(Engine):
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
         self._pending += [self._lost(member, reason=reason, ending=ending, log=log) for member in left]
-        spent = FrozenDict(running.seconds)
-        self._pending.append(DevicesReleased(at_seconds=self.now(), placement=running.order.name, seconds=spent))
+        released = DevicesReleased(
+            at_seconds=self.now(),
+            placement=running.order.name,
+            seconds=FrozenDict(running.seconds),
+            busy_seconds=running.busy_seconds,
+        )
+        self._pending.append(released)
         self._remove_rendezvous(running.order.name)
         del self._running[running.order.name]
 

@@ -73,6 +73,7 @@ class RunningOrder:
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
+    busy_seconds: float | None = None  # for how long its devices computed, as far as is known
     hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
     deadline: float = math.inf
     tasks: frozenset[str] = frozenset()

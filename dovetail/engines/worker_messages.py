@@ -34,6 +34,7 @@ _FIELDS: dict[str, Any] = {
     "idle": int | float,
     "released": str,
     "seconds": dict,
+    "busy": int | float,
     "event": dict,
 }
 # Halves of characters, written out or as bytes: these may be lone ones.

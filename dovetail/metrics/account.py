@@ -37,6 +37,18 @@ class Account:
     seconds: Mapping[str, float] = FrozenDict()
     whole_seconds: float = 0.0
     devices: int = 0
+    busy_seconds: float | None = None
+    """Device seconds in which devices computed, whatever for; None where some order did not measure that."""
+
+    @property
+    def utilisation(self) -> float | None:
+        """The part of all devices' time in which they computed, as far as is known.
+
+        >>> Account(whole_seconds=4.0, devices=2, busy_seconds=6.0).utilisation
+        0.75
+        """
+        total = self.devices * self.whole_seconds
+        return min(1.0, self.busy_seconds / total) if self.busy_seconds is not None and total else None
 
     def share(self, cause: str) -> float:
         """The part of all devices' time."""
@@ -65,7 +77,9 @@ def account(released: Sequence[DevicesReleased], *, devices: int, moments: Itera
     busy = sum(seconds.values())
     seconds["deciding"] = devices * max(0.0, whole - active_seconds(orders))
     seconds["idle"] = max(0.0, devices * whole - busy - seconds["deciding"])
-    return Account(seconds=FrozenDict(seconds), whole_seconds=whole, devices=devices)
+    told = [each.busy_seconds for each in known if each.busy_seconds is not None]
+    computing = sum(told) if len(told) == len(known) else None
+    return Account(seconds=FrozenDict(seconds), whole_seconds=whole, devices=devices, busy_seconds=computing)
 
 
 def _causes(order: DevicesReleased) -> dict[str, float]:

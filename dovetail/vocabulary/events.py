@@ -262,7 +262,8 @@ class AttemptLost(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesReleased(Event):
-    """An order's devices are free again. `seconds` are what its worker spent on what, by its own word."""
+    """An order's devices are free again. `seconds` are what its worker spent on what, by its own word; `busy_seconds`
+    for how long its devices computed, of several all together, where that was measured."""
 
     kind: ClassVar[str] = "released"
     placement: str
@@ -270,6 +271,7 @@ class DevicesReleased(Event):
     purpose: str = ""
     devices: tuple[str, ...] = ()
     seconds: Mapping[str, float] = FrozenDict()
+    busy_seconds: float | None = None
 
 
 # How a task ends, or rests

@@ -1,0 +1,42 @@
+"""A device's load is what it computes, not how long it was held."""
+
+import time
+
+import pytest
+
+from dovetail.engines.device_load import DeviceLoad
+
+
+def test_a_process_that_waits_does_not_load_its_cores():
+    load = DeviceLoad("cpu")
+    time.sleep(0.2)
+    waited = load.end()
+    load = DeviceLoad("cpu")
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    computed = load.end()
+    assert waited is not None
+    assert computed is not None
+    assert waited < 0.1 < 0.2 <= computed
+
+
+def test_without_a_driver_nothing_is_said(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
+    assert DeviceLoad("cuda").end() is None
+
+
+@pytest.mark.gpu
+def test_an_accelerator_that_computes_is_busy():
+    import torch
+
+    one = torch.ones(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    load, until = DeviceLoad("cuda"), time.monotonic() + 2
+    while time.monotonic() < until:
+        for _ in range(20):
+            one @ one
+        torch.cuda.synchronize()
+    busy = load.end()
+    assert busy is not None
+    assert 1.0 < busy < 2.5
