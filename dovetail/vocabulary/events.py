@@ -65,6 +65,7 @@ class TaskSubmitted(Event):
     entity: str = ""
     of: str = ""
     step: int = 0
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,9 +337,10 @@ class TaskCancelled(Event):
 
     kind: ClassVar[str] = "cancelled"
     step: int | None = None
+    asked_by: str = ""
 
 
-# What users ask for
+# What users ask for; `asked_by` is who, where that was said
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +348,7 @@ class TaskRetried(Event):
     """A task is to be tried again, with all its retries, since its workload was run again or a user resumed it."""
 
     kind: ClassVar[str] = "retried"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +364,7 @@ class CancelAsked(Event):
     """A user asked that a running task be saved and ended; it may still run for a moment."""
 
     kind: ClassVar[str] = "cancelling"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +372,7 @@ class TaskPaused(Event):
     """A user asked that a task be saved and kept out of plans; it may still run for a moment."""
 
     kind: ClassVar[str] = "paused"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +380,7 @@ class TaskResumed(Event):
     """A paused task may be placed again."""
 
     kind: ClassVar[str] = "resumed"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +389,16 @@ class PriorityChanged(Event):
 
     kind: ClassVar[str] = "prioritized"
     priority: float
+    asked_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineChanged(Event):
+    """A user said when a task is to have ended; never, with infinity."""
+
+    kind: ClassVar[str] = "dated"
+    deadline_seconds: float = float("inf")
+    asked_by: str = ""
 
 
 # The cluster
@@ -449,6 +465,7 @@ EVENTS: dict[str, type[Event]] = {
         TaskPaused,
         TaskResumed,
         PriorityChanged,
+        DeadlineChanged,
         DevicesLeft,
         DevicesJoined,
         Warned,
