@@ -22,6 +22,7 @@ from dovetail.vocabulary import DovetailError
 from dovetail.web import answers, task_page
 from dovetail.web.feed import StoreFeed
 from dovetail.web.follower import StoreFollower
+from dovetail.web.frozen_page import bundle
 from dovetail.web.page_actions import act
 from dovetail.web.page_keys import HEADERS, PageKeys
 from dovetail.web.plain_data import dump
@@ -49,6 +50,7 @@ class PageServer:
     def _routes(self) -> list[Route]:
         views: dict[str, Handler] = {
             "/": self._index,
+            "/page/bundle.js": self._bundle,
             "/page/{name}": self._asset,
             "/vendor/{name}": self._asset,
             "/api/about": self._about,
@@ -99,6 +101,10 @@ class PageServer:
             name = self._keys.cookie(self._port)
             response.set_cookie(name, self._keys.session, httponly=True, samesite="strict", path="/")
         return response
+
+    async def _bundle(self, request: Request) -> Response:
+        """All modules in one answer, as they are in their files now: to change the page takes no build step."""
+        return _packed(bundle().encode(), ".js")
 
     async def _asset(self, request: Request) -> Response:
         return _file(request.url.path.split("/")[1], request.path_params["name"])
@@ -207,8 +213,12 @@ def _file(folder: str, name: str) -> Response:
     suffix = Path(name).suffix
     if suffix not in _TYPES or "/" in name or not found.is_file():
         return _error("there is no such file", 404)
+    return _packed(found.read_bytes(), suffix)
+
+
+def _packed(content: bytes, suffix: str) -> Response:
     headers = {"content-encoding": "gzip", "content-type": f"{_TYPES[suffix]}; charset=utf-8"}
-    return Response(gzip.compress(found.read_bytes(), 3), headers=headers)
+    return Response(gzip.compress(content, 3), headers=headers)
 
 
 def _json(data: Any, status: int = 200) -> Response:

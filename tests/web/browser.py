@@ -30,11 +30,13 @@ def find_chromium() -> str:
 
 
 @contextlib.contextmanager
-def serving(*stores: Path, options: tuple[str, ...] = ()) -> Iterator[str]:
+def serving(*stores: Path, options: tuple[str, ...] = (), cwd: Path | None = None) -> Iterator[str]:
     """The address with its token of the real `dovetail ui` on these stores, until the end."""
     words = [sys.executable, "-m", "dovetail", "ui", "--no-browser", *options]
     words += [word for store in stores for word in ("--store", str(store))]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, cwd=cwd
+    )
     assert process.stdout is not None
     try:
         lines = [process.stdout.readline()]

@@ -12,6 +12,7 @@ from dovetail.store import Point, Store
 from dovetail.vocabulary import read_event
 from tests.web.browser import PHONE, VIEWS, Sight, serving
 from tests.web.synthetic import START, fill_many, fill_sweep, make_task
+from tests.web.test_timetable_charts import fill as fill_pipeline
 
 pytestmark = pytest.mark.process
 Look = Callable[..., Sight]
@@ -57,13 +58,13 @@ def test_the_token_leaves_the_address_and_a_link_shows_the_same_view(address: st
     assert "token" not in sight.page.url
     sight.page.fill("input[type=search]", "width=512")
     sight.sees("3 of 12 tasks")
-    sight.page.click("th button:text('learning_rate')")
+    sight.page.click("[role=columnheader] button:text('learning_rate')")
     sight.page.select_option("select[name=group]", "status")
-    names = sight.page.locator(".rows td a").all_inner_texts()
+    names = sight.page.locator(".rows .cell a").all_inner_texts()
     other = look(address).open()
     other.page.goto(sight.page.url)
     other.sees("3 of 12 tasks")
-    assert other.page.locator(".rows td a").all_inner_texts() == names
+    assert other.page.locator(".rows .cell a").all_inner_texts() == names
     assert names == ["charlm-w512-lr0.0003", "charlm-w512-lr0.001", "charlm-w512-lr0.01"]
 
 
@@ -73,11 +74,11 @@ def test_tasks_are_filtered_sorted_grouped_and_compared(address: str, look: Look
     page.click("button:text('1 failed')")
     sight.sees("1 of 12 tasks")
     page.click("button:text('all 12')")
-    page.click("th button:text-is('loss')")
-    assert page.get_attribute("th:has(button:text-is('loss'))", "aria-sort") == "ascending"
-    first = page.locator(".rows td a").first.inner_text()
-    page.click("th button:text-is('loss')")
-    assert page.locator(".rows td a").first.inner_text() != first == "charlm-w1024-lr0.01"
+    page.click("[role=columnheader] button:text-is('loss')")
+    assert page.get_attribute("[role=columnheader]:has(button:text-is('loss'))", "aria-sort") == "ascending"
+    first = page.locator(".rows .cell a").first.inner_text()
+    page.click("[role=columnheader] button:text-is('loss')")
+    assert page.locator(".rows .cell a").first.inner_text() != first == "charlm-w1024-lr0.01"
     page.select_option("select[name=group]", "given:width")
     sight.sees("width = 128: 3 tasks")
     page.locator(".rows input[type=checkbox]").nth(0).check()
@@ -233,10 +234,10 @@ def test_thousands_of_rows_are_a_few_elements(tmp_path: Path, look: Look):
         fill_many(store, count=3000)
     with serving(tmp_path / "store", options=("--port", "7540")) as found:
         sight = look(found).open("tasks").sees("3,000 of 3,000 tasks")
-        assert sight.page.locator(".rows tr").count() < 80
+        assert sight.page.locator(".rows .line").count() < 80
         sight.page.evaluate("document.querySelector('.rows').scrollTop = 2500 * 33")
         sight.sees("many-025", within=".rows")
-        assert sight.page.locator(".rows tr").count() < 80
+        assert sight.page.locator(".rows .line").count() < 80
         sight.page.fill("input[type=search]", "many-0123")
         sight.sees("10 of 3,000 tasks")
 
@@ -305,3 +306,16 @@ def test_the_report_shows_the_same_views(sweep: Path, tmp_path: Path, look: Look
     sight.page.click("summary:text('6 events')")
     sight.sees("the worker fell silent for 30 s", within="main")
     assert not sight.page.locator("text=Controller").is_visible()
+
+
+def test_a_pipeline_in_another_store_is_drawn(sweep: Path, tmp_path: Path, look: Look):
+    with Store(tmp_path / "pipeline", write=True) as store:
+        fill_pipeline(store)
+    with serving(sweep, tmp_path / "pipeline", options=("--port", "7580")) as found:
+        sight = look(found).open("pipeline", store="1")
+        sight.sees("tower: 1f1b on n0:0, n0:1").sees("planned: 300 ms").sees("measured in step 4")
+        assert sight.page.input_value("select[aria-label=Store]") == "1"
+        names = sight.page.locator(".downloads button").evaluate_all("all => all.map(each => each.ariaLabel)")
+        assert len(names) == 4
+        sight.page.select_option("select[aria-label=Store]", "0")
+        sight.sees("No task was planned as a pipeline")

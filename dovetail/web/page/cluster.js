@@ -4,7 +4,7 @@ import { state } from "./state.js";
 import { colourOf, themeColour } from "./palette.js";
 import { timeTicks } from "./scales.js";
 import { busyOverTime, bytesOverTime, measuredBars, plannedBars, timeRange } from "./bars.js";
-import { PenChart, section, taskLink } from "./parts.js";
+import { PenChart, redraw, section, taskLink } from "./parts.js";
 
 const PARTS = 300, LANE = 44, LEFT = 92, MOST_DEVICES = 128, MOST_QUEUED = 200;
 
@@ -50,7 +50,7 @@ export function clusterView(container) {
     if (devices.length) chart.draw();
     fill(table, deviceTable(bars));
     fill(queue, waiting(bars));
-    fill(hardware, links());
+    redraw(hardware, cluster, () => fill(hardware, links()));
   }
 
   function deviceTable(bars) {

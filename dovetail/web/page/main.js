@@ -75,7 +75,12 @@ function drawNavigation() {
 function show() {
   const { view, chosen } = here();
   const wanted = Number(chosen.get("store") ?? 0);
-  if (!state.isFrozen && wanted !== state.store && wanted < state.about.stores.length) { state.choose(wanted); return; }
+  if (!state.isFrozen && wanted !== state.store && wanted < state.about.stores.length) {
+    current?.close?.();
+    current = null; // shown once there is something of the other store to show
+    state.choose(wanted);
+    return;
+  }
   if (!state.data) return;
   const [, make] = VIEWS[view] ?? HIDDEN[view] ?? VIEWS.overview;
   const isOther = view !== shownView;

@@ -5,18 +5,18 @@ import { addressOf } from "./route.js";
 import { themeColour } from "./palette.js";
 import { drawAxes, scale, timeTicks } from "./scales.js";
 import { busyOverTime, measuredBars, timeRange } from "./bars.js";
-import { incident, PenChart, section, storeWord, taskLink } from "./parts.js";
+import { incident, PenChart, redraw, section, storeWord, taskLink } from "./parts.js";
 
 const PARTS = 240, MOST_LISTED = 40;
 const ALERTS = { failed: "failed", late: "late", slow: "slower than predicted", data: "waits for data", lost: "lost", away: "device away" };
 const ASKED = { paused: "pause", resumed: "resume", cancelling: "cancel", cancelled: "cancel", prioritized: "priority", submitted: "submitted", retried: "try again", dated: "deadline" };
 
 export function overviewView(container) {
-  const tiles = element("dl", { class: "tiles" }), alerts = element("div", {}), use = section("Devices in use"), rest = element("div", {});
+  const tiles = element("dl", { class: "tiles" }), alerts = element("div", {}), use = section("Devices in use"), account = element("div", {}), happened = element("div", {}), asked = element("div", {});
   let parts = [], range = [0, 1];
   const chart = new PenChart(use, "utilisation", { label: "The share of devices that were busy, over time.", height: 170, draw, hover, rows: () => [["seconds since the start", "share of devices busy"], ...parts.map((share, place) => [at(place) - range[0], share])] });
   use.firstChild.append(" ", chart.downloads);
-  container.append(tiles, alerts, use, rest);
+  container.append(tiles, alerts, use, account, happened, asked);
   const at = (place) => range[0] + ((place + 0.5) / PARTS) * (range[1] - range[0]);
 
   function draw(pen, width, height) {
@@ -39,8 +39,10 @@ export function overviewView(container) {
     parts = Array.from({ length: devices.length ? PARTS : 0 }, (_, place) => busy.reduce((sum, each) => sum + each[place], 0) / devices.length);
     use.hidden = !bars.length;
     fill(tiles, tilesOf(bars, parts));
-    fill(alerts, alertList());
-    fill(rest, account(), incidents(), requests());
+    redraw(alerts, [data.alerts, state.tasks.size], () => fill(alerts, alertList()));
+    redraw(account, data.account, () => fill(account, accountTable()));
+    redraw(happened, [data.incidents, state.tasks.size], () => fill(happened, incidents()));
+    redraw(asked, [data.requests, state.tasks.size], () => fill(asked, requests()));
     if (bars.length) chart.draw();
   }
 
@@ -100,7 +102,7 @@ function alertList() {
   return section("Look at these first", element("ul", { class: "list" }, shown), more);
 }
 
-function account() {
+function accountTable() {
   const found = state.data.account;
   if (!found) return null;
   const rows = found.causes.map(([cause, seconds, share, meaning]) => [cause, showSeconds(seconds), showShare(share), meaning]);

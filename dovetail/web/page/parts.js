@@ -11,6 +11,16 @@ export const folded = (title, ...children) => element("details", {}, element("su
 export const list = (lines) => element("ul", { class: "lines" }, lines.map((line) => element("li", {}, line)));
 export const taskLink = (id) => (state.tasks.has(id) ? element("a", { href: addressOf("task", { id, ...storeWord() }) }, state.name(id)) : id);
 
+const drawn = new WeakMap();
+
+/** Draw into a container only where what it is drawn from has changed: what a reader has unfolded stays so. */
+export function redraw(container, basis, draw) {
+  const text = JSON.stringify(basis);
+  if (drawn.get(container) === text) return;
+  drawn.set(container, text);
+  draw(container);
+}
+
 /** Something that happened, with its task, its moment, its words and what was logged. */
 export function incident(kind, { task, attempt, at, text, log }) {
   const who = task ? element("span", {}, taskLink(task), attempt ? `, attempt ${attempt}` : "") : null;

@@ -23,7 +23,7 @@ export class CanvasPen {
     if (hatch && width > 4) {
       context.save();
       context.beginPath(); context.rect(x, y, width, height); context.clip();
-      context.strokeStyle = hatch; context.globalAlpha = 0.4; context.lineWidth = 1.5;
+      context.strokeStyle = hatch; context.globalAlpha = 0.25; context.lineWidth = 1.5; // faint, so that names stay readable
       context.beginPath();
       const right = Math.min(x + width, context.canvas.width + height);
       for (let at = Math.max(x, 0) - height; at < right; at += 8) { context.moveTo(at, y + height); context.lineTo(at + height, y); }

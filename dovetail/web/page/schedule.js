@@ -6,7 +6,7 @@ import { button, slider } from "./controls.js";
 import { Gantt } from "./gantt.js";
 import { measuredBars, plannedBars } from "./bars.js";
 import { predictionChart } from "./predictions.js";
-import { folded, list, section, storeWord } from "./parts.js";
+import { folded, list, redraw, section, storeWord } from "./parts.js";
 
 const FOLDED_ABOVE = 12, MOST_CHANGES = 30;
 
@@ -51,8 +51,8 @@ export function scheduleView(container) {
     const planned = plannedBars(plan), extra = planned.flatMap((bar) => bar.devices).filter((device) => !devices.includes(device));
     gantt.show([...devices, ...new Set(extra)], measuredBars(), planned);
     about.textContent = plans().length ? described() : "Nothing has been planned yet.";
-    fill(why, plan ? [changes(), explanation(), shares(), rejections()] : null);
-    predictionChart(predictions);
+    redraw(why, [plan?.number, plan?.kept, state.tasks.size], () => fill(why, plan ? [changes(), explanation(), shares(), rejections()] : null));
+    redraw(predictions, [state.data.comparison, innerWidth], () => predictionChart(predictions));
   }
 
   function described() {

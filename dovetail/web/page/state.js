@@ -61,10 +61,9 @@ class PageState extends EventTarget {
     const sequence = ++this.sequence;
     this.source?.close();
     try {
-      this.about = await this.fetched("/api/about");
-      if (this.store >= this.about.stores.length) this.store = 0;
-      const found = await this.fetched(`/api/${this.store}/snapshot`);
+      const [about, found] = await Promise.all([this.fetched("/api/about"), this.fetched(`/api/${this.store}/snapshot`)]);
       if (sequence !== this.sequence) return;
+      this.about = about;
       this.take(found);
       this.listen();
       this.retryMs = RETRY_MS;

@@ -3,13 +3,13 @@ import { chip, element, fill, plural, showMoment, showNumber, showSeconds } from
 import { state } from "./state.js";
 import { addressOf, goTo, here, keepChosen } from "./route.js";
 import { button, choice, search } from "./controls.js";
-import { themeColour } from "./palette.js";
 import { csvOf, download } from "./pen.js";
 import { VirtualTable } from "./rows.js";
 import { SPAN } from "./bars.js";
 import { countsOf } from "./overview.js";
 import { storeWord } from "./parts.js";
 
+const SVG = "http://www.w3.org/2000/svg";
 const METRICS = 3, PARAMETERS = 5, SPARK_WIDTH = 96, SPARK_HEIGHT = 22, MOST_COMPARED = 200;
 
 /** The metrics' names: those of evaluations before those of training steps. */
@@ -75,7 +75,7 @@ export function tasksView(container) {
   const picked = new Set(), sparks = new Map();
   let wanted = [];
   const panel = element("section", {}, element("h2", {}, "Tasks")), counts = element("div", { class: "counts", role: "group", "aria-label": "Status" }), about = element("p", { class: "note", role: "status" });
-  const seek = search("search", "Search names, parameters (rate=0.1), reasons", () => arrange());
+  const seek = search("search", "Search: words, rate=0.1, a reason", () => arrange());
   const groups = choice("group", "Group by", groupOptions(), () => arrange(), "");
   const metric = choice("spark", "Small curve of", sparkOptions(), () => { sparks.clear(); columns(); });
   const compare = button("Compare", () => goTo("compare", { tasks: chosenIds().join(","), ...storeWord() }), "main");
@@ -107,7 +107,6 @@ export function tasksView(container) {
       { key: "started", title: "Started", width: "160px", cell: (row) => (row.spans.length ? showMoment(row.spans[0][SPAN.start]) : "–") },
       { title: "Reason", width: "260px", cell: (row) => (row.reason ? element("span", { title: row.reason }, row.reason) : "") },
     ], sort);
-    table.refresh();
   }
 
   function metricCell(found) {
@@ -123,10 +122,8 @@ export function tasksView(container) {
   }
 
   function sparkOf(row) {
-    const canvas = element("canvas", { width: SPARK_WIDTH * 2, height: SPARK_HEIGHT * 2, "aria-hidden": "true", style: { width: `${SPARK_WIDTH}px`, height: `${SPARK_HEIGHT}px` } });
     const known = sparks.get(row.id);
-    if (known) drawSpark(canvas, known.values);
-    return canvas;
+    return known ? drawSpark(known.values) : "";
   }
 
   // Only the rows in sight ask for their curves, once they have come to rest.
@@ -191,20 +188,27 @@ export function tasksView(container) {
       // Rows that change all the time must not jump about all the time.
       if (change.anew || performance.now() - lastArranged > 900) { arrange(); lastArranged = performance.now(); }
     },
-    resize: () => table.refresh(),
+    resize: () => table.resize(),
   };
 }
 
-export function drawSpark(canvas, values) {
+/** A small curve; as a picture of its own, for a canvas in each of many rows takes longer to make than all the rest. */
+function drawSpark(values) {
   const finite = values.filter((value) => value !== null);
-  if (finite.length < 2) return;
-  const context = canvas.getContext("2d"), low = Math.min(...finite), span = Math.max(...finite) - low || 1, { width, height } = canvas;
-  context.strokeStyle = themeColour("accent"); context.lineWidth = 2.5; context.beginPath();
+  if (finite.length < 2) return "";
+  const low = Math.min(...finite), span = Math.max(...finite) - low || 1;
+  let path = "";
   values.forEach((value, place) => {
     if (value === null) return;
-    const x = 2 + (place / (values.length - 1)) * (width - 4), y = height - 4 - ((value - low) / span) * (height - 8);
-    if (place) context.lineTo(x, y); else context.moveTo(x, y);
+    const x = 1 + (place / (values.length - 1)) * (SPARK_WIDTH - 2), y = SPARK_HEIGHT - 2 - ((value - low) / span) * (SPARK_HEIGHT - 4);
+    path += `${path ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
   });
-  context.stroke();
+  const picture = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "path");
+  picture.setAttribute("width", SPARK_WIDTH);
+  picture.setAttribute("height", SPARK_HEIGHT);
+  picture.setAttribute("aria-hidden", "true");
+  line.setAttribute("d", path);
+  line.setAttribute("class", "spark");
+  picture.append(line);
+  return picture;
 }
-

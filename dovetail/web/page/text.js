@@ -3,6 +3,7 @@
 export const SIGNS = {
   pending: "○", running: "◐", resting: "◌", paused: "‖", finished: "✓", halved: "◒", failed: "✕", cancelled: "–",
 };
+const WHOLE = new Intl.NumberFormat("en");
 export const ENDED = new Set(["finished", "halved", "failed", "cancelled"]);
 
 /** An element with these attributes, properties (`on...`, `value`, `checked`) and styles, and these children. */
@@ -39,7 +40,7 @@ export function showNumber(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return WHOLE.format(value);
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
