@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Most of what runs here starts processes of its own; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test bench check clean
+.PHONY: demo test bench browser screenshots check clean
 
 demo: $(READY)
 	$(BIN)/python bench/demo.py
@@ -21,6 +21,14 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile
 # These wait for processes of their own a third of the time, so three at once keep two cores busy.
 	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile
+	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page; 'make browser' installs one"
+
+# What the tests of the live page drive, where packages of Debian may be installed; without it they are skipped, and say so.
+browser:
+	command -v chromium || apt-get install --yes --no-install-recommends chromium
+
+screenshots: $(READY)
+	$(BIN)/python docs/make_screenshots.py
 
 bench: $(READY)
 	$(BIN)/python bench/all.py

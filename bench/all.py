@@ -30,6 +30,8 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
     "soak": ("soak.py",),
     "daemon_load": ("daemon_load.py",),
+    "page_load": ("page_load.py",),
+    "page_cost": ("page_cost.py",),
     "random_programs": ("random_programs.py",),
     "adversary": ("adversary.py",),
 }

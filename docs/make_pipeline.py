@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from xml.sax.saxutils import escape
 
-from dovetail.planning.pipeline.timetables import TIMETABLES, Durations, Simulated, simulate
+from dovetail.planning.pipeline.timetables import TIMETABLES, Durations, Simulated, Timed, simulate
 from dovetail.planning.pipeline.timetables.makers import in_strict_turn, warm_ups
-from dovetail.planning.pipeline.timetables.picture import svg, text
+from dovetail.planning.pipeline.timetables.picture import text
 from dovetail.testing.timetables import bubble_share
 
 FOLDER = Path(__file__).parent
+_COLOURS = {"forward": "#a6cee3", "backward": "#b2df8a", "inputs": "#b2df8a", "weights": "#fdbf6f", "update": "#cab2d6"}
+_ROW, _BAR, _LEFT, _WIDTH = 26, 20, 64, 960
 PAGE = FOLDER / "pipeline.md"
 DEPTHS = range(2, 17)
 # A column for each: its title, the timetable, its chunks.
@@ -191,6 +194,34 @@ def page() -> str:
 def pictures() -> dict[str, str]:
     """Every picture by name."""
     return {name: svg(pictured(name)) for name in PICTURED}
+
+
+def svg(simulated: Simulated, *, seconds: float = 0.0) -> str:
+    """What `text` gives, as a picture that stands alone."""
+    whole = seconds or simulated.seconds
+    scale = (_WIDTH - _LEFT) / whole if whole else 0.0
+    height = _ROW * len(simulated.ranks)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
+        f'font-size="11"><title>{escape(simulated.name)}</title>'
+    ]
+    for number, rank in enumerate(simulated.ranks):
+        top = number * _ROW
+        parts.append(f'<text class="rank" x="4" y="{top + 15}">rank {number}</text>')
+        parts += [_box(timed, top, scale) for timed in rank if timed.end > timed.start]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _box(timed: Timed, top: int, scale: float) -> str:
+    operation = timed.action.operation
+    number = "" if operation == "update" else timed.action.microbatch
+    left, width = _LEFT + timed.start * scale, (timed.end - timed.start) * scale
+    label = f'<text x="{left + width / 2:.1f}" y="{top + 15}" text-anchor="middle">{number}</text>'
+    return (
+        f'<rect x="{left:.1f}" y="{top + 2}" width="{width:.1f}" height="{_BAR}" fill="{_COLOURS[operation]}" '
+        f'stroke="#555" stroke-width="0.5"><title>{escape(str(timed.action))}</title></rect>'
+        + (label if width >= 7 * len(str(number)) else "")
+    )
 
 
 def pictured(name: str) -> Simulated:

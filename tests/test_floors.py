@@ -40,7 +40,7 @@ PLANNING = {
 }
 # Everybody's: conformance suites for all floors, the public names, `python -m dovetail`.
 FREE = {"testing", "__init__.py", "__main__.py"}
-# The verbs `report` and `export` write pages and files that web makes; web knows nothing of verbs.
+# The commands `report`, `export` and `ui` show and serve what web makes; web knows nothing of commands.
 EXCEPTIONS = {("cli", "web")}
 
 
@@ -89,10 +89,13 @@ def test_every_room_of_planning_has_a_floor():
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("dovetail", ["torch", "numpy", "typer", "rich", "plotly", "dovetail.vocabulary"]),
+        ("dovetail", ["torch", "numpy", "typer", "rich", "starlette", "uvicorn", "dovetail.vocabulary"]),
         ("dovetail.vocabulary", ["torch", "numpy", "dovetail.describe"]),
         ("dovetail.describe, dovetail.planning, dovetail.store, dovetail.metrics", ["torch", "numpy", "cloudpickle"]),
-        ("dovetail.control, dovetail.engines, dovetail.engines.worker", ["torch", "numpy", "typer", "rich", "plotly"]),
+        (
+            "dovetail.control, dovetail.engines, dovetail.engines.worker",
+            ["torch", "numpy", "typer", "rich", "starlette"],
+        ),
     ],
 )
 def test_what_an_import_does_not_load(modules, absent):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dovetail.cli import simulate, tasks
+from dovetail.cli import ui as ui_command
 from dovetail.cli.answering import (
     FAILED,
     HOME,
@@ -141,6 +142,7 @@ def run(
     engine: EngineOption = "local",
     address: AddressOption = "auto",
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files to this folder.")] = None,
+    ui: Annotated[bool, typer.Option("--ui", help="Also serve the live page while it runs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     sort: SortOption = None,
     metrics: MetricsOption = None,
@@ -170,18 +172,19 @@ def run(
         )
         console = Console(stderr=True, quiet=quiet)
         try:
-            result = run_workload.run(
-                partial(load_workload, workload),
-                store=store,
-                settings=settings,
-                **_wishes(objective, weight, deadline, price, techniques, device_memory),
-                engine=engine,
-                address=address,
-                progress=not quiet,
-                raise_on_failure=False,
-                fresh=fresh,
-                before=lambda found: _print_lines(console, found.lines()),
-            )
+            with ui_command.page_beside(store, wanted=ui):
+                result = run_workload.run(
+                    partial(load_workload, workload),
+                    store=store,
+                    settings=settings,
+                    **_wishes(objective, weight, deadline, price, techniques, device_memory),
+                    engine=engine,
+                    address=address,
+                    progress=not quiet,
+                    raise_on_failure=False,
+                    fresh=fresh,
+                    before=lambda found: _print_lines(console, found.lines()),
+                )
         except KeyboardInterrupt as stopped:
             if not hasattr(stopped, "result"):
                 raise
@@ -386,6 +389,7 @@ def cluster(
 
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)
+app.add_typer(ui_command.app)
 
 
 def _print_lines(console: Console, lines: list[str]) -> None:

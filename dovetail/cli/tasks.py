@@ -1,4 +1,4 @@
-"""`dovetail daemon` and what is asked of it: submit, list, pause, resume, cancel, priority, clone, stop."""
+"""`dovetail daemon` and what is asked of it: submit, list, pause, resume, cancel, priority, deadline, clone, stop."""
 
 import contextlib
 import datetime
@@ -201,6 +201,24 @@ def priority(
 
 
 @app.command()
+def deadline(
+    tasks: TasksArgument,
+    deadline: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHEN",
+            help="When the tasks should have ended: a time from now, 2h, or a moment, 2026-11-30T18:00; or none.",
+        ),
+    ],
+    store: StoreOption = HOME,
+) -> None:
+    """Say when tasks should have ended."""
+    with answering():
+        due = None if deadline == "none" else _moment(deadline)
+        _ask_each(store, tasks, {"do": "deadline", "deadline_seconds": due})
+
+
+@app.command()
 def logs(
     tasks: TasksArgument,
     follow: Annotated[
@@ -328,5 +346,5 @@ def _moment(text: str) -> float:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise DovetailError(
-            f"--deadline must be a time from now such as 2h, or a moment such as 2026-11-30T18:00, got {text!r}."
+            f"a deadline must be a time from now such as 2h, or a moment such as 2026-11-30T18:00, got {text!r}."
         ) from None

@@ -56,8 +56,15 @@ class Account:
         return self.seconds.get(cause, 0.0) / total if total else 0.0
 
 
-def account(released: Sequence[DevicesReleased], *, devices: int, moments: Iterable[float] = ()) -> Account:
-    """Account for the time from the first of these `moments`, or the first order, to the last.
+def account(
+    released: Sequence[DevicesReleased],
+    *,
+    devices: int,
+    moments: Iterable[float] = (),
+    stretches: Iterable[tuple[float, float]] = (),
+) -> Account:
+    """Account for the time from the first of these `moments`, or the first order, to the last. Who has seen too many
+    moments to keep them all gives the `stretches` of time between whose moments there was no pause.
 
     >>> one = DevicesReleased(at_seconds=10.0, placement="p", duration_seconds=8.0, purpose="train", devices=("n0:0",),
     ...                       seconds=FrozenDict({"building": 1.0, "step": 6.5}))
@@ -73,7 +80,7 @@ def account(released: Sequence[DevicesReleased], *, devices: int, moments: Itera
         for cause, spent in _causes(each).items():
             seconds[cause] = seconds.get(cause, 0.0) + spent * len(each.devices)
     orders = [(each.at_seconds - each.duration_seconds, each.at_seconds) for each in known]
-    whole = sum(end - start for start, end in _stretches([*orders, *((moment, moment) for moment in moments)]))
+    whole = sum(end - start for start, end in _stretches([*orders, *stretches, *((m, m) for m in moments)]))
     busy = sum(seconds.values())
     seconds["deciding"] = devices * max(0.0, whole - active_seconds(orders))
     seconds["idle"] = max(0.0, devices * whole - busy - seconds["deciding"])

@@ -12,6 +12,7 @@ from dovetail.vocabulary.events import (
     AttemptStopped,
     CancelAsked,
     CheckpointSaved,
+    DeadlineChanged,
     OptionRejected,
     PriorityChanged,
     RungReached,
@@ -292,6 +293,10 @@ def _prioritized(one: Progress, event: PriorityChanged) -> None:
     one.priority = event.priority
 
 
+def _dated(one: Progress, event: DeadlineChanged) -> None:
+    one.deadline_seconds = event.deadline_seconds
+
+
 def _vanished(one: Progress, event: Event) -> None:
     one.vanished = not isinstance(event, TaskReturned)
 
@@ -317,6 +322,7 @@ _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
     TaskPaused: _paused,
     TaskResumed: _paused,
     PriorityChanged: _prioritized,
+    DeadlineChanged: _dated,
     TaskExtended: _extended,
     TaskVanished: _vanished,
     TaskChanged: _vanished,

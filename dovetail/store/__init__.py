@@ -2,7 +2,7 @@
 
 from dovetail.store.atomic_write import folder_beside, replace, write_atomically
 from dovetail.store.checkpoint_location import checkpoints_of, settle_checkpoints
-from dovetail.store.database import Point, Store, free_bytes
+from dovetail.store.database import Point, PointSummary, Store, event_of_row, free_bytes
 from dovetail.store.fence import check_fence, raise_fence
 from dovetail.store.lock import ControllerLock, holder
 from dovetail.store.ownership import check_private, make_private
@@ -13,12 +13,14 @@ __all__ = [
     "ControllerLock",
     "Folder",
     "Point",
+    "PointSummary",
     "RemoteFolder",
     "Store",
     "check_fence",
     "check_private",
     "checkpoints_of",
     "clear_scratch",
+    "event_of_row",
     "folder_beside",
     "folder_of",
     "free_bytes",

@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from dovetail.store import checksums
@@ -41,6 +41,13 @@ T = TypeVar("T")
 
 # How long to wait for another process that has the file locked: a backup, a user's own sqlite3.
 LOCKED_SECONDS = 30.0
+# The metrics of a task one after another, each found by the index; and what the points of one come to.
+_NEXT_METRIC = "SELECT min(name) FROM points WHERE task = ? AND name > ?"
+_FINITE = "CASE WHEN abs(value) < 1e999 THEN value END"
+_SPREAD = (
+    f"SELECT count(*), max(step), min({_FINITE}), max({_FINITE}) FROM points WHERE task = ? AND name = ? AND step > ?"
+)
+_LAST_VALUE = "SELECT value FROM points WHERE task = ? AND name = ? ORDER BY step DESC LIMIT 1"
 # So many of a workload's plans, and its first, are kept whole.
 LAST_PLANS = 8
 
@@ -54,6 +61,19 @@ class Point:
     step: int
     value: float
     at_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PointSummary:
+    """What the points of one metric of a task come to: how many, up to which step, the least and the greatest finite
+    value, if any is, and the last one."""
+
+    name: str
+    count: int
+    last_step: int
+    low: float | None
+    high: float | None
+    last: float
 
 
 class Store:
@@ -263,21 +283,46 @@ class Store:
         """Events in order, with their numbers: of one task or of all, those after a number."""
         where = "WHERE number > ?" + (" AND task = ?" if task is not None else "")
         rows = self._read_checked("events", where, (after, *([] if task is None else [task])), number=True)
-        for kind, name, attempt, at, data, number in rows:
-            try:
-                yield number, read_event(kind, task=name, attempt=attempt, at_seconds=at, data=json.loads(data))
-            except (ValueError, RecursionError) as error:  # as it was written, and no event
-                yield number, _unreadable_event(kind, TaskId(name), attempt, at, error)
+        for *row, number in rows:
+            yield number, event_of_row(*row)
+
+    def rows(self, table: str, *, after: int = 0, most: int = -1) -> list[tuple[Any, ...]]:
+        """The rows of a table other than `points` as they are kept, in the order in which they came, each with its
+        number first: those after a number, so many at most. For who follows a store of thousands of tasks, and of each
+        row reads only what it needs; a row that is written again comes again, with a new number."""
+        where = "WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        return [(row[-1], *row[:-1]) for row in self._read_checked(table, where, (after, most), number=True)]
+
+    def summarise_points(self, task: str, *, since: Mapping[str, int] = MappingProxyType({})) -> list[PointSummary]:
+        """Of each metric of a task that has points after the step that `since` has for it, if any, what those come to,
+        without reading them one by one: that takes a hundred times as long. Values that are not finite count as the
+        last one only."""
+        found, name = [], ""
+        try:
+            while (row := self._connection.execute(_NEXT_METRIC, (task, name)).fetchone())[0] is not None:
+                name = row[0]
+                after = since.get(name, -1)
+                count, step, low, high = self._connection.execute(_SPREAD, (task, name, after)).fetchone()
+                if count:
+                    (last,) = self._connection.execute(_LAST_VALUE, (task, name)).fetchone()
+                    summary = PointSummary(
+                        name=name, count=count, last_step=step, low=low, high=high, last=_value(last)
+                    )
+                    found.append(summary)
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
+        return found
+
+    @property
+    def changes(self) -> int:
+        """A number that is another one whenever somebody else has written to the store since it was last asked for."""
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def points(self, task: str, *, name: str | None = None) -> list[Point]:
         """All metrics of a task, by name and step."""
         where = "WHERE task = ?" + (" AND name = ?" if name is not None else "")
         rows = self._read_checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
-        # SQLite keeps NaN as NULL.
-        return [
-            Point(task=task, name=n, step=s, value=float("nan") if v is None else v, at_seconds=at)
-            for _, n, s, v, at in rows
-        ]
+        return [Point(task=task, name=n, step=s, value=_value(v), at_seconds=at) for _, n, s, v, at in rows]
 
     def tasks(self, *, workload: str | None = None, identity: TaskId | None = None) -> list[tuple[str, Task]]:
         """Pairs of a workload and a task in the order in which they came: of one workload, of one task, or all. A task
@@ -344,7 +389,7 @@ class Store:
     ) -> list[tuple[Any, ...]]:
         """The rows of a table, each held against its checksum; with `number`, each with its number last."""
         columns = checksums.COLUMNS[table]
-        query = f"SELECT checksum, {columns}{', number' if number else ''} FROM {table} {where}"
+        query = f"SELECT checksum, {columns}{', rowid' if number else ''} FROM {table} {where}"
         try:
             found = self._connection.execute(query, arguments).fetchall()
         except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
@@ -371,6 +416,17 @@ def _insert(table: str) -> str:
     return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
 
 
+def event_of_row(kind: str, task: str, attempt: int, at_seconds: float, data: str, *, without: str = "") -> Event:
+    """The event of a row as `Store.rows` gives it, `without` one of its fields where that need not be read."""
+    try:
+        fields = json.loads(data)
+        if without and isinstance(fields, dict):
+            fields.pop(without, None)
+        return read_event(kind, task=task, attempt=attempt, at_seconds=at_seconds, data=fields)
+    except (ValueError, RecursionError) as error:  # as it was written, and no event
+        return _unreadable_event(kind, TaskId(task), attempt, at_seconds, error)
+
+
 def _unreadable_event(kind: str, task: TaskId, attempt: int, at_seconds: float, error: Exception) -> Event:
     """What an event that cannot be read counts as: its task's failure, or a warning where it is of none."""
     reason = f"what is on record of it ({kind}) cannot be read: {error}"
@@ -382,6 +438,11 @@ def _unreadable_event(kind: str, task: TaskId, attempt: int, at_seconds: float, 
 def _how(profile: Profile) -> str:
     """What a profile is kept under besides family, kind and count: a gang of four says nothing of a gang of eight."""
     return f"{profile.technique} {dumps(profile.knobs)}" if profile.knobs else profile.technique
+
+
+def _value(kept: float | None) -> float:
+    """SQLite keeps NaN as NULL."""
+    return float("nan") if kept is None else kept
 
 
 def _number(value: float) -> float | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.control import Result, ask, open_result
+from dovetail.control.daemon.commands import PATIENCE_SECONDS
 from dovetail.metrics.progress import ENDED
 from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError, Workload, to_json
 
@@ -22,8 +23,14 @@ class Client:
 Start one: dovetail daemon, or dovetail run.
     """
 
-    def __init__(self, store: str | Path = ".dovetail") -> None:
-        self._store = Path(store)
+    def __init__(
+        self,
+        store: str | Path = ".dovetail",
+        *,
+        asked_by: str = "",
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._store, self._asked_by, self._patience_seconds = Path(store), asked_by, patience_seconds
 
     def submit(
         self, workload: Workload, *, priority: float = 1.0, deadline_seconds: float | None = None, entity: str = ""
@@ -83,6 +90,11 @@ Start one: dovetail daemon, or dovetail run.
         """Let a task count more or less than others."""
         return self._told({"do": "priority", "task": task, "priority": priority})
 
+    def deadline(self, task: str, seconds: float | None) -> str:
+        """Say in how many seconds from now a task is to have ended; None: by no time."""
+        due = None if seconds is None else time.time() + seconds
+        return self._told({"do": "deadline", "task": task, "deadline_seconds": due})
+
     def clone(self, task: str, *, warm: bool, name: str | None = None, **parameters: Any) -> str:
         """Begin a copy of a task with changed parameters, with the weights it last saved if `warm`; its name."""
         request = {"do": "clone", "task": task, "parameters": parameters, "warm": warm, "name": name}
@@ -90,14 +102,15 @@ Start one: dovetail daemon, or dovetail run.
 
     def stop(self) -> str:
         """Ask the controller to save everything and stop."""
-        return self._told({"do": "stop", "reason": "asked for by a client"})
+        return self._told({"do": "stop", "reason": f"asked for by {self._asked_by or 'a client'}"})
 
     def _told(self, request: dict[str, Any]) -> str:
         return str(self.ask(request)["done"])
 
     def ask(self, request: dict[str, Any]) -> Mapping[str, Any]:
         """Send one request and give the answer."""
-        answer = ask(self._store, request)
+        who = {"asked_by": self._asked_by} if self._asked_by else {}
+        answer = ask(self._store, {**request, **who}, patience_seconds=self._patience_seconds)
         if "error" in answer:
             raise DovetailError(answer["error"])
         return answer

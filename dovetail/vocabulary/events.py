@@ -65,6 +65,7 @@ class TaskSubmitted(Event):
     entity: str = ""
     of: str = ""
     step: int = 0
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,9 +339,10 @@ class TaskCancelled(Event):
 
     kind: ClassVar[str] = "cancelled"
     step: int | None = None
+    asked_by: str = ""
 
 
-# What users ask for
+# What users ask for; `asked_by` is who, where that was said
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +350,7 @@ class TaskRetried(Event):
     """A task is to be tried again, with all its retries, since its workload was run again or a user resumed it."""
 
     kind: ClassVar[str] = "retried"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +366,7 @@ class CancelAsked(Event):
     """A user asked that a running task be saved and ended; it may still run for a moment."""
 
     kind: ClassVar[str] = "cancelling"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +374,7 @@ class TaskPaused(Event):
     """A user asked that a task be saved and kept out of plans; it may still run for a moment."""
 
     kind: ClassVar[str] = "paused"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +382,7 @@ class TaskResumed(Event):
     """A paused task may be placed again."""
 
     kind: ClassVar[str] = "resumed"
+    asked_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +391,16 @@ class PriorityChanged(Event):
 
     kind: ClassVar[str] = "prioritized"
     priority: float
+    asked_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineChanged(Event):
+    """A user said when a task is to have ended; never, with infinity."""
+
+    kind: ClassVar[str] = "dated"
+    deadline_seconds: float = float("inf")
+    asked_by: str = ""
 
 
 # The cluster
@@ -451,6 +467,7 @@ EVENTS: dict[str, type[Event]] = {
         TaskPaused,
         TaskResumed,
         PriorityChanged,
+        DeadlineChanged,
         DevicesLeft,
         DevicesJoined,
         Warned,

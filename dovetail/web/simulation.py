@@ -1,35 +1,13 @@
 """A simulation as one HTML page, offline: completion times, utilisation and fairness over time, and the figures."""
 
-import string
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from dovetail.control.simulation.outcome import Outcome
-from dovetail.store import write_atomically
-from dovetail.vocabulary import DovetailError
-from dovetail.web.charts import PALETTE
-from dovetail.web.report import _asset, _embedded, _plotly, _policy
+from dovetail.web.frozen_page import write_page
 
 _MOST_POINTS = 400
-_SCRIPT = """
-const data = JSON.parse(document.getElementById("data").textContent);
-const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-const ink = dark ? "#e6e6e6" : "#1b1b1b", line = dark ? "#444444" : "#dddddd";
-for (const [name, figure] of Object.entries(data)) {
-  const axis = (title, more) => ({title: {text: title}, gridcolor: line, zerolinecolor: line, ...more});
-  Plotly.newPlot(name, figure.traces, {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: ink}, height: 360,
-    margin: {l: 60, r: 20, t: 10, b: 50}, legend: {orientation: "h", y: -0.25},
-    xaxis: axis(figure.x, {}), yaxis: axis(figure.y, {range: [0, 1.02]}),
-  }, {
-    // plotly.js has a button, on unless refused, that uploads the chart's data to its makers.
-    responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
-    modeBarButtonsToRemove: ["sendDataToCloud", "sendChartToCloud"],
-  });
-}
-"""
 
 
 def write_simulation(found: Sequence[tuple[str, Outcome]], path: Path, *, title: str) -> Path:
@@ -41,57 +19,41 @@ def write_simulation(found: Sequence[tuple[str, Outcome]], path: Path, *, title:
     ...     write_simulation([("max_min_fairness", outcome)], Path(folder) / "page.html", title="one").name
     'page.html'
     """
-    plotly = _plotly()
-    page = string.Template(_asset("page.html")).substitute(
-        policy=escape(_policy([plotly, _SCRIPT])),
-        title=escape(title),
-        about="simulated",
-        style=_asset("style.css"),
-        tiles="",
-        sections="\n".join([*(_section(name, heading) for name, heading in _CHARTS.items()), _table(found)]),
-        data=_embedded(_figures(found)),
-        plotly=plotly,
-        script=_SCRIPT,
+    heads, rows = _table(found)
+    return write_page(
+        path, {"title": title, "simulation": {"charts": _charts(found), "heads": heads, "rows": rows}}, title=title
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page.encode())
-    except OSError as error:
-        raise DovetailError(f"the page must be written to a file this user can write; found: {error}.") from error
-    return path
 
 
-_CHARTS = {
-    "completion": "Tasks that ended within so many hours of their arrival",
-    "utilisation": "Devices in use",
-    "fairness": "Fairness: Jain's index of what the tasks that were there got done",
-}
-
-
-def _figures(found: Sequence[tuple[str, Outcome]]) -> dict[str, Any]:
-    charts: dict[str, tuple[str, str, list[Sequence[tuple[float, float]]]]] = {
-        "completion": ("hours from arrival to end", "share of tasks", [_completions(each) for _, each in found]),
-        "utilisation": ("hours", "share of devices", [each.utilisation for _, each in found]),
-        "fairness": ("hours", "index", [each.fairness for _, each in found]),
-    }
-    return {
-        chart: {
+def _charts(found: Sequence[tuple[str, Outcome]]) -> list[dict[str, Any]]:
+    charts: list[tuple[str, str, str, list[Sequence[tuple[float, float]]]]] = [
+        (
+            "Tasks that ended within so many hours of their arrival",
+            "hours from arrival to end",
+            "share of tasks",
+            [_completions(each) for _, each in found],
+        ),
+        ("Devices in use", "hours", "share of devices", [each.utilisation for _, each in found]),
+        (
+            "Fairness: Jain's index of what the tasks that were there got done",
+            "hours",
+            "index",
+            [each.fairness for _, each in found],
+        ),
+    ]
+    return [
+        {
+            "heading": heading,
             "x": x,
             "y": y,
-            "traces": [
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "name": escape(name, quote=False),
-                    "line": {"color": PALETTE[number % len(PALETTE)][0]},
-                    "x": [seconds / 3600 for seconds, _ in series],
-                    "y": [value for _, value in series],
-                }
-                for number, ((name, _), series) in enumerate(zip(found, lines, strict=True))
-            ],
+            "lines": [_line(name, s) for (name, _), s in zip(found, lines, strict=True)],
         }
-        for chart, (x, y, lines) in charts.items()
-    }
+        for heading, x, y, lines in charts
+    ]
+
+
+def _line(name: str, series: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    return {"name": name, "x": [seconds / 3600 for seconds, _ in series], "y": [value for _, value in series]}
 
 
 def _completions(outcome: Outcome) -> list[tuple[float, float]]:
@@ -102,14 +64,10 @@ def _completions(outcome: Outcome) -> list[tuple[float, float]]:
     return [(seconds[place], (place + 1) / len(seconds)) for place in places]
 
 
-def _section(name: str, heading: str) -> str:
-    return f'<section><h2>{escape(heading)}</h2><div id="{name}"></div></section>'
-
-
-def _table(found: Sequence[tuple[str, Outcome]]) -> str:
-    heads = ("policy", "mean", "median", "99%", "makespan", "busy", "starts", "lost", "late")
+def _table(found: Sequence[tuple[str, Outcome]]) -> tuple[list[str], list[list[str]]]:
+    heads = ["policy", "mean", "median", "99%", "makespan", "busy", "starts", "lost", "late"]
     rows = [
-        (
+        [
             name,
             *(f"{hours:.2f} h" for hours in (each.mean_hours, each.quantile_hours(0.5), each.quantile_hours(0.99))),
             f"{each.makespan_hours:.2f} h",
@@ -117,9 +75,7 @@ def _table(found: Sequence[tuple[str, Outcome]]) -> str:
             f"{each.starts:,}",
             f"{each.lost:,}",
             f"{len(each.missed):,}",
-        )
+        ]
         for name, each in found
     ]
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f"<section><h2>Figures</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></section>"
+    return heads, rows

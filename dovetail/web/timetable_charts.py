@@ -9,11 +9,10 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
 
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS, Simulated, recorded
-from dovetail.planning.pipeline.timetables.picture import svg, text
+from dovetail.planning.pipeline.timetables.picture import text
 from dovetail.planning.techniques.base import with_layers
 from dovetail.planning.techniques.pipeline import foreseen
 from dovetail.store import Store
@@ -54,14 +53,6 @@ class PipelineDrawing:
         for title, found in self._found():
             yield title
             yield text(found, columns=columns, seconds=self.seconds)
-
-    def markup(self) -> str:
-        """The planned and the measured step, one above the other, for a page."""
-        parts = [f"<h3>{escape(self.task)}: {escape(self.timetable)} on {escape(', '.join(self.devices))}</h3>"]
-        for title, found in self._found():
-            parts.append(f'<p class="note">{escape(title)}</p>')
-            parts.append(f'<div class="timetable">{svg(found, seconds=self.seconds)}</div>')
-        return "".join(parts)
 
     def _found(self) -> Iterator[tuple[str, Simulated]]:
         if self.planned is not None:

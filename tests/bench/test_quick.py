@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.web.browser import find_chromium
+
 ROOT = Path(__file__).parents[2]
 
 SWEEP = """
@@ -80,6 +82,21 @@ def test_the_first_week_counts_good_and_bad_programs() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met     crashing, good tasks that finish: 26" in done.stdout
     assert "met     crashing, bad tasks that are set aside: 4" in done.stdout
+
+
+@pytest.mark.process
+def test_the_page_is_loaded_and_moved() -> None:
+    find_chromium()
+    done = run("bench/page_load.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "300 tasks, frames a second, schedule" in done.stdout
+
+
+@pytest.mark.process
+def test_pages_beside_a_sweep_are_counted() -> None:
+    done = run("bench/page_cost.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 pages, share by which training is slower" in done.stdout
 
 
 @pytest.mark.process

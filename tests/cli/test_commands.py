@@ -100,6 +100,8 @@ def test_help_imports_no_torch(tmp_path):
         "submit",
         "list",
         "clone",
+        "deadline",
+        "ui",
     ):
         assert f" {verb} " in found.stdout
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 
@@ -11,6 +12,13 @@ def make_pipeline():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_pictures_show_every_action():
+    made = make_pipeline()
+    run = made.simulate(made.TIMETABLES["zero_bubble"]([1] * 3, microbatches=4), made.Durations.equal(3))
+    boxes = ElementTree.fromstring(made.svg(run)).iter("{http://www.w3.org/2000/svg}rect")
+    assert len(list(boxes)) == 3 * 4 * 3
 
 
 def test_the_page_and_its_pictures_are_up_to_date():

@@ -1,20 +1,10 @@
-"""Spans as time: open ones, gaps, gangs and repeated attempts."""
+"""Spans as time: open ones and gaps."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.metrics.progress import Progress, Span
-from dovetail.metrics.spans import (
-    Bar,
-    active_seconds,
-    busy_share,
-    intervals,
-    measured_bars,
-    planned_bars,
-    trained_seconds,
-)
-from dovetail.vocabulary import Option, Placement, Plan, Schedule
+from dovetail.metrics.progress import Span
+from dovetail.metrics.spans import active_seconds, intervals, trained_seconds
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)).map(lambda p: (p[0], p[0] + p[1])), max_size=20)
 
@@ -41,44 +31,3 @@ def test_training_time_counts_spans_up_to_a_moment():
 def test_active_time_is_what_a_tick_count_gives(pairs: list[tuple[int, int]]):
     ticks = {tick for start, end in pairs for tick in range(start, end)}
     assert active_seconds(pairs) == len(ticks)
-
-
-def test_plans_become_bars_on_the_wall_clock():
-    option = Option(families=("f",), technique="spill", kind="cpu", count=1, step_seconds=(0.5,))
-    placement = Placement(
-        tasks=("a",), steps=(4,), option=option, devices=("n0:0",), start_seconds=1.0, duration_seconds=2.0
-    )
-    (bar,) = planned_bars(Plan(schedule=Schedule(placements=(placement,))), at_seconds=100.0)
-    assert (bar.start_seconds, bar.end_seconds, bar.predicted_seconds) == (101.0, 103.0, 2.0)
-    assert (bar.technique, bar.outcome, bar.steps) == ("spill", "planned", (4,))
-
-
-def test_a_gang_is_one_bar_and_repeated_attempts_are_two():
-    gang = [Progress(task="a", spans=[span(0, 10)]), Progress(task="b", spans=[span(0.5, 12, to=60)])]
-    (bar,) = measured_bars(gang, as_of_seconds=20, techniques={("a", "p"): "fuse"})
-    assert (bar.tasks, bar.steps, bar.end_seconds, bar.technique) == (("a", "b"), (100, 60), 12, "fuse")
-    assert bar.outcome == "interrupted"
-    again = [Progress(task="a", spans=[span(0, 5, to=30), span(6, 11)])]
-    assert [bar.outcome for bar in measured_bars(again, as_of_seconds=20)] == ["interrupted", "completed"]
-
-
-def test_equal_placement_ids_on_other_devices_stay_apart():
-    tasks = [Progress(task="a", spans=[span(0, 10)]), Progress(task="b", spans=[span(0, 10, device="n0:1")])]
-    assert [bar.tasks for bar in measured_bars(tasks, as_of_seconds=20)] == [("a",), ("b",)]
-
-
-def test_only_the_last_open_span_is_running():
-    (first, second) = measured_bars([Progress(task="a", spans=[span(0, None), span(7, None)])], as_of_seconds=9)
-    assert (first.outcome, first.end_seconds, second.outcome) == ("interrupted", 7, "running")
-
-
-@given(PAIRS)
-def test_busy_share_is_a_share(pairs: list[tuple[int, int]]):
-    bars = [Bar(tasks=("a",), steps=(1,), devices=("x",), start_seconds=s, end_seconds=e) for s, e in pairs]
-    share = busy_share(bars, devices=2, seconds=55.0)
-    assert share == pytest.approx(active_seconds(pairs) / 110)
-
-
-def test_busy_share_of_nothing_is_unknown():
-    assert busy_share([], devices=0, seconds=1.0) is None
-    assert busy_share([], devices=1, seconds=0.0) is None

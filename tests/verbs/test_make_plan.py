@@ -150,7 +150,7 @@ def test_an_imagined_cluster_from_the_command_line_to_the_page(tmp_path) -> None
     assert found.code == 0, found.out
     for word in ("resident (predicted)", "n1:0", "│A", "mean ", "one more v100: mean"):
         assert word in found.out
-    assert "plotly" in (tmp_path / "plan.html").read_text()
+    assert '"placements":[[' in (tmp_path / "plan.html").read_text()
     money = dovetail(
         *asked, "--objective", "spend:deadline=1h", "--price", "a100=2.5", "--price", "v100=1", "--json", cwd=tmp_path
     )

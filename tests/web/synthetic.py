@@ -172,6 +172,23 @@ class _Sweep:
             explanation=lines[:10],
         )
         self.store.add_plan(later, workload="sweep", at_seconds=START + 160)
+        reasons = {1: (0, "the run began"), 2: (160, "a task failed")}
+        self.store.add(
+            events=[
+                read_event(
+                    "planned",
+                    at_seconds=START + after,
+                    data={
+                        "plan": number,
+                        "workload": "sweep",
+                        "makespan_seconds": schedule.makespan_seconds,
+                        "bound_seconds": 0.94 * schedule.makespan_seconds,
+                        "because": because,
+                    },
+                )
+                for number, (after, because) in reasons.items()
+            ]
+        )
 
     def run(self) -> None:
         free = {f"n0:{n}": START + 3 for n in range(4)}

@@ -1,6 +1,7 @@
 """The picture of a pipelined task, planned above measured, from what a controller leaves in its store."""
 
 import dataclasses
+import json
 
 import pytest
 from typer.testing import CliRunner
@@ -125,12 +126,12 @@ def test_the_report_shows_both_pictures(tmp_path):
     with Store(None, write=True) as store:
         fill(store, name="<i>tower")
         page = write_report(store, tmp_path / "report.html").read_text()
-    section = page[page.index('<section id="timetables">') :].partition("</section>")[0]
-    assert section.count("<svg") == 2
-    assert section.index("planned: ") < section.index("measured in step 4: ")
-    assert "<i>tower" not in section
+    (pipeline,) = json.loads(page[page.index('"pipelines":') + len('"pipelines":') :].partition("}</script>")[0])
+    assert (pipeline["task"], pipeline["step"], pipeline["timetable"]) == ("<i>tower", 4, "1f1b")
+    assert pipeline["planned"]["ranks"][0][0][:3] == pipeline["measured"]["ranks"][0][0][:3] == ["forward", 0, 0]
+    assert "<i>tower" not in page
     with Store(None, write=True) as store:
-        assert '<section id="timetables">' not in write_report(store, tmp_path / "none.html").read_text()
+        assert '"pipelines":[]' in write_report(store, tmp_path / "none.html").read_text()
 
 
 def test_the_command_draws_both(tmp_path):
@@ -150,4 +151,4 @@ def test_a_plan_is_drawn_before_anything_ran(tmp_path):
     (drawn,) = plan_page.timetables(plan, store=tmp_path)
     assert drawn.planned is not None
     page = plan_page.write_plan(plan, tmp_path / "plan.html", store=tmp_path).read_text()
-    assert "planned: " in page[page.index('<section id="timetables">') :]
+    assert '"measured":null}]' in page[page.index('"pipelines":') :]

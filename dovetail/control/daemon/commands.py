@@ -204,13 +204,15 @@ class CommandServer:
             return _line({"error": f"{UNKNOWN} {error!r}"})
 
 
-def ask_server(note: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Send one request to the server that left this note, and give its answer."""
+def ask_server(
+    note: dict[str, Any], request: dict[str, Any], *, patience_seconds: float = PATIENCE_SECONDS
+) -> dict[str, Any]:
+    """Send one request to the server that left this note; its answer must come within `patience_seconds`."""
     line = _line(request)
     _check_size(len(line))
     if "token" in note:  # first, in a line of its own
         line = f"{note['token']}\n".encode() + line
-    with _connected(note) as channel:
+    with _connected(note, patience_seconds) as channel:
         # A server with too many clients answers before it is asked.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             channel.sendall(line)
@@ -222,8 +224,8 @@ def ask_server(note: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return reply
 
 
-def ask(home: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Send one request to the controller of the store at `home`."""
+def ask(home: Path, request: dict[str, Any], *, patience_seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
+    """Send one request to the controller of the store at `home`; its answer must come within `patience_seconds`."""
     found = holder(home)
     if not found or not ("socket" in found or "port" in found):
         raise StoreError(
@@ -232,7 +234,7 @@ def ask(home: Path, request: dict[str, Any]) -> dict[str, Any]:
         )
     check_private(home)  # whom its lock names is whom one talks to
     try:
-        return ask_server(found, request)
+        return ask_server(found, request, patience_seconds=patience_seconds)
     except InvalidRecord:
         raise
     except (OSError, ValueError) as error:
@@ -293,12 +295,12 @@ def _line(message: dict[str, Any]) -> bytes:
     return f'{rest[:-1]}, "tasks": [{", ".join([row.text for row in tasks])}]}}\n'.encode()
 
 
-def _connected(note: dict[str, Any]) -> socket.socket:
+def _connected(note: dict[str, Any], patience_seconds: float = PATIENCE_SECONDS) -> socket.socket:
     if "port" in note:
-        return socket.create_connection(("127.0.0.1", note["port"]), timeout=PATIENCE_SECONDS)
+        return socket.create_connection(("127.0.0.1", note["port"]), timeout=patience_seconds)
     channel = socket.socket(socket.AF_UNIX)
     try:
-        channel.settimeout(PATIENCE_SECONDS)
+        channel.settimeout(patience_seconds)
         with _named_shortly(Path(note["socket"])) as name:
             channel.connect(name)
     except BaseException:

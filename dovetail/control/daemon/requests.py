@@ -1,4 +1,4 @@
-"""What users ask of tasks while they run: take some on, pause, resume, cancel, prefer, clone.
+"""What users ask of tasks while they run: take some on, pause, resume, cancel, prefer, set deadlines, clone.
 
 Called by the loop, from its thread. What is asked for is put on record first, so that a controller killed right after
 its answer has not forgotten it; what follows from it (a stop, a new plan) is part of the answer, and the loop does it.
@@ -6,19 +6,30 @@ its answer has not forgotten it; what follows from it (a stop, a new plan) is pa
 
 import dataclasses
 import difflib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.daemon import cloning, waits
 from dovetail.control.daemon.commands import UNKNOWN
-from dovetail.control.daemon.submissions import NAME_LENGTH, Submission, changed, current, read_priority, shown
+from dovetail.control.daemon.submissions import (
+    NAME_LENGTH,
+    Submission,
+    changed,
+    current,
+    read_deadline,
+    read_name,
+    read_priority,
+    shown,
+)
 from dovetail.control.deciding import Deciding
 from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task, TaskId
 from dovetail.vocabulary.events import (
     CancelAsked,
+    DeadlineChanged,
     PriorityChanged,
     TaskCancelled,
     TaskChanged,
@@ -31,6 +42,7 @@ from dovetail.vocabulary.events import (
     TaskSubmitted,
 )
 from dovetail.vocabulary.redact import show_value
+from dovetail.vocabulary.units import show_seconds
 
 NAMED = 12
 # Among so many of the newest names one is looked for that may have been meant: others wait meanwhile.
@@ -73,6 +85,7 @@ class Requests:
             "resume": self.resume,
             "cancel": self.cancel,
             "priority": self.priority,
+            "deadline": self.deadline,
             "clone": self.clone,
         }
         try:
@@ -101,7 +114,7 @@ class Requests:
                 f"submitted tasks must have names of their own; {twice[0]!r} is there more than once."
             )
         events = self._arrivals(submission.tasks)
-        self._take_on(submission, events)
+        self._take_on(submission, events, asked_by=_who(request))
         count = _count(len(names))
         return Answer(told={"done": f"{count} submitted", "tasks": names}, because=f"{count} came", has_come=True)
 
@@ -111,7 +124,7 @@ class Requests:
         one = self._ledger[task]
         if self._ledger.has_ended(task) or one.paused:
             raise InvalidWorkload(f"a task to pause must be running or waiting; {self._said(task)}.")
-        self._ledger.record([self._ledger.event(TaskPaused, task)])
+        self._ledger.record([self._ledger.event(TaskPaused, task, asked_by=_who(request))])
         done = f"{self._name(task)} is paused" + (" once it is saved" if one.status == "running" else "")
         return Answer(told={"done": done}, because="a task was paused", stop=task, reason="paused")
 
@@ -121,8 +134,10 @@ class Requests:
         one = self._ledger[task]
         if one.status not in ("failed", "cancelled") and not one.paused:
             raise InvalidWorkload(f"a task to resume must be paused, failed or cancelled; {self._said(task)}.")
-        events: list[Event] = [self._ledger.event(TaskResumed, task)] if one.paused else []
-        events += [self._ledger.event(TaskRetried, task)] if self._ledger.has_ended(task) else []
+        events: list[Event] = [self._ledger.event(TaskResumed, task, asked_by=_who(request))] if one.paused else []
+        events += (
+            [self._ledger.event(TaskRetried, task, asked_by=_who(request))] if self._ledger.has_ended(task) else []
+        )
         self._ledger.record(events)
         done = f"{self._name(task)} goes on from step {one.saved_step}"
         return Answer(told={"done": done}, because="a task was resumed", has_come=True)
@@ -134,9 +149,9 @@ class Requests:
             raise InvalidWorkload(f"a task to cancel must not have ended; {self._said(task)}.")
         one = self._ledger[task]
         if one.status == "running":  # once it is saved
-            self._ledger.record([self._ledger.event(CancelAsked, task)])
+            self._ledger.record([self._ledger.event(CancelAsked, task, asked_by=_who(request))])
         else:
-            self._ledger.record([self._ledger.event(TaskCancelled, task, step=one.saved_step)])
+            self._ledger.record([self._ledger.event(TaskCancelled, task, step=one.saved_step, asked_by=_who(request))])
         done = f"{self._name(task)} is cancelled"
         return Answer(told={"done": done}, because="a task was cancelled", stop=task, reason="cancelled")
 
@@ -146,9 +161,19 @@ class Requests:
         if self._ledger.has_ended(task):
             raise InvalidWorkload(f"a task to prefer must not have ended; {self._said(task)}.")
         before = self._ledger[task].priority
-        self._ledger.record([self._ledger.event(PriorityChanged, task, priority=priority)])
+        self._ledger.record([self._ledger.event(PriorityChanged, task, priority=priority, asked_by=_who(request))])
         done = f"{self._name(task)} has priority {priority:g}, before {before:g}"
         return Answer(told={"done": done}, because="a task has another priority")
+
+    def deadline(self, request: Mapping[str, Any]) -> Answer:
+        """Say when a task is to have ended, or that it need not by any time."""
+        task = self._find(request)
+        due = read_deadline(request.get("deadline_seconds"), now=self._state.now())
+        if self._ledger.has_ended(task):
+            raise InvalidWorkload(f"a task to have a deadline must not have ended; {self._said(task)}.")
+        self._ledger.record([self._ledger.event(DeadlineChanged, task, deadline_seconds=due, asked_by=_who(request))])
+        left = f"is to have ended in {show_seconds(due - self._state.now())}" if due < math.inf else "has no deadline"
+        return Answer(told={"done": f"{self._name(task)} {left}"}, because="a task has another deadline")
 
     def clone(self, request: Mapping[str, Any]) -> Answer:
         """A copy of a task with changed parameters: warm, with its last saved weights, or fresh."""
@@ -172,7 +197,7 @@ class Requests:
         submission = Submission(
             workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority, entity=one.entity
         )
-        self._take_on(submission, events, of=record.name, step=step)
+        self._take_on(submission, events, of=record.name, step=step, asked_by=_who(request))
         said = f"with the weights of step {step} of {record.name}" if warm else "fresh"
         done = f"{task.name} begins {said}"
         return Answer(told={"done": done, "task": task.name}, because="1 task came", has_come=True)
@@ -274,6 +299,11 @@ def clone_name(name: str, changes: Mapping[str, Any], step: int) -> str:
     words = [f"{key}={show_value(key, value, str(value))}" for key, value in changes.items()]
     words += [f"from step {step}"] if step else []
     return ", ".join([name, *(words or ["again"])]).replace("/", "_")
+
+
+def _who(request: Mapping[str, Any]) -> str:
+    """Who asks, for the record, where a client says so."""
+    return read_name(request.get("asked_by") or "", what="who asks")
 
 
 def _count(count: int) -> str:

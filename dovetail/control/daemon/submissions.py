@@ -40,7 +40,7 @@ def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
         workload=read_name(request.get("workload") or "submitted", what="a workload's name"),
         tasks=tuple(_read_task(each, programs) for each in given),
         priority=read_priority(request.get("priority", 1.0)),
-        deadline_seconds=_read_deadline(request.get("deadline_seconds"), now),
+        deadline_seconds=read_deadline(request.get("deadline_seconds"), now=now),
         entity=read_name(request.get("entity", ""), what="an entity's name"),
     )
 
@@ -127,7 +127,12 @@ def _read_task(given: Any, programs: dict[Program, Program]) -> Task:
     return dataclasses.replace(task, program=programs[task.program])
 
 
-def _read_deadline(given: Any, now: float) -> float:
+def read_deadline(given: Any, *, now: float) -> float:
+    """When something is to have ended, or what is wrong with that; never, where nothing is given.
+
+    >>> read_deadline(None, now=5.0), read_deadline(9, now=5.0)
+    (inf, 9.0)
+    """
     if given is None:
         return math.inf
     check_bounds(given, where="a deadline")

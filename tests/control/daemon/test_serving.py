@@ -263,6 +263,25 @@ def test_the_task_of_higher_priority_goes_first(store):
     assert sorted(begun, key=begun.__getitem__) == ["a", "d", "b", "c"]
 
 
+def test_a_deadline_is_kept_with_who_set_it_and_can_be_taken_back(store):
+    asked = {"do": "deadline", "task": "b", "asked_by": "ada, on the page"}
+    _, answers = serve(
+        store,
+        (0.0, submitting(task("a"), task("b"))),
+        (10.0, {**asked, "deadline_seconds": 500.0}),
+        (20.0, {"do": "list"}),
+        (30.0, {**asked, "deadline_seconds": None}),
+    )
+    assert answers[1]["done"] == "b is to have ended in 8 min 10 s"
+    assert [row["deadline_seconds"] for row in answers[2]["tasks"]] == [None, 500.0]
+    assert answers[3]["done"] == "b has no deadline"
+    dated = events_of(store, "dated", task("b"))
+    assert [(event.deadline_seconds, event.asked_by) for event in dated] == [
+        (500.0, asked["asked_by"]),
+        (math.inf, asked["asked_by"]),
+    ]
+
+
 def test_a_list_says_why_and_when(store):
     tasks = [task("a", steps=100), task("b", steps=100), task("c", steps=200), task("d", steps=300)]
     _, answers = serve(
@@ -424,7 +443,13 @@ def test_a_submission_is_taken_whole_or_not_at_all(store):
         ({"do": "priority", "task": "a", "priority": True}, "got True"),
         ({"do": "priority", "task": "a", "priority": 10**400}, "a priority must be a number greater than 0"),
         ({}, "a command must be what 'dovetail' itself would send; carrying it out gave KeyError('do')"),
-        ({"do": "dance"}, "a command must be one of submit, list, pause, resume, cancel, priority, clone, status or"),
+        ({"do": "dance"}, "a command must be one of submit, list, pause, resume, cancel, priority, deadline, clone,"),
+        (
+            {"do": "deadline", "task": "a", "deadline_seconds": "soon"},
+            "a deadline must be a time in seconds since 1970",
+        ),
+        ({"do": "deadline", "task": "a", "deadline_seconds": 1.0}, "a deadline must lie ahead"),
+        ({"do": "pause", "task": "a", "asked_by": 5}, "who asks must be text"),
         ({"do": "clone", "task": "a", "warm": True}, "a submitted program's file must be given by its whole path"),
     ],
 )

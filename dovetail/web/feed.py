@@ -1,0 +1,95 @@
+"""Between pages, which ask from an event loop, and a store, which is read on one thread: looks while somebody watches,
+and sends each page what it has not heard."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dovetail.web.follower import StoreFollower
+
+T = TypeVar("T")
+
+# How often the store is looked at, while pages watch; sooner where there is more to read.
+LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.3
+# A page that hears nothing for longer takes the connection for dead.
+BEAT_SECONDS = 4.0
+
+
+class StoreFeed:
+    """One store for all pages that watch it."""
+
+    def __init__(self, home: Path) -> None:
+        self.follower = StoreFollower(home)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._changed = asyncio.Condition()
+        self._watchers = 0
+        self._looked_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def ask(self, question: Callable[[StoreFollower], T]) -> T:
+        """What the follower answers, asked on its own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, question, self.follower)
+
+    async def snapshot(self) -> bytes:
+        """Everything as it stands now."""
+        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+            await self._look()
+        return await self.ask(StoreFollower.snapshot)
+
+    async def watch(self, mark: str) -> AsyncIterator[bytes]:
+        """What happens after `mark`, as server-sent events, compressed; a word from time to time where nothing does."""
+        packer = zlib.compressobj(3, wbits=31)
+        self._watchers += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_on())
+        try:
+            async for text in self._news(mark):
+                yield packer.compress(text.encode()) + packer.flush(zlib.Z_SYNC_FLUSH)
+        finally:
+            self._watchers -= 1
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+        await self.ask(StoreFollower.close)
+        self._thread.shutdown(wait=True)
+
+    async def _news(self, mark: str) -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        while True:
+            # Asked on the store's thread, where changes are made: nobody finds them half made.
+            changes, generation, number = await self.ask(functools.partial(StoreFollower.news, mark=mark))
+            if changes is None:
+                yield f"event: anew\ndata: {generation}.{number}\n\n"
+                mark = f"{generation}.{number}"
+                continue
+            for change in changes:
+                mark = f"{generation}.{change.number}"
+                yield f"id: {mark}\nevent: change\ndata: {change.text}\n\n"
+            if not changes:
+                yield f"event: beat\ndata: {time.time():.3f}\n\n"
+            with contextlib.suppress(TimeoutError):
+                async with self._changed:
+                    await asyncio.wait_for(self._changed.wait(), BEAT_SECONDS)
+
+    async def _look_on(self) -> None:
+        while self._watchers:
+            await self._look()
+            await asyncio.sleep(HURRY_SECONDS if self.follower.is_behind else LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        before = (self.follower.generation, self.follower.number)
+        await self.ask(StoreFollower.look)
+        self._looked_at = time.monotonic()
+        if (self.follower.generation, self.follower.number) != before:
+            async with self._changed:
+                self._changed.notify_all()
