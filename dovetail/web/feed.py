@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import os
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,16 @@ LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.3
 BEAT_SECONDS = 4.0
 
 
+# What runs beside training on the same cores takes what training leaves.
+NICENESS = 10
+
+
+def be_polite() -> None:
+    """Let this thread, and those that it starts, come after training where all cores are busy."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+
+
 class StoreFeed:
     """One store for all pages that watch it."""
 
@@ -31,6 +42,16 @@ class StoreFeed:
         self._watchers = 0
         self._looked_at = 0.0
         self._looking: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Read the store before the first page asks for it; from then on training goes first on busy cores."""
+        self._beginning = asyncio.create_task(self._look_first())
+        await asyncio.sleep(0)
+
+    async def _look_first(self) -> None:
+        await self._look()
+        await self.ask(lambda follower: be_polite())
 
     async def ask(self, question: Callable[[StoreFollower], T]) -> T:
         """What the follower answers, asked on its own thread."""
@@ -56,10 +77,11 @@ class StoreFeed:
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+        for task in (self._looking, self._beginning):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         await self.ask(StoreFollower.close)
         self._thread.shutdown(wait=True)
 
