@@ -15,17 +15,20 @@ demo: $(READY)
 # Several tests run at once: were each to use all cores, its threads would wait for one another's turns on them.
 test: export OMP_NUM_THREADS := 1
 test: $(READY)
+	-@$(MAKE) --no-print-directory browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy dovetail
 	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile
 # These wait for processes of their own a third of the time, so three at once keep two cores busy.
 	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile
-	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page; 'make browser' installs one"
+	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page, for there is no chromium"
 
-# What the tests of the live page drive, where packages of Debian may be installed; without it they are skipped, and say so.
+# What the tests of the live page drive: found, or installed where this user may; without it they are skipped, and say so.
 browser:
-	command -v chromium || apt-get install --yes --no-install-recommends chromium
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		timeout 300 apt-get install --quiet --quiet --yes --no-install-recommends chromium; } || \
+		echo "no chromium is here, and it cannot be installed: tests in a real browser are skipped"
 
 screenshots: $(READY)
 	$(BIN)/python docs/make_screenshots.py

@@ -1,5 +1,5 @@
-"""The live page of ten thousand tasks with a thousand points each: how soon it is there, how smoothly it moves, what its
-server holds.
+"""The live page of ten thousand tasks with a thousand points each: how soon it is there, how smoothly it moves, and
+what its server holds.
 
 `python bench/page_load.py [--tasks 10000] [--points 1000] [--quick] [--check]`
 

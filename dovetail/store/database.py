@@ -416,13 +416,10 @@ def _insert(table: str) -> str:
     return f"INSERT OR REPLACE INTO {table} ({columns}, checksum) VALUES ({places})"
 
 
-def event_of_row(kind: str, task: str, attempt: int, at_seconds: float, data: str, *, without: str = "") -> Event:
-    """The event of a row as `Store.rows` gives it, `without` one of its fields where that need not be read."""
+def event_of_row(kind: str, task: str, attempt: int, at_seconds: float, data: str) -> Event:
+    """The event of a row as `Store.rows` gives it."""
     try:
-        fields = json.loads(data)
-        if without and isinstance(fields, dict):
-            fields.pop(without, None)
-        return read_event(kind, task=task, attempt=attempt, at_seconds=at_seconds, data=fields)
+        return read_event(kind, task=task, attempt=attempt, at_seconds=at_seconds, data=json.loads(data))
     except (ValueError, RecursionError) as error:  # as it was written, and no event
         return _unreadable_event(kind, TaskId(task), attempt, at_seconds, error)
 

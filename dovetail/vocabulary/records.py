@@ -187,6 +187,8 @@ def from_field(hint: Any, data: Any, where: str) -> Any:
     >>> from_field(tuple[int, ...], [1, 2], "Shape.sizes")
     (1, 2)
     """
+    if data.__class__ is hint and hint in _PLAIN:  # most fields are, of the many events that a store holds
+        return data
     cls = next((each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)), None)
     if cls is not None and isinstance(data, Mapping):
         data = {key: value for key, value in data.items() if key in schema(cast(type, cls))}
@@ -243,6 +245,8 @@ def schema(cls: type) -> dict[str, Any]:
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
+    if data.__class__ is hint and hint in _PLAIN:
+        return data
     hint = getattr(hint, "__supertype__", hint)  # text with a name of its own, such as a task's identity
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:

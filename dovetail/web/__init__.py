@@ -1,4 +1,5 @@
-"""Pages and files for people: one self-contained HTML report, and event files for TensorBoard."""
+"""Pages and files for people: the live page and the report, which is the same in one file; and event files for
+TensorBoard."""
 
 from dovetail.web.report import write_report
 from dovetail.web.tensorboard import write_tensorboard

@@ -8,6 +8,7 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.vocabulary.units import show_seconds
 from dovetail.web.plain_data import plain_seconds
 from dovetail.web.reading import StoreReading
+from dovetail.web.time_left import left_of
 
 MOST_ALERTS = 100
 # Predictions are within a few percent; what takes so many times as long as was said is worth a look.
@@ -38,14 +39,25 @@ def _of_tasks(reading: StoreReading, now: float) -> Iterator[dict[str, Any]]:
         at = one.spans[-1].end_seconds if one.spans else None
         if one.status == "failed":
             yield _alert("failed", task, at, one.reason or "it failed; no reason was given")
-        elif one.status not in ENDED and one.deadline_seconds < now:
-            late = show_seconds(now - one.deadline_seconds)
-            yield _alert("late", task, one.deadline_seconds, f"its deadline passed {late} ago")
+        elif said := _lateness(one, now):
+            yield _alert("late", task, one.deadline_seconds, said)
         if one.losses and one.status not in ENDED:
             times = "once" if one.losses == 1 else f"{one.losses} times in a row"
             yield _alert("lost", task, at, f"lost {times}" + (f": {one.reason}" if one.reason else ""))
         if said := _slowness(one, now):
             yield _alert("slow", task, one.spans[-1].start_seconds, said)
+
+
+def _lateness(one: Progress, now: float) -> str:
+    """That a task has missed its deadline, or will at its pace, if so."""
+    if one.status in ENDED or not math.isfinite(one.deadline_seconds):
+        return ""
+    if one.deadline_seconds < now:
+        return f"its deadline passed {show_seconds(now - one.deadline_seconds)} ago"
+    end = now + left_of(one, 1.0, now) if one.status == "running" else now
+    return f"it will miss its deadline by about {show_seconds(end - one.deadline_seconds)}" * (
+        end > one.deadline_seconds
+    )
 
 
 def _slowness(one: Progress, now: float) -> str:

@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import os
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -21,16 +22,37 @@ LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.3
 BEAT_SECONDS = 4.0
 
 
+# What runs beside training on the same cores takes what training leaves.
+NICENESS = 10
+
+
+def be_polite() -> None:
+    """Let this thread, and those that it starts, come after training where all cores are busy."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+
+
 class StoreFeed:
     """One store for all pages that watch it."""
 
     def __init__(self, home: Path) -> None:
         self.follower = StoreFollower(home)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._changed = asyncio.Condition()
-        self._watchers = 0
+        # One for each page that watches. A condition for all would have to be locked by each of them as it leaves, and
+        # a page that is cut off while it waits for that would leave it locked.
+        self._bells: set[asyncio.Event] = set()
         self._looked_at = 0.0
         self._looking: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Read the store before the first page asks for it; from then on training goes first on busy cores."""
+        self._beginning = asyncio.create_task(self._look_first())
+        await asyncio.sleep(0)
+
+    async def _look_first(self) -> None:
+        await self._look()
+        await self.ask(lambda follower: be_polite())
 
     async def ask(self, question: Callable[[StoreFollower], T]) -> T:
         """What the follower answers, asked on its own thread."""
@@ -45,27 +67,30 @@ class StoreFeed:
     async def watch(self, mark: str) -> AsyncIterator[bytes]:
         """What happens after `mark`, as server-sent events, compressed; a word from time to time where nothing does."""
         packer = zlib.compressobj(3, wbits=31)
-        self._watchers += 1
+        bell = asyncio.Event()
+        self._bells.add(bell)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_on())
         try:
-            async for text in self._news(mark):
+            async for text in self._news(mark, bell):
                 yield packer.compress(text.encode()) + packer.flush(zlib.Z_SYNC_FLUSH)
         finally:
-            self._watchers -= 1
+            self._bells.discard(bell)
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+        for task in (self._looking, self._beginning):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         await self.ask(StoreFollower.close)
         self._thread.shutdown(wait=True)
 
-    async def _news(self, mark: str) -> AsyncIterator[str]:
+    async def _news(self, mark: str, bell: asyncio.Event) -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         while True:
+            bell.clear()
             # Asked on the store's thread, where changes are made: nobody finds them half made.
             changes, generation, number = await self.ask(functools.partial(StoreFollower.news, mark=mark))
             if changes is None:
@@ -78,11 +103,11 @@ class StoreFeed:
             if not changes:
                 yield f"event: beat\ndata: {time.time():.3f}\n\n"
             with contextlib.suppress(TimeoutError):
-                async with self._changed:
-                    await asyncio.wait_for(self._changed.wait(), BEAT_SECONDS)
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await bell.wait()
 
     async def _look_on(self) -> None:
-        while self._watchers:
+        while self._bells:
             await self._look()
             await asyncio.sleep(HURRY_SECONDS if self.follower.is_behind else LOOK_SECONDS)
 
@@ -91,5 +116,5 @@ class StoreFeed:
         await self.ask(StoreFollower.look)
         self._looked_at = time.monotonic()
         if (self.follower.generation, self.follower.number) != before:
-            async with self._changed:
-                self._changed.notify_all()
+            for bell in self._bells:
+                bell.set()

@@ -1,6 +1,6 @@
 """The process of the live page: a port, a token, a browser where there is one, and a server until it is stopped.
 
-Imports what the extra `ui` installs only when it starts. It is polite: where all cores are busy, training goes first.
+Imports what the extra `ui` installs only when it starts.
 """
 
 import asyncio
@@ -20,8 +20,6 @@ from dovetail.web.page_keys import LOOPBACK, PageKeys
 
 # So many ports are tried where the first one is taken.
 PORTS = 50
-# What runs beside training on the same cores takes what training leaves.
-NICENESS = 10
 
 
 def check_installed() -> None:
@@ -51,8 +49,6 @@ def serve(
     if host not in LOOPBACK:
         can = "look" if read_only else "look and act"
         said(f"whoever has this link and reaches {host} can {can}; what is sent is not encrypted")
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
     asyncio.run(_serve(stores, listener, keys, found, read_only, address if browser and _has_browser() else ""))
 
 

@@ -18,7 +18,7 @@ from dovetail.metrics.account import PAUSE_SECONDS
 from dovetail.metrics.curves import goal_of
 from dovetail.metrics.progress import Progress, fold
 from dovetail.store import PointSummary, Store, event_of_row
-from dovetail.vocabulary import Cluster, Event, Stop, TaskId, from_json
+from dovetail.vocabulary import Cluster, Event, Fingerprint, Stop, TaskId, from_json
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
@@ -26,6 +26,7 @@ from dovetail.vocabulary.events import (
     DevicesReleased,
     PlanMade,
     TaskFailed,
+    TaskFingerprinted,
     TaskRestarted,
     Warned,
 )
@@ -37,7 +38,7 @@ ROWS = 20_000
 # Of each of these the last so many are kept: what lasts for months is not shown whole.
 MOST_INCIDENTS, MOST_RELEASED, MOST_REQUESTS, MOST_PLANS = 200, 20_000, 200, 400
 # Events that are large and change nothing that the page shows at once: they are looked up when asked for.
-_PASSED_OVER = {"measured", "timed", "progress", "rejected", "divided"}
+_PASSED_OVER = {"described", "measured", "timed", "progress", "rejected", "divided"}
 _ASKED = {"paused", "resumed", "cancelling", "cancelled", "prioritized", "submitted", "retried", "dated"}
 
 
@@ -189,7 +190,7 @@ class StoreReading:
             name=self.redact.name(name),
             program=self.redact.name(reference.rpartition(":")[2]),
             parameters={key: plain_value(value) for key, value in given.items()},
-            stop=_stop(json.dumps(record.get("stop", {}))),
+            stop=_stop(tuple(_mapping(record, "stop").items())),
             place=before.place if before else len(self.tasks),
         )
 
@@ -201,17 +202,20 @@ class StoreReading:
         if task:  # what happens to other workloads does not move this one's clock
             self.as_of_seconds = max(self.as_of_seconds, at_seconds)
         if kind in _PASSED_OVER:
-            return None
-        event = event_of_row(kind, task, attempt, at_seconds, data, without="option" if kind == "started" else "")
+            return TaskId(task) if kind == "described" else None
+        option = ""
+        if kind == "started":
+            data, option = _without_option(data)
+        event = _event(kind, task, attempt, at_seconds, data)
         fold((event,), self.progress)
-        self._note(event, data)
+        if isinstance(event, AttemptStarted):
+            self.options[event.task, event.placement] = _used(option)
+        self._note(event)
         return event.task or None
 
-    def _note(self, event: Event, data: str) -> None:
+    def _note(self, event: Event) -> None:
         """Keep what is shown of an event beside where its task stands."""
         match event:
-            case AttemptStarted():
-                self.options[event.task, event.placement] = _used(data)
             case DevicesReleased():
                 self.released.append(event)
             case TaskFailed() | AttemptLost():
@@ -316,37 +320,59 @@ def _described(record: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _parameters(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = record.get("parameters", {})
+def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = record.get(name, {})
     return found if isinstance(found, dict) else {}
 
 
+def _parameters(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(record, "parameters")
+
+
+# What thousands of tasks have in common is read once, by the text that it has in the store.
+
+
 @functools.lru_cache(maxsize=1000)
-def _stop(text: str) -> Stop:
-    """A stopping rule; thousands of tasks have the same few."""
+def _stop(fields: tuple[tuple[str, Any], ...]) -> Stop:
     try:
-        return from_json(Stop, json.loads(text))
+        return from_json(Stop, dict(fields))
     except ValueError:
         return Stop(steps=1)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _option(technique: str, kind: str, count: int, device_bytes: int, host_bytes: int, measured: bool) -> UsedOption:
-    return UsedOption(
-        technique=technique,
-        kind=kind,
-        count=count,
-        device_bytes=device_bytes,
-        host_bytes=host_bytes,
-        measured=measured,
-    )
+def _fingerprint(data: str) -> Fingerprint | None:
+    event = event_of_row("fingerprinted", "", 0, 0.0, data)
+    return event.fingerprint if isinstance(event, TaskFingerprinted) else None
 
 
-def _used(data: str) -> UsedOption:
-    option = json.loads(data).get("option") or {}
-    numbers = (int(option.get(name, 0) or 0) for name in ("device_bytes", "host_bytes"))
-    words = (str(option.get("technique", "")), str(option.get("kind", "")), int(option.get("count", 1)))
-    return _option(*words, *numbers, bool(option.get("measured", True)))
+@functools.lru_cache(maxsize=10_000)
+def _used(option: str) -> UsedOption:
+    """How an attempt ran, of its option's text."""
+    try:
+        found = json.loads(option) or {}
+        return UsedOption(
+            technique=str(found.get("technique", "")),
+            kind=str(found.get("kind", "")),
+            count=int(found.get("count", 1)),
+            device_bytes=int(found.get("device_bytes", 0)),
+            host_bytes=int(found.get("host_bytes", 0)),
+            measured=bool(found.get("measured", True)),
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return UsedOption()
+
+
+def _without_option(data: str) -> tuple[str, str]:
+    """The data of a start without its option, which is the last of its fields, and the option's text."""
+    head, found, option = data.partition(',"option":{')
+    return (f"{head}}}", f"{{{option[:-1]}") if found else (data, "")
+
+
+def _event(kind: str, task: str, attempt: int, at_seconds: float, data: str) -> Event:
+    if kind == "fingerprinted" and (known := _fingerprint(data)) is not None:
+        return TaskFingerprinted(task=TaskId(task), attempt=attempt, at_seconds=at_seconds, fingerprint=known)
+    return event_of_row(kind, task, attempt, at_seconds, data)
 
 
 def _joined(before: PointSummary, new: PointSummary) -> PointSummary:

@@ -29,7 +29,8 @@ def write_report(store: Store, path: Path, *, workload: str | None = None) -> Pa
     ...     write_report(store, Path(folder) / "report.html").name
     'report.html'
     """
-    store.described(workload)  # refuses a workload that is not there
+    if workload is not None:
+        store.described(workload)  # refuses one that is not there
     frozen = freeze(store, workload=workload, written_seconds=time.time())
     return write_page(path, frozen, title=frozen["title"])
 

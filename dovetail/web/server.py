@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from dovetail.vocabulary import DovetailError
 from dovetail.web import answers, task_page
-from dovetail.web.feed import StoreFeed
+from dovetail.web.feed import StoreFeed, be_polite
 from dovetail.web.follower import StoreFollower
 from dovetail.web.frozen_page import bundle
 from dovetail.web.page_actions import act
@@ -70,6 +70,9 @@ class PageServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._feeds = [StoreFeed(home) for home in self._homes]
+        for feed in self._feeds:
+            await feed.begin()
+        be_polite()
         yield
         for feed in self._feeds:
             await feed.close()

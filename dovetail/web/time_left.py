@@ -26,7 +26,7 @@ def time_left(reading: StoreReading, *, now: float) -> dict[str, Any] | None:
         return None
     ratios = sorted(_ratios(present))
     middle = statistics.median(ratios) if ratios else 1.0
-    running = [_left_of(one, middle, now) for one in unended if one.status == "running"]
+    running = [left_of(one, middle, now) for one in unended if one.status == "running"]
     known = [one for one in present if one.spans and one.spans[-1].until_step > one.spans[-1].from_step]
     waiting = [one for one in unended if one.status != "running"]
     each = _usual_seconds(known)
@@ -49,7 +49,8 @@ def _ratios(progress: Iterable[Progress]) -> Iterable[float]:
                 yield max(span.end_seconds - span.start_seconds, 0.0) / span.predicted_seconds
 
 
-def _left_of(one: Progress, ratio: float, now: float) -> float:
+def left_of(one: Progress, ratio: float, now: float) -> float:
+    """The seconds until an attempt that is under way has done its steps, at its own pace, or as was predicted of it."""
     span = one.spans[-1]
     done, whole = one.step - span.from_step, span.until_step - span.from_step
     ran = max(now - span.start_seconds, 0.0)

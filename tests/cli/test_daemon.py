@@ -111,6 +111,8 @@ def told(tmp_path_factory):
         say("clone", name, "learning_rate=0.5", "--warm", "--name", "warm")
         say("clone", name, "slope=5", "--fresh", "--name", "fresh")
         say("priority", "warm", "50")
+        say("deadline", "warm", "fresh", "2h")
+        say("deadline", "warm", "none")
         until(lambda: standing(folder)["warm"]["step"] and saved(folder, "warm"), what="the clone's first save")
         told["bad"] = {words: in_process(*words, cwd=folder) for words, _ in BAD}
         told["workers"] = psutil.Process(process.pid).children(recursive=True)
@@ -188,11 +190,13 @@ BAD = [
     (("submit", "programs.py:line", "--steps", "0"), "steps must be a whole number of at least 1, got 0."),
     (("submit", "programs.py:line", "--steps", "9", "--priority", "-1"), "a priority must be a number greater than 0"),
     (("submit", "programs.py:line", "--steps", "9", "--deadline", "1999-01-01"), "a deadline must lie ahead"),
-    (("submit", "programs.py:line", "--steps", "9", "--deadline", "soon"), "--deadline must be a time from now such"),
+    (("submit", "programs.py:line", "--steps", "9", "--deadline", "soon"), "a deadline must be a time from now such"),
     (("pause", "oen"), "got 'oen'. Did you mean 'one'?"),
     (("resume", "two"), "a task to resume must be paused, failed or cancelled; 'two' is "),
     (("cancel", "short"), "a task to cancel must not have ended; 'short' is finished at step 40"),
     (("priority", "one", "0"), "a priority must be a number greater than 0 (1 is usual, 2 counts twice), got 0.0."),
+    (("deadline", "one", "soon"), "a deadline must be a time from now such as 2h"),
+    (("deadline", "short", "2h"), "a task to have a deadline must not have ended; 'short' is finished at step 40"),
     (("clone", "one", "sloep=1", "--fresh"), "it takes ['slope', 'learning_rate', 'pause'], not 'sloep'. Did you mean"),
     (("clone", "one"), "a clone must be told how to begin: --warm, with the other's weights, or --fresh."),
 ]

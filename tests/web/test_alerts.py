@@ -31,6 +31,16 @@ def test_failed_and_slow_and_late_are_told(store: Store):
     assert found[1]["text"] == "its deadline passed 10 min 0 s ago"
 
 
+def test_a_deadline_that_cannot_be_kept_is_told_before_it_passes(store: Store):
+    running = fill_sweep(store)[10].identity
+    for after, expected in ((5000, ["failed"]), (650, ["failed", "late"])):
+        dated = read_event("dated", task=running, at_seconds=START, data={"deadline_seconds": START + after})
+        store.add(events=[dated])
+        found = alerts(read_whole(store), now=START + 620)
+        assert [each["kind"] for each in found] == expected
+    assert found[1]["text"].startswith("it will miss its deadline by about ")
+
+
 def test_devices_that_wait_for_data_and_that_left_are_told(store: Store):
     seconds = FrozenDict({"step": 10.0, "reading": 30.0})
     order = {"placement": "p", "purpose": "train", "devices": ("n0:0",), "duration_seconds": 40.0}

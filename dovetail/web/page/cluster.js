@@ -49,7 +49,7 @@ export function clusterView(container) {
     lanes.hidden = !devices.length;
     if (devices.length) chart.draw();
     fill(table, deviceTable(bars));
-    fill(queue, waiting(bars));
+    fill(queue, waiting(bars), shares(bars));
     redraw(hardware, cluster, () => fill(hardware, links()));
   }
 
@@ -63,6 +63,23 @@ export function clusterView(container) {
     });
     const priced = devices.some((device) => device.price), heads = [["Device", "short"], ["Kind", ""], ["Now", ""], ["Busy since the start", "number"], ["Holds", "number"], ["Memory", "number"], ["Price", "number"]];
     return section("Devices", plainTable("Devices", priced ? heads : heads.slice(0, -1), priced ? rows : rows.map((cells) => cells.slice(0, -1))), devices.length > MOST_DEVICES ? note(`Shown are ${MOST_DEVICES} of ${devices.length}.`) : null);
+  }
+
+  // Who had how much of the devices' time, where that is shared among several.
+  function shares(bars) {
+    const names = [["entity", "entity"], ["workload", "workload"]].find(([key]) => new Set(state.rows.map((row) => row[key] ?? "")).size > 1);
+    if (!names && !plan?.shares?.length) return null;
+    const spent = new Map();
+    let whole = 0;
+    for (const bar of bars) {
+      const seconds = ((bar.end ?? state.now) - bar.start) * bar.devices.length, who = names ? state.tasks.get(bar.ids[0])?.[names[0]] || "none" : "all";
+      spent.set(who, (spent.get(who) ?? 0) + seconds);
+      whole += seconds;
+    }
+    const rows = [...spent].sort(([, a], [, b]) => b - a).slice(0, 50).map(([who, seconds]) => [who, showSeconds(seconds), showShare(seconds / (whole || 1))]);
+    const due = (plan?.shares ?? []).slice(0, 50).map(([ids, technique, kind, count, share]) => [ids.slice(0, 4).map((id) => state.name(id)).join(", "), technique, `${count} × ${kind}`, showNumber(share)]);
+    return section("Shares", names ? plainTable(`Device time by ${names[1]}`, [[names[1], ""], ["Device time", "number"], ["Share", "number"]], rows) : null,
+      due.length ? plainTable("Shares that are due", [["Tasks", ""], ["Technique", ""], ["Devices", "short"], ["Gangs at once", "number"]], due) : null);
   }
 
   // Who waits, in planned order, for which devices, and who holds those.
