@@ -203,7 +203,12 @@ def _account(reading: StoreReading, since: float) -> dict[str, Any] | None:
         for cause, meaning in CAUSES.items()
         if found.seconds.get(cause)
     ]
-    return {"causes": causes, "whole": plain_number(found.whole_seconds), "devices": found.devices}
+    return {
+        "causes": causes,
+        "whole": plain_number(found.whole_seconds),
+        "devices": found.devices,
+        "utilisation": plain_number(found.utilisation),
+    }
 
 
 def _incident(reading: StoreReading, event: Event) -> dict[str, Any]:

@@ -66,12 +66,13 @@ def test_it_accounts_for_every_second(store: Store):
     fill_sweep(store)
     assert shown(store)["account"] is None, "a store of before says nothing of it"
     at = max(event.at_seconds for _, event in store.events())
-    order = {"placement": "p", "purpose": "train", "devices": ("n0:0",), "duration_seconds": 40.0}
+    order = {"placement": "p", "purpose": "train", "devices": ("n0:0",), "duration_seconds": 40.0, "busy_seconds": 20.0}
     store.add(events=[DevicesReleased(at_seconds=at, seconds=FrozenDict({"step": 30.0, "saving": 10.0}), **order)])
     found = shown(store)["account"]
     causes = {cause: seconds for cause, seconds, _, _ in found["causes"]}
     assert (causes["training"], causes["saving"]) == (30.0, 10.0)
     assert sum(causes.values()) == pytest.approx(found["whole"] * found["devices"])
+    assert found["utilisation"] == pytest.approx(20.0 / (found["whole"] * found["devices"]))
 
 
 def test_a_task_that_was_edited_is_told_from_its_successor(store: Store):

@@ -107,7 +107,11 @@ function accountTable() {
   if (!found) return null;
   const rows = found.causes.map(([cause, seconds, share, meaning]) => [cause, showSeconds(seconds), showShare(share), meaning]);
   return section("Where the time went", plainTable("Device time by cause", [["Cause", ""], ["Device time", "number"], ["Share", "number"], ["What that is", ""]], rows),
-    note(`${showSeconds(found.whole)} on ${plural(found.devices, "device")}, pauses between runs left out.`));
+    note(`${showSeconds(found.whole)} on ${plural(found.devices, "device")}, pauses between runs left out.${computed(found.utilisation)}`));
+}
+
+function computed(share) {
+  return share === null ? "" : ` Devices computed for ${showShare(share)} of their time, whatever for.`;
 }
 
 function incidents() {
