@@ -1,12 +1,12 @@
 """What open pages cost a run: a sweep of steps of 5 ms, with ten pages open on it and with none, by turns.
 
-`python bench/page_cost.py [--pages 10] [--turns 8] [--seconds 20] [--quick] [--check]`
+`python bench/page_cost.py [--pages 10] [--turns 24] [--seconds 5] [--quick] [--check]`
 
 The sweep is real, on every core, and computes all the time; the page's server is the real command, on the same cores. A
 page is what it is to the server: the snapshot, then a connection on which it hears every change, read by one process
-that draws nothing, since browsers draw on the machine of whoever looks. Turns with and without alternate, so that what
-else a machine does falls on both; compared are the steps that were done in each turn, and the middle of the ratios of
-neighbouring turns counts.
+that draws nothing, since browsers draw on the machine of whoever looks. Short turns with and without alternate, each
+kind first every other time, so that what else a machine does falls on both; compared are the steps that were done in
+each pair of turns, and the middle of the ratios counts.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from dovetail.store import Store
 from dovetail.vocabulary import StoreError
 
 MOST_SLOWER = 0.01
+SETTLE_SECONDS = 1.5
 PROGRAM = """
 import time
 
@@ -61,7 +62,7 @@ class Visitors:
 
     def __init__(self, address: str, count: int) -> None:
         parts = urllib.parse.urlsplit(address)
-        self._host, self._open, self.heard = parts.netloc, True, 0
+        self._host, self._open = parts.netloc, True
         connection = http.client.HTTPConnection(self._host, timeout=60)
         connection.request("GET", f"/?{parts.query}")
         self._cookie = {"cookie": (connection.getresponse().getheader("set-cookie") or "").partition(";")[0]}
@@ -75,8 +76,8 @@ class Visitors:
         connection.getresponse().read()
         connection.request("GET", "/api/0/events?after=", headers=self._cookie)
         answer = connection.getresponse()
-        while self._open and (part := answer.read1(1 << 16)):
-            self.heard += len(part)
+        while self._open and answer.read1(1 << 16):
+            pass
         connection.close()
 
     def close(self) -> None:
@@ -111,60 +112,67 @@ def begin(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def turn(home: Path, seconds: float) -> float:
-    """Steps a second, over so many seconds."""
+    """Steps a second of all tasks together, over so many seconds."""
     first, began = steps_done(home), time.monotonic()
     time.sleep(seconds)
     return (steps_done(home) - first) / (time.monotonic() - began)
 
 
 def measure(pages: int, turns: int, seconds: float) -> tuple[list[dict[str, float]], float]:
-    """The turns, and by how much pages slow the sweep down."""
+    """What came of each pair of turns, and by how much pages slow the sweep down."""
     folder = Path(tempfile.mkdtemp(prefix="page-cost-"))
-    home, rows = folder / ".dovetail", []
     process = begin(folder)
-    server, address = serve(home)
+    server, address = serve(folder / ".dovetail")
+    watched = psutil.Process(server.pid)
     try:
-        for number in range(turns):
-            without = turn(home, seconds)
-            visitors, began = Visitors(address, pages), psutil.Process(server.pid).cpu_times()
-            beside = turn(home, seconds)
-            ended = psutil.Process(server.pid).cpu_times()
-            visitors.close()
-            spent = ended.user + ended.system - began.user - began.system
-            rows.append(
-                {
-                    "turn": number + 1,
-                    "steps_per_s_without": without,
-                    "steps_per_s_with_pages": beside,
-                    "server_share_of_a_core": spent / seconds,
-                    "kilobytes_heard": visitors.heard / 1000,
-                }
-            )
+        rows = [_pair(folder / ".dovetail", address, watched, pages, number, seconds) for number in range(turns)]
     finally:
         for each in (server, process):
             each.terminate()
             each.wait()
         shutil.rmtree(folder)
-    after = [row["steps_per_s_without"] for row in rows[1:]]
-    # Each turn with pages lies between two without.
-    between = [(a + b) / 2 for a, b in zip([row["steps_per_s_without"] for row in rows], after, strict=False)]
-    ratios = [row["steps_per_s_with_pages"] / each for row, each in zip(rows, between, strict=False)]
-    return rows, 1 - statistics.median(ratios) if ratios else float("nan")
+    return rows, 1 - statistics.median(row["with_pages"] / row["without"] for row in rows)
+
+
+def _pair(
+    home: Path, address: str, server: psutil.Process, pages: int, number: int, seconds: float
+) -> dict[str, float]:
+    found: dict[str, float] = {"turn": number + 1}
+    for kind in ("without", "with_pages") if number % 2 else ("with_pages", "without"):
+        visitors = Visitors(address, pages if kind == "with_pages" else 0)
+        time.sleep(SETTLE_SECONDS)  # what opening a page takes is taken once
+        before = server.cpu_times()
+        found[kind] = turn(home, seconds)
+        after = server.cpu_times()
+        visitors.close()
+        if kind == "with_pages":
+            found["server_share_of_a_core"] = (after.user + after.system - before.user - before.system) / seconds
+    return found
 
 
 def main() -> int:
     """Measure and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=10)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     turns, seconds = (2, 2.0) if chosen.quick else (chosen.turns, chosen.seconds)
     rows, slower = measure(chosen.pages, turns, seconds)
     bars = [Bar(f"{chosen.pages} pages, share by which training is slower", slower, most=MOST_SLOWER)]
+    rows = [_middle(rows)]
     return finish("page_cost", rows, bars, check=chosen.check, quick=chosen.quick)
+
+
+def _middle(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The pairs in one row: the middle of each figure, and of the ratios their quartiles."""
+    ratios = sorted(row["with_pages"] / row["without"] for row in rows)
+    names = ("without", "with_pages", "server_share_of_a_core")
+    found = {name: statistics.median(row[name] for row in rows) for name in names}
+    quartiles = {"ratio_low": ratios[len(ratios) // 4], "ratio_high": ratios[-1 - len(ratios) // 4]}
+    return {"pairs": len(rows), **found, **quartiles}
 
 
 if __name__ == "__main__":

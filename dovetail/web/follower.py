@@ -142,7 +142,7 @@ class StoreFollower:
     def _begin_anew(self) -> None:
         self.reading, self.generation = StoreReading(), secrets.token_hex(4)
         self.changes.clear()
-        self.number, self._packed, self._summary_at = 0, None, 0.0
+        self.number, self._packed, self._summary_at, self._summary = 0, None, 0.0, {}
         self._rows.clear()
 
     def _close(self, trouble: str) -> None:
@@ -186,15 +186,15 @@ class StoreFollower:
             size -= len(self.changes.popleft().text)
 
     def _sum_up(self, is_new: bool) -> dict[str, Any]:
-        """What is to be said of the whole, where that is due; it is due again once what was put off has changed it."""
+        """What is to be said of the whole that is other than before, where that is due."""
         self._summary_due = self._summary_due or is_new
         if not self._summary_due or time.monotonic() < self._summary_at:
             return {}
-        began = time.monotonic()
+        began, before = time.monotonic(), self._summary
         self._summary = snapshot.summary(self.reading, now=self.now)
         self._summary_at = time.monotonic() + (time.monotonic() - began) / SUMMARY_SHARE
         self._summary_due = False
-        return self._summary
+        return {name: value for name, value in self._summary.items() if name not in before or before[name] != value}
 
     def _controller(self) -> dict[str, Any] | None:
         """Who runs on the store. The lock of one that has died is free at once, however it died."""

@@ -51,6 +51,7 @@ def test_a_snapshot_and_what_follows_it_are_all(home: Path, follower: StoreFollo
     follower.look()
     (change,) = told(follower, found["mark"])
     assert [(row["id"], row["status"]) for row in change["tasks"]] == [(identity, "paused")]
+    assert "incidents" not in change, "what is as before is not sent again"
     assert told(follower, change["mark"]) == []
     assert next(row for row in whole(follower)["tasks"] if row["id"] == identity)["status"] == "paused"
 
