@@ -48,14 +48,14 @@ class DeviceLoad:
                 self._shares.append(share)
 
 
-class _Rates(ctypes.Structure):
+class _NvmlUtilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 def _asking_nvml() -> Any:
     """A function that gives the share of the first visible device's time in which it computes; None without NVML."""
     with contextlib.suppress(OSError, AttributeError):
-        nvml, device, rates = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), _Rates()
+        nvml, device, rates = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), _NvmlUtilization()
         import torch
 
         # By its own name: numbers depend on who counts.
