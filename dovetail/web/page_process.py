@@ -60,8 +60,9 @@ async def _serve(
     from dovetail.web.server import PageServer
 
     app = PageServer(stores, keys=keys, port=port, read_only=read_only).app
+    # Pages listen for ever: that they are cut off at the end is no error to tell the user of.
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, timeout_graceful_shutdown=1, server_header=False, lifespan="on"
+        app, log_level="critical", access_log=False, timeout_graceful_shutdown=1, server_header=False, lifespan="on"
     )
     if address:
         asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
