@@ -30,7 +30,7 @@ def test_tasks_are_submitted_listed_waited_for_and_cancelled(tmp_path):
             client.wait(timeout_seconds=0.1)
         assert client.clone("long", warm=False, name="copy", slope=5.0) == "copy"
         assert client.priority("copy", 3.0) == "copy has priority 3, before 2"
-        assert client.deadline("copy", 90.0) == "copy is to have ended in 1 min 30 s"
+        assert client.deadline("copy", 7200.0).startswith("copy is to have ended in ")
         assert client.deadline("copy", None) == "copy has no deadline"
         assert client.pause("copy").startswith("copy is paused")
         assert client.resume("copy").startswith("copy goes on from step")
