@@ -32,7 +32,7 @@ def fill(home: Path, *, tasks: int, points: int) -> None:
     made = [
         Task(
             name=f"net width={32 << (n % 5)} rate={10 ** -(1 + n % 4):g} seed={n}",
-            program=Program(reference="/work/sweep.py:net", source="9f2c"),
+            program=Program(reference="sweeps/nets.py:net", source="9f2c"),
             parameters={"width": 32 << (n % 5), "rate": 10 ** -(1 + n % 4), "seed": n},
             stop=Stop(steps=points),
         )
