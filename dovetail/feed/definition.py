@@ -124,7 +124,7 @@ class Feed:
         """Put items together, `size` at a time, as torch's `default_collate` or a function of yours does it.
 
         >>> import dovetail as dt
-        >>> list(dt.feed("abc").batch(2, collate="".join, drop_last=True))
+        >>> list(dt.feed(list("abc")).batch(2, collate="".join, drop_last=True))
         ['ab']
         """
         self._refuse_batched("batch", "Give it the whole size at once")

@@ -28,7 +28,7 @@ from dovetail.feed.transport import Channel, decode
 from dovetail.vocabulary import ProgramError
 
 _PR_SET_PDEATHSIG = 1
-_SINGLE = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class _Nursery:

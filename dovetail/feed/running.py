@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.feed.assembly import FeedPosition
+from dovetail.feed.assembly import FeedPosition, item_stages
 from dovetail.feed.byte_budget import ByteBudget
 from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
 from dovetail.feed.flow import FeedFlow
@@ -232,8 +232,11 @@ class _RunningState:
             with as_before(), one_thread():
                 work = self._chain.probe(ItemRun(begin.epoch, [place], numbers))
             if all(done.items for done in work):
-                most = max(done.most_bytes for done in work)
+                items = item_stages(self.definition)
+                most = max(done.most_bytes for done in work[:items])
                 self._budget.saw(items=1, held_bytes=most, most_bytes=most)
+                batch = max([done.most_bytes for done in work[items:]], default=0)
+                self._budget.batch_growth, self._budget.has_seen_batch = max(1.0, batch / max(1, most)), True
         self._refuse_small_budget()
         self._probed = True
         self.follow(self.asked)
@@ -241,7 +244,8 @@ class _RunningState:
     def _refuse_small_budget(self) -> None:
         batch = self.definition.batching()
         size = batch.size if batch is not None else 1
-        need = self._budget.expected_bytes(size, copies=2 if batch is not None else 1)
+        copies = 1 + self._budget.batch_growth if batch is not None else 1
+        need = self._budget.expected_bytes(size, copies=copies)
         if need > self._budget.limit_bytes:
             what = f"a batch of {size} items, twice while it is put together" if batch is not None else "one item"
             raise ProgramError(

@@ -79,6 +79,8 @@ class StageChain:
         self.seed, self.skips = definition.seed, definition.skip > 0
         self.source = definition.source
         self._cache_place = definition.cache_place()
+        operations = [stage.operation for stage in self.stages]
+        self._batch_place = operations.index("batch") if "batch" in operations else len(operations)
         self._rng = [gives_rng(stage) for stage in self.stages]
         self.drawing: list[bool | None] = [self._may_draw(stage) for stage in self.stages]
 
@@ -144,7 +146,8 @@ class StageChain:
             if operation in _ITEMWISE:
                 while stop < last and self.stages[stop].operation in _ITEMWISE:
                     stop += 1
-                self._each(items, place, stop, work[place - first : stop - first], seeded, grow, counts_cpu)
+                asks = None if place > self._batch_place else grow  # of batches, all is counted in before
+                self._each(items, place, stop, work[place - first : stop - first], seeded, asks, counts_cpu)
             else:
                 apply = self._collate if operation == "batch" else self._groups
                 self._timed(functools.partial(apply, items, place, seeded), items, work[place - first], counts_cpu)

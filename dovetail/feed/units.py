@@ -39,7 +39,7 @@ class FeedUnit:
     ends_epoch: bool = False
     output: FeedOutput | None = None
     charged_bytes: int = 0
-    copies: int = 1
+    copies: float = 1.0
     generation: int = 0
     attempts: int = 0
     reads_stream: bool = False

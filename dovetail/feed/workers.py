@@ -138,7 +138,7 @@ class FeedWorkers:
             return False
 
     def _allowed(self, unit: FeedUnit) -> int:
-        return max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) // unit.copies
+        return int(max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) / unit.copies)
 
     def _hear(self, channel: Channel, sent: "collections.deque[FeedUnit]") -> bool:
         """Take one message of the process; whether its first unit is done with."""

@@ -55,7 +55,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.process
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(PIPELINES)),
     moments=st.lists(st.integers(0, 12), max_size=4),
