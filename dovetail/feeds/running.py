@@ -9,17 +9,17 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.feed.assembly import FeedPosition, item_stages
-from dovetail.feed.byte_budget import ByteBudget
-from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
-from dovetail.feed.flow import FeedFlow
-from dovetail.feed.item_cache import ItemCache
-from dovetail.feed.keyed_draws import as_before, one_thread
-from dovetail.feed.plain_reader import PlainReader
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, StageChain
-from dovetail.feed.travel import pack
-from dovetail.feed.workers import FeedWorkers
+from dovetail.feeds.assembly import FeedPosition, item_stages
+from dovetail.feeds.byte_budget import ByteBudget
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.flow import FeedFlow
+from dovetail.feeds.item_cache import ItemCache
+from dovetail.feeds.keyed_draws import as_before, one_thread
+from dovetail.feeds.plain_reader import PlainReader
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, StageChain
+from dovetail.feeds.travel import pack
+from dovetail.feeds.workers import FeedWorkers
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 
 HANG_SECONDS = 300.0
@@ -65,7 +65,7 @@ class RunningFeed:
     """Reads a feed with workers. Iterating gives one epoch, and the next time the next one; an iteration that was left
     off in the middle is not taken up again. For one thread, but for `resize` and `stats`.
 
-    >>> from dovetail.feed.definition import feed
+    >>> from dovetail.feeds.definition import feed
     >>> definition = feed(range(6)).map(lambda number: number * 2).batch(3)
     >>> with RunningFeed(definition) as running:
     ...     running.resize("map", workers=3)

@@ -10,10 +10,10 @@ import warnings
 import pytest
 import torch
 
-from dovetail.feed.definition import feed
-from dovetail.feed.running import RunningFeed
+from dovetail.feeds.definition import feed
+from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary import ProgramError
-from tests.feed.feeds import dies_at_five, draw_python, fails_at_five, large, plan, same, square
+from tests.feeds.feeds import dies_at_five, draw_python, fails_at_five, large, plan, same, square
 
 BOTH = ["thread", pytest.param("process", marks=pytest.mark.process)]
 
@@ -104,7 +104,7 @@ def test_a_source_that_shrinks():
         data.length = 20
         with pytest.raises(
             ProgramError,
-            match="source must keep the items that it had when it was opened; reading item 1[01] raised IndexError",
+            match=r"source must keep the items that it had when it was opened; reading item 1[01] raised IndexError",
         ):
             list(running)
 
@@ -116,7 +116,7 @@ def test_a_source_that_is_another_when_training_goes_on():
         state = running.state_dict()
     with (
         feed(range(19)).batch(2).open() as running,
-        pytest.raises(ProgramError, match="it had 20 and has 19 now. Restore them, or begin a task of another name"),
+        pytest.raises(ProgramError, match=r"it had 20 and has 19 now. Restore them, or begin a task of another name"),
     ):
         running.load_state_dict(state)
 

@@ -17,15 +17,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.feed.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
-from dovetail.feed.byte_budget import ByteBudget
-from dovetail.feed.definition import Feed
-from dovetail.feed.item_bytes import item_bytes
-from dovetail.feed.item_cache import DroppedItem, ItemCache
-from dovetail.feed.item_order import shuffled_stream
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, RunAbandoned, StageWork
-from dovetail.feed.units import FeedOutput, FeedUnit
+from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
+from dovetail.feeds.byte_budget import ByteBudget
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.item_bytes import item_bytes
+from dovetail.feeds.item_cache import DroppedItem, ItemCache
+from dovetail.feeds.item_order import shuffled_stream
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageWork
+from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
 
 # A unit should take so long that handing it over does not count, and not so long that others wait for it.
@@ -171,7 +171,7 @@ class FeedFlow:
     # What workers call
 
     def take(self, kind: str, *, wait: bool = True) -> FeedUnit | None:
-        """The next unit for a worker of this kind; None where it is to end, or, unless it waits, where none is there."""
+        """The next unit for a worker of this kind; None where it is to end, or there is none and it does not wait."""
         while True:
             with self._lock:
                 unit = self._take(kind, wait)

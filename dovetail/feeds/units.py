@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from dovetail.feed.assembly import FeedPosition
-from dovetail.feed.stage_chain import ItemFault, ItemRun
+from dovetail.feeds.assembly import FeedPosition
+from dovetail.feeds.stage_chain import ItemFault, ItemRun
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.feed.collate import collate
-from dovetail.feed.definition import Feed, FeedStage, gives_rng
-from dovetail.feed.item_bytes import item_bytes
-from dovetail.feed.keyed_draws import global_state, make_rng, may_draw, seed_global
-from dovetail.feed.keys import key, mix
-from dovetail.feed.sources import ItemSource
+from dovetail.feeds.collate import collate
+from dovetail.feeds.definition import Feed, FeedStage, gives_rng
+from dovetail.feeds.item_bytes import item_bytes
+from dovetail.feeds.keyed_draws import global_state, make_rng, may_draw, seed_global
+from dovetail.feeds.keys import key, mix
+from dovetail.feeds.sources import ItemSource
 from dovetail.vocabulary import ProgramError
 
 _ITEMWISE = ("read", "map", "filter")
@@ -352,5 +352,5 @@ def _count(work: StageWork, size: int) -> None:
 def _where(error: Exception) -> str:
     """The line of the user's that raised, in words."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/dovetail/feed/" not in frame.filename.replace("\\", "/")]
+    own = [frame for frame in frames if "/dovetail/feeds/" not in frame.filename.replace("\\", "/")]
     return f" (line {own[-1].lineno} of {own[-1].filename.rpartition('/')[2]})" if own else ""
