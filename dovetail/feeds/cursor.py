@@ -1,9 +1,9 @@
 """Where a training stands in its batches, and how to stand there again in another process.
 
-Batches that have `state_dict` and `load_state_dict` resume through them, feeds among them. Others are iterated anew and skipped
-to their position, all earlier epochs included, since an iterable may carry a generator from epoch to epoch;
-a digest of the first batches of the epoch tells when an iterable does not repeat itself. Knows batches;
-knows nothing of models or checkpoints.
+Batches that have `state_dict` and `load_state_dict` resume through them, feeds among them. Others are iterated anew
+and skipped to their position, all earlier epochs included, since an iterable may carry a generator from epoch to
+epoch; a digest of the first batches of the epoch tells when an iterable does not repeat itself. Knows batches; knows
+nothing of models or checkpoints.
 """
 
 import hashlib
