@@ -32,6 +32,8 @@ from dovetail.vocabulary.work import suggest_goal
 
 FLUSH_SECONDS = 0.5
 FLUSH_STEPS = 512
+# At most so much of the time goes into regular saves: sixteen fused GPTs spent a tenth of it.
+SAVING_SHARE = 0.02
 
 
 class Trainer:
@@ -63,6 +65,7 @@ class Trainer:
         self._points: list[list[Any]] = []  # to report next
         self._carried: list[list[Any]] = []  # reported, but not known to be in the store
         self._flushed_at = self._saved_at = time.monotonic()
+        self._save_seconds = 0.0  # what the last one took
         self._flushed_step = 0
         self._warned = False
 
@@ -257,9 +260,12 @@ class Trainer:
         every = self._order.save_every_steps
         if every is not None:
             return self._step % every == 0
-        return time.monotonic() - self._saved_at > self._order.save_every_seconds
+        # All members wait for each other's saves.
+        least_seconds = len(self._order.members) * self._save_seconds / SAVING_SHARE
+        return time.monotonic() - self._saved_at > max(self._order.save_every_seconds, least_seconds)
 
     def _save(self, *, required: bool) -> None:
+        began = time.monotonic()
         self._around.doing(f"saving step {self._step}")
         self._flush()
         self._report_timings()
@@ -291,6 +297,7 @@ class Trainer:
             self._saved_at = time.monotonic()
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
+        self._save_seconds = self._saved_at - began
         self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size, best_step=best_step)
 
     def _report_timings(self) -> None:
