@@ -96,8 +96,8 @@ def run(
     save_seconds: Annotated[
         float,
         typer.Option(
-            help="How many seconds of training between two checkpoints of a task; more where saving would take more than a "
-            "fiftieth of the time."
+            help="How many seconds of training between two checkpoints of a task; more where saving would take more "
+            "than a fiftieth of the time."
         ),
     ] = 30.0,
     save_steps: Annotated[
