@@ -2,11 +2,10 @@
 same tasks in a plain eager loop, whole command against whole command.
 
 `python bench/small.py [small|small_other ...] [--steps N] [--long N] [--quick] [--check]`, on one H200. The short sweep
-takes the plain loop about a minute; what one of exactly a minute takes lies between the measured lengths, and is shown as
+takes the plain loop about a minute; what one of exactly a minute takes lies between measured lengths, and is shown as
 such. The long one is run by Dovetail only; what the plain loop would take is extrapolated from its rate between a few
-steps and the short sweep, and shown as such. Final losses are compared task by
-task with the plain loop's, beside what another seed of the plain loop does. `--quick` runs a few steps of one task
-each, on a CPU too, and writes nothing.
+steps and the short sweep, and shown as such. Final losses are compared task by task with the plain loop's, beside what
+another seed of the plain loop does. `--quick` runs a few steps of one task each, on a CPU too, and writes nothing.
 """
 
 import argparse
@@ -64,7 +63,7 @@ def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict
     plain_seconds, losses = plain(path, steps, **more)
     _, others = plain(path, steps, DOVETAIL_BENCH_SEED="1", **more)
     ours, found, used, _ = dovetail(path, steps, **more)
-    rate = (plain_seconds - few_seconds) / (steps - few)
+    rate = max(1e-6, (plain_seconds - few_seconds) / (steps - few))
     long_ours, _, long_used, rates = dovetail(path, long, **more)
     expected = plain_seconds + rate * (long - steps)
     apart = statistics.median(abs(found[task] - losses[task]) for task in losses)
