@@ -28,6 +28,7 @@ from dovetail.vocabulary.errors import (
     TrainingError,
 )
 from dovetail.vocabulary.events import EVENTS, Event, read_event
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
@@ -56,6 +57,7 @@ __all__ = [
     "Event",
     "Family",
     "FamilyKey",
+    "FeedPlan",
     "Fingerprint",
     "FrozenDict",
     "Halving",
@@ -78,6 +80,8 @@ __all__ = [
     "Rejection",
     "Schedule",
     "Share",
+    "StagePlan",
+    "StageProfile",
     "Stop",
     "StoreBusy",
     "StoreError",

@@ -34,6 +34,8 @@ SPECIAL = {
     ("Workload", "techniques"): st.sampled_from([(), ("resident", "spill"), ("-fuse",)]),
     ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),
     ("Halving", "goal"): st.sampled_from(["min", "max"]),
+    ("StageProfile", "worker"): st.sampled_from(["thread", "process"]),
+    ("StagePlan", "worker"): st.sampled_from(["thread", "process"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
 }
 

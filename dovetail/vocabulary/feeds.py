@@ -1,0 +1,122 @@
+"""What was measured of a feed's stages, and what was decided for them."""
+
+import dataclasses
+import math
+
+from dovetail.vocabulary.errors import InvalidRecord
+
+WORKERS = ("thread", "process")
+"""The kinds of workers that a stage may have."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageProfile:
+    """One stage of a feed, as measured with one kind of worker.
+
+    `service_seconds` is what one item takes one worker; of that, `cpu_seconds` keep a core busy, and `lock_seconds`
+    hold the lock of this process's interpreter: nearly all of `cpu_seconds` for a thread that computes in Python, and
+    for a process only what sending and receiving take. `contention` and `coherency` are the universal law's two
+    constants, beyond what cores and lock explain: `a` workers give a / (1 + contention (a - 1) + coherency a (a - 1))
+    times the items of one. `item_bytes` and `most_bytes` are the mean and the largest of what one item that it gives
+    holds, `worker_bytes` the memory of one more worker, `inputs` how many items of the stage before make one of its
+    own, and `portable` says whether it can travel to another process.
+
+    >>> StageProfile(name="decode", worker="thread", service_seconds=2e-3, cpu_seconds=2e-3).rate(2)
+    1000.0
+    """
+
+    name: str
+    worker: str
+    service_seconds: float
+    cpu_seconds: float = 0.0
+    lock_seconds: float = 0.0
+    contention: float = 0.0
+    coherency: float = 0.0
+    item_bytes: int = 0
+    most_bytes: int = 0
+    worker_bytes: int = 0
+    inputs: float = 1.0
+    portable: bool = True
+
+    def __post_init__(self) -> None:
+        _check_worker(self.name, self.worker)
+        # Written so that NaN fails too.
+        seconds = (self.service_seconds, self.cpu_seconds, self.lock_seconds)
+        if not (all(0 <= each < math.inf for each in seconds) and 0 < self.inputs < math.inf):
+            raise InvalidRecord(
+                f"a stage's profile must have seconds of at least 0 and inputs > 0; that of {self.name!r} has "
+                f"{seconds} and {self.inputs}."
+            )
+        laws = (self.contention, self.coherency)
+        sizes = (self.item_bytes, self.most_bytes, self.worker_bytes)
+        if not (all(0 <= each < math.inf for each in laws) and min(sizes) >= 0):
+            raise InvalidRecord(
+                f"a stage's profile must have contention, coherency and bytes of at least 0; that of {self.name!r} "
+                f"has {laws} and {sizes}."
+            )
+
+    def rate(self, workers: int) -> float:
+        """Items per second of this many workers, as long as nothing else is the wall."""
+        slowed = 1 + self.contention * (workers - 1) + self.coherency * workers * (workers - 1)
+        return workers / slowed / self.service_seconds if self.service_seconds else math.inf
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """How a stage is to run: which kind of worker, how many, and how many bytes may wait behind it.
+
+    >>> StagePlan(name="decode", worker="process", workers=2, buffer_bytes=1 << 20).workers
+    2
+    """
+
+    name: str
+    worker: str
+    workers: int
+    buffer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _check_worker(self.name, self.worker)
+        if self.workers < 1 or self.buffer_bytes < 0:
+            raise InvalidRecord(
+                f"a stage must have at least 1 worker and buffer_bytes of at least 0; {self.name!r} has "
+                f"{self.workers} and {self.buffer_bytes}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPlan:
+    """How a feed is to run, stage by stage, in their order.
+
+    `items_per_second` is what it will give at its end, as predicted; `wall` names what keeps it from giving more: a
+    stage, "cores", "the interpreter's lock", "memory" or "the consumer". `reasons` say why, in sentences.
+
+    >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=4),), wall="read")
+    >>> plan.stage("read").workers
+    4
+    """
+
+    stages: tuple[StagePlan, ...]
+    items_per_second: float = 0.0
+    wall: str = ""
+    reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) < len(names):
+            raise InvalidRecord(f"the stages of a feed's plan must have names of their own, got {names}.")
+        if not self.items_per_second >= 0:
+            raise InvalidRecord(f"a feed's plan must give items_per_second >= 0, got {self.items_per_second}.")
+
+    def stage(self, name: str) -> StagePlan:
+        """The plan of the stage of this name."""
+        for each in self.stages:
+            if each.name == name:
+                return each
+        raise InvalidRecord(
+            f"a feed's plan must have the stage {name!r}; it has {[each.name for each in self.stages]}."
+        )
+
+
+def _check_worker(name: str, worker: str) -> None:
+    if worker not in WORKERS:
+        raise InvalidRecord(f"stage {name!r} must have workers of a kind among {list(WORKERS)}, got {worker!r}.")
