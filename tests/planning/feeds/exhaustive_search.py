@@ -1,0 +1,54 @@
+"""Every way to run a small feed, looked at one by one. Shares no code with the planner."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from dovetail.vocabulary.feeds import StageProfile
+
+
+def best_of_all(
+    profiles: Sequence[StageProfile], *, cores: float, budget_bytes: int, consumer: float | None, most_workers: int
+) -> tuple[float, float, int] | None:
+    """The highest rate, the fewest cores and the fewest bytes that go with it; None where nothing fits."""
+    found = list(every_way(profiles, cores=cores, consumer=consumer, most_workers=most_workers))
+    fitting = [each for each in found if each[2] <= budget_bytes]
+    if not fitting:
+        return None
+    fastest = max(rate for rate, _, _ in fitting)
+    equal = [each for each in fitting if math.isclose(each[0], fastest, rel_tol=1e-9)]
+    fewest = min(busy for _, busy, _ in equal)
+    return fastest, fewest, min(held for _, busy, held in equal if math.isclose(busy, fewest, rel_tol=1e-9))
+
+
+def every_way(
+    profiles: Sequence[StageProfile], *, cores: float, consumer: float | None, most_workers: int
+) -> Iterator[tuple[float, float, int]]:
+    """Rate, cores and bytes of every choice of kinds and workers."""
+    names = list(dict.fromkeys(profile.name for profile in profiles))
+    kinds = [[profile for profile in profiles if profile.name == name] for name in names]
+    for chosen in itertools.product(*kinds):
+        for workers in itertools.product(range(1, most_workers + 1), repeat=len(chosen)):
+            yield of_one(chosen, workers, cores=cores, consumer=consumer)
+
+
+def of_one(
+    chosen: Sequence[StageProfile], workers: Sequence[int], *, cores: float, consumer: float | None
+) -> tuple[float, float, int]:
+    """Rate, cores and bytes of one way to run a feed."""
+    made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
+    for number in reversed(range(len(chosen))):
+        stage, count = chosen[number], workers[number]
+        slowed = 1 + stage.contention * (count - 1) + stage.coherency * count * (count - 1)
+        rates.append(count / (stage.service_seconds * slowed) / made)
+        core_seconds += made * stage.cpu_seconds
+        lock_seconds += made * stage.lock_seconds
+        gathered = math.ceil(chosen[number + 1].inputs) if number + 1 < len(chosen) else 1
+        held += count * (stage.worker_bytes + stage.most_bytes)
+        held += max(stage.most_bytes, gathered * stage.item_bytes)
+        made *= stage.inputs
+    if core_seconds:
+        rates.append(cores / core_seconds)
+    if lock_seconds:
+        rates.append(1 / lock_seconds)
+    return min(rates), min(rates) * core_seconds, held
