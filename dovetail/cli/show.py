@@ -24,6 +24,8 @@ from dovetail.web.timetable_charts import KEY, PipelineDrawing
 _RANK_COLUMNS = 8  # what stands before a rank's row
 # Of so many failures the traceback stands below the table.
 _TRACEBACKS = 3
+# From this share of its steps on, what a task waits for data is worth telling.
+_WAITED = 0.1
 # As much of a reason as stands in a table; JSON and CSV have all of it.
 _MOST_CELL = 1000
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
@@ -52,12 +54,21 @@ def result(
     console = Console()
     console.print(rows)
     _print_tracebacks(console, tasks)
+    _print_waits(console, tasks)
     for warning in warnings:
         console.print(plain(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
         )
+
+
+def _print_waits(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """The tasks whose steps waited for data for a part of their time that is worth doing something about."""
+    waited = [f"{task['task']} {task['data_share']:.0%}" for task in tasks if task.get("data_share", 0.0) >= _WAITED]
+    if waited:
+        said = f"steps waited for data: {show_some(waited)} of their time; `dovetail feed` says what would help"
+        console.print(plain(said, style="dim"))
 
 
 def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:

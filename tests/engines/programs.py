@@ -180,3 +180,19 @@ def babbling():
 def misnaming():
     """Names a metric by half of a character."""
     return _training(_square, evaluate=lambda model: {"half a \ud800": 1.0})
+
+
+class _Slow:
+    """Batches that take a while to come."""
+
+    def __iter__(self):
+        for _ in range(4):
+            time.sleep(0.01)
+            yield torch.ones(8, 4)
+
+
+def hungry():
+    """Waits for its data for most of the time."""
+    training = _training(_square)
+    training.batches = _Slow()
+    return training
