@@ -1,7 +1,8 @@
 """What would make a feed faster: each thing that somebody could do about it, planned anew as if it were done."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dovetail.planning.feeds.feed_model import CONSUMER, by_stage
 from dovetail.planning.feeds.plan_feed import plan_feed
@@ -39,6 +40,7 @@ def advise(
     cores: float,
     budget_bytes: int,
     consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
 ) -> tuple[FeedAdvice, ...]:
     """What would help a feed that has the best plan for these cores and bytes, the most helpful first; nothing where
     the consumer is the wall.
@@ -52,8 +54,9 @@ def advise(
     if plan.wall == CONSUMER:
         return ()
     found = []
-    for change, changed in _changes(profiles, plan, cores=cores, budget_bytes=budget_bytes):
-        rate = changed(consumer_per_second).items_per_second
+    consumer = {"consumer_per_second": consumer_per_second, "consumer_cpu_seconds": consumer_cpu_seconds}
+    for change, changed in _changes(profiles, cores=cores, budget_bytes=budget_bytes):
+        rate = plan_feed(**(changed | consumer)).items_per_second
         gain = rate / plan.items_per_second - 1 if plan.items_per_second else 0.0
         if gain > _LEAST_GAIN:
             found.append(FeedAdvice(change=change, items_per_second=rate, gain=gain))
@@ -61,24 +64,20 @@ def advise(
 
 
 def _changes(
-    profiles: Sequence[StageProfile], plan: FeedPlan, *, cores: float, budget_bytes: int
-) -> Iterator[tuple[str, Callable[[float | None], FeedPlan]]]:
-    def planned(
-        changed: Sequence[StageProfile], more_cores: float = 0.0, more_bytes: int = 0
-    ) -> Callable[[float | None], FeedPlan]:
-        return lambda consumer: plan_feed(
-            changed, cores=cores + more_cores, budget_bytes=budget_bytes + more_bytes, consumer_per_second=consumer
-        )
-
-    yield "one core more", planned(profiles, more_cores=1.0)
-    yield "twice the memory", planned(profiles, more_bytes=budget_bytes)
+    profiles: Sequence[StageProfile], *, cores: float, budget_bytes: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each change in words, and what the planner is told of it."""
+    now = {"profiles": profiles, "cores": cores, "budget_bytes": budget_bytes}
+    yield "one core more", now | {"cores": cores + 1}
+    yield "twice the memory", now | {"budget_bytes": 2 * budget_bytes}
     names = list(by_stage(profiles))
-    yield f"a source twice as fast ({names[0]!r})", planned(_faster(profiles, names[0]))
+    yield f"a source twice as fast ({names[0]!r})", now | {"profiles": _faster(profiles, names[0])}
     for name in names[1:]:
-        yield f"{name!r} written to take half as long", planned(_faster(profiles, name))
+        yield f"{name!r} written to take half as long", now | {"profiles": _faster(profiles, name)}
     # What is cached at the very end is a training that sees the same batches every epoch.
     for number, name in enumerate(names[:-1]):
-        yield f"a cache behind {name!r}, where it fits", planned(_cached(profiles, names[: number + 1]))
+        cached = _cached(profiles, names[: number + 1])
+        yield f"a cache behind {name!r}, where it fits", now | {"profiles": cached}
 
 
 def _faster(profiles: Sequence[StageProfile], name: str) -> list[StageProfile]:

@@ -138,6 +138,7 @@ def decide(
     cores: float,
     budget_bytes: int,
     consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
     horizon_seconds: float,
     switch_seconds: float,
 ) -> FeedDecision:
@@ -154,9 +155,21 @@ def decide(
     "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
     """
     now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
-    rate, wall = predict_feed(now, plan, cores=cores, consumer_per_second=consumer_per_second)
+    rate, wall = predict_feed(
+        now,
+        plan,
+        cores=cores,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+    )
     current = dataclasses.replace(plan, items_per_second=rate, wall=wall)
-    proposed = plan_feed(now, cores=cores, budget_bytes=budget_bytes, consumer_per_second=consumer_per_second)
+    proposed = plan_feed(
+        now,
+        cores=cores,
+        budget_bytes=budget_bytes,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+    )
     if _workers(proposed) == _workers(plan) or not worth_resizing(
         current,
         proposed,

@@ -4,7 +4,7 @@ A final item is what the feed gives at its end, mostly a batch. Stage i makes v_
 stage is 1, and v of the one before is v_i · inputs_i. With a_i workers, whose rate r_i follows the universal law
 (`StageProfile.rate`), throughput in final items per second is
 
-    T = min( min_i r_i(a_i) / v_i,  cores / Σ v_i cpu_i,  1 / Σ v_i lock_i,  consumer )
+    T = min( min_i r_i(a_i) / v_i,  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
 
 and memory is Σ a_i (worker_i + most_i) + buffer_i bytes. Cores and lock bound T and not the workers: a worker that
 waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
@@ -54,18 +54,22 @@ class FeedModel:
         """Final items per second that this many workers of a stage allow."""
         return self.profiles[stage].rate(workers) / self.visits[stage]
 
-    def limits(self, *, cores: float, consumer_per_second: float | None = None) -> dict[str, float]:
-        """Final items per second that each thing allows that all stages share.
+    def limits(
+        self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0
+    ) -> dict[str, float]:
+        """Final items per second that each thing allows that all stages share. A consumer that computes on the same
+        cores takes `consumer_cpu_seconds` of them for each item.
 
         >>> loop = StageProfile(name="loop", worker="thread", service_seconds=0.5, cpu_seconds=0.5, lock_seconds=0.25)
         >>> FeedModel(profiles=(loop,)).limits(cores=4)
         {'the consumer': inf, "the interpreter's lock": 4.0, 'cores': 8.0}
         """
         consumer = math.inf if consumer_per_second is None else consumer_per_second
+        cpu_seconds = self.cpu_seconds + consumer_cpu_seconds
         return {
             CONSUMER: consumer,
             LOCK: 1 / self.lock_seconds if self.lock_seconds else math.inf,
-            CORES: cores / self.cpu_seconds if self.cpu_seconds else math.inf,
+            CORES: cores / cpu_seconds if cpu_seconds else math.inf,
         }
 
     def least_buffer(self, stage: int) -> int:
@@ -110,6 +114,7 @@ def predict_feed(
     *,
     cores: float,
     consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
 ) -> tuple[float, str]:
     """What a feed gives with the workers of a plan, in final items per second, and what keeps it from more.
 
@@ -119,7 +124,9 @@ def predict_feed(
     ((300.0, 'read'), (50, 'the consumer'))
     """
     model = model_of(profiles, plan.stages)
-    found = model.limits(cores=cores, consumer_per_second=consumer_per_second)
+    found = model.limits(
+        cores=cores, consumer_per_second=consumer_per_second, consumer_cpu_seconds=consumer_cpu_seconds
+    )
     for number, stage in enumerate(plan.stages):
         found[stage.name] = model.rate(number, stage.workers)
     wall = min(found, key=lambda name: found[name])

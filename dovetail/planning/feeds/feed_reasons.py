@@ -61,8 +61,9 @@ def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) ->
         assert free is not None
         return f"The consumer is the wall: it takes {rate:.4g} a second, and the feed could give {free.rate:.4g}."
     if choice.wall == CORES:
+        also = f" and its consumer {show_seconds(limits.consumer_cpu_seconds)}" if limits.consumer_cpu_seconds else ""
         return (
-            f"The cores are the wall: one item at the end takes {show_seconds(model.cpu_seconds)} of a core, and "
+            f"The cores are the wall: one item at the end takes {show_seconds(model.cpu_seconds)} of a core{also}, and "
             f"{limits.cores:g} of them give {rate:.4g} a second."
         )
     if choice.wall == LOCK:

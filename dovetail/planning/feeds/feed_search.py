@@ -26,6 +26,7 @@ class FeedLimits:
     cores: float
     budget_bytes: int
     consumer_per_second: float | None
+    consumer_cpu_seconds: float
     most_workers: int
 
     def without_consumer(self) -> "FeedLimits":
@@ -101,7 +102,11 @@ def _measures(profile: StageProfile) -> tuple[float, ...]:
 
 def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
     """What would be given with all the memory that one could wish for, and what would be the wall."""
-    found = model.limits(cores=limits.cores, consumer_per_second=limits.consumer_per_second)
+    found = model.limits(
+        cores=limits.cores,
+        consumer_per_second=limits.consumer_per_second,
+        consumer_cpu_seconds=limits.consumer_cpu_seconds,
+    )
     for number, profile in enumerate(model.profiles):
         found[profile.name] = model.rate(number, peak_workers(profile, most=limits.most_workers))
     wall = min(found, key=lambda name: found[name])

@@ -20,13 +20,15 @@ def plan_feed(
     cores: float,
     budget_bytes: int,
     consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
     most_workers: int = MOST_WORKERS,
 ) -> FeedPlan:
     """The plan with the highest throughput for these cores and bytes, and of those with the same the one that keeps the
     fewest cores busy, and then holds the fewest bytes. What is left of the budget goes to buffers.
 
     `profiles` has each stage of the feed in its order, once for each kind of worker that it was measured with. More
-    than `consumer_per_second` is not aimed at. Raises `NoFeasiblePlan` where one worker for each stage is too much.
+    than `consumer_per_second` is not aimed at; a consumer that computes on the same cores takes
+    `consumer_cpu_seconds` of them for each item. Raises `NoFeasiblePlan` where one worker for each stage is too much.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3, item_bytes=1000, most_bytes=1000)
     >>> decode = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_seconds=3e-3)
@@ -41,7 +43,11 @@ def plan_feed(
             f"{list(measured)}, {cores}, {budget_bytes} and {most_workers}."
         )
     limits = FeedLimits(
-        cores=cores, budget_bytes=budget_bytes, consumer_per_second=consumer_per_second, most_workers=most_workers
+        cores=cores,
+        budget_bytes=budget_bytes,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+        most_workers=most_workers,
     )
     best = best_choice(measured, limits)
     if best is None:

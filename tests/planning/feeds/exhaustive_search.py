@@ -3,15 +3,23 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dovetail.vocabulary.feeds import StageProfile
 
 
 def best_of_all(
-    profiles: Sequence[StageProfile], *, cores: float, budget_bytes: int, consumer: float | None, most_workers: int
+    profiles: Sequence[StageProfile],
+    *,
+    cores: float,
+    budget_bytes: int,
+    consumer: float | None,
+    consumer_cpu: float,
+    most_workers: int,
 ) -> tuple[float, float, int] | None:
     """The highest rate, the fewest cores and the fewest bytes that go with it; None where nothing fits."""
-    found = list(every_way(profiles, cores=cores, consumer=consumer, most_workers=most_workers))
+    limits = {"cores": cores, "consumer": consumer, "consumer_cpu": consumer_cpu}
+    found = list(every_way(profiles, most_workers=most_workers, **limits))
     fitting = [each for each in found if each[2] <= budget_bytes]
     if not fitting:
         return None
@@ -22,18 +30,23 @@ def best_of_all(
 
 
 def every_way(
-    profiles: Sequence[StageProfile], *, cores: float, consumer: float | None, most_workers: int
+    profiles: Sequence[StageProfile], *, most_workers: int, **limits: Any
 ) -> Iterator[tuple[float, float, int]]:
     """Rate, cores and bytes of every choice of kinds and workers."""
     names = list(dict.fromkeys(profile.name for profile in profiles))
     kinds = [[profile for profile in profiles if profile.name == name] for name in names]
     for chosen in itertools.product(*kinds):
         for workers in itertools.product(range(1, most_workers + 1), repeat=len(chosen)):
-            yield of_one(chosen, workers, cores=cores, consumer=consumer)
+            yield of_one(chosen, workers, **limits)
 
 
 def of_one(
-    chosen: Sequence[StageProfile], workers: Sequence[int], *, cores: float, consumer: float | None
+    chosen: Sequence[StageProfile],
+    workers: Sequence[int],
+    *,
+    cores: float,
+    consumer: float | None,
+    consumer_cpu: float,
 ) -> tuple[float, float, int]:
     """Rate, cores and bytes of one way to run a feed."""
     made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
@@ -47,8 +60,8 @@ def of_one(
         held += count * (stage.worker_bytes + stage.most_bytes)
         held += max(stage.most_bytes, gathered * stage.item_bytes)
         made *= stage.inputs
-    if core_seconds:
-        rates.append(cores / core_seconds)
+    if core_seconds + consumer_cpu:
+        rates.append(cores / (core_seconds + consumer_cpu))
     if lock_seconds:
         rates.append(1 / lock_seconds)
     return min(rates), min(rates) * core_seconds, held

@@ -58,20 +58,22 @@ def feeds(draw: st.DrawFn) -> list[StageProfile]:
     st.sampled_from([0.5, 1, 2, 4]),
     st.sampled_from([500, 5_000, 40_000, 1 << 30]),
     st.sampled_from([None, 5.0, 200.0]),
+    st.sampled_from([0.0, 0.0, 2e-3]),
 )
 @settings(deadline=None, max_examples=120)
 def test_a_plan_is_the_best_of_all(
-    profiles: list[StageProfile], cores: float, budget_bytes: int, consumer: float | None
+    profiles: list[StageProfile], cores: float, budget_bytes: int, consumer: float | None, consumer_cpu: float
 ) -> None:
-    wanted = best_of_all(profiles, cores=cores, budget_bytes=budget_bytes, consumer=consumer, most_workers=MOST_WORKERS)
-    limits = {"cores": cores, "consumer_per_second": consumer}
+    shared = {"cores": cores, "consumer": consumer, "consumer_cpu": consumer_cpu}
+    wanted = best_of_all(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)
+    limits = {"cores": cores, "consumer_per_second": consumer, "consumer_cpu_seconds": consumer_cpu}
     if wanted is None:
         with pytest.raises(NoFeasiblePlan):
             plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **limits)
         return
     plan = plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **limits)
     chosen = [next(p for p in profiles if (p.name, p.worker) == (s.name, s.worker)) for s in plan.stages]
-    found = of_one(chosen, [stage.workers for stage in plan.stages], cores=cores, consumer=consumer)
+    found = of_one(chosen, [stage.workers for stage in plan.stages], **shared)
     assert found == pytest.approx(wanted)
     assert plan.items_per_second == pytest.approx(wanted[0])
     assert predict_feed(profiles, plan, **limits)[0] == pytest.approx(wanted[0])
@@ -90,6 +92,15 @@ def test_cores_are_shared_in_proportion_to_what_stages_take() -> None:
     assert plan.items_per_second == pytest.approx(128 / 0.38)
     assert [each.workers for each in plan.stages] == [58, 71]
     assert plan.wall == "cores"
+
+
+def test_a_consumer_on_the_same_cores_leaves_less_for_the_feed() -> None:
+    plan = plan_feed([stage(cpu_seconds=1e-3)], cores=2, budget_bytes=0, consumer_cpu_seconds=3e-3)
+    assert plan.items_per_second == pytest.approx(500)
+    assert plan.reasons[-1] == (
+        "The cores are the wall: one item at the end takes 1.0 ms of a core and its consumer 3.0 ms, and 2 of them "
+        "give 500 a second."
+    )
 
 
 def test_a_stage_that_waits_takes_no_core() -> None:
