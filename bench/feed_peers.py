@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from feed_pipelines import LARGE, PIPELINES, Pipeline, steady_rate
+from feed_pipelines import PIPELINES, Pipeline, steady_rate
 
 HERE = Path(__file__).parent
 PACKAGES = {
@@ -207,7 +207,7 @@ PEERS: dict[str, tuple[Callable[[Pipeline], contextlib.AbstractContextManager[An
 def main() -> None:
     """One peer, here."""
     peer, name, seconds, warm_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-    pipeline = {**PIPELINES, LARGE.name: LARGE}[name]
+    pipeline = PIPELINES[name]
     best = 0.0
     for setup in PEERS[peer]:
         with setup(pipeline) as batches:

@@ -132,6 +132,14 @@ def large(number: int) -> Any:
     return row(free_lock(int(number), 0.5), 1 << 18)
 
 
+GROWN_FROM = 320
+
+
+def grow(number: int) -> Any:
+    """Items of 64 KiB, and from one on of 1 MiB: what was seen of sizes so far is too little all at once."""
+    return row(free_lock(int(number), 0.5), 1 << 18 if int(number) >= GROWN_FROM else 1 << 14)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """Functions one after another over the numbers of items, and then batches. `by_hand` is what a person would set who
@@ -168,7 +176,8 @@ PIPELINES = {
 }
 """The eight pipelines, by name."""
 LARGE = Pipeline(name="large", stages=(large,), by_hand=(2,), batch=4)
-"""What budgets of memory are held against."""
+"""What budgets of memory are held against, and what grows under way."""
+GROWING = Pipeline(name="growing", stages=(grow,), by_hand=(2,), batch=8)
 
 
 class Numbers:

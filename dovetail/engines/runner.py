@@ -14,6 +14,7 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
+from dovetail.engines.feeding import feed_training
 from dovetail.engines.trainer import Trainer, mark_end
 from dovetail.engines.trial import measure_option
 from dovetail.engines.worker_context import (
@@ -157,6 +158,7 @@ def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitSt
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
             members.append(_build_member(member.task, order, around))
+            stack.enter_context(feed_training(members[-1].training, member, around))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):

@@ -10,6 +10,7 @@ import time
 import torch
 from torch import nn
 
+import dovetail as dt
 from dovetail.train import Scheduler, Training
 
 
@@ -196,3 +197,24 @@ def hungry():
     training = _training(_square)
     training.batches = _Slow()
     return training
+
+
+def _noisy(number, rng):
+    return torch.from_numpy(rng.normal(size=4).astype("float32")) + number
+
+
+def fed(plainly=False):
+    """Reads a feed that shuffles and draws, or the very same batches, epoch after epoch, without one."""
+    feed = dt.feed(range(32)).map(_noisy).shuffle(8).batch(8)
+    training = _training(_square)
+    training.batches = _Epochs(feed) if plainly else feed
+    return training
+
+
+class _Epochs:
+    def __init__(self, feed):
+        self._feed, self._epoch = feed, -1
+
+    def __iter__(self):
+        self._epoch += 1
+        return iter(list(self._feed.epoch(self._epoch)))
