@@ -14,7 +14,6 @@ which torch restores with the rest of the generator's state.
 import contextlib
 import ctypes
 import functools
-import hashlib
 import inspect
 import random
 import re
@@ -26,6 +25,7 @@ import numpy
 import torch
 from torch import nn
 
+from dovetail.feed.keys import key, mix
 from dovetail.vocabulary import CheckpointError
 
 SCHEME = "keyed-1"
@@ -35,28 +35,6 @@ Calls = dict[int, dict[int, int]]
 #: where the microbatch began), and of its call.
 Seeding = tuple[int, int | None, int]
 _DRAWING_WORDS = re.compile(r"drop|rand|bernoulli|multinomial|normal_|noise|exponential_|gumbel", re.IGNORECASE)
-
-
-def key(*parts: int | str) -> int:
-    """A 63-bit seed from what a draw depends on.
-
-    >>> key(0, "step", 5) == key(0, "step", 5), key(0, "step", 5) == key(0, "step", 6)
-    (True, False)
-    """
-    text = "\0".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-
-
-def mix(seed: int, number: int) -> int:
-    """A seed from a seed and a number, several times cheaper than `key` (the finalizer of splitmix64).
-
-    >>> mix(1, 2) == mix(1, 2), mix(1, 2) == mix(2, 1)
-    (True, False)
-    """
-    mixed = (seed + 0x9E3779B97F4A7C15 * (number + 1)) & 0xFFFFFFFFFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return (mixed ^ (mixed >> 31)) >> 1
 
 
 def reseed(*parts: int | str) -> None:

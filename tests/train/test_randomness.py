@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.train.randomness import KeyedRandomness, key, reseed
+from dovetail.feed.keys import key
+from dovetail.train.randomness import KeyedRandomness, reseed
 from dovetail.vocabulary import CheckpointError
 
 CPU = torch.device("cpu")

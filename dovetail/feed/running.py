@@ -1,0 +1,366 @@
+"""A feed that is read by workers: the same batches as the plain reader gives, sooner.
+
+How many workers of which kind is a plan's business, and may change while it runs. Knows definitions and plans; where
+things are decided is elsewhere.
+"""
+
+import dataclasses
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dovetail.feed.assembly import FeedPosition
+from dovetail.feed.byte_budget import ByteBudget
+from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feed.flow import FeedFlow
+from dovetail.feed.item_cache import ItemCache
+from dovetail.feed.keyed_draws import as_before, one_thread
+from dovetail.feed.plain_reader import PlainReader
+from dovetail.feed.sources import ItemSource
+from dovetail.feed.stage_chain import ItemRun, StageChain
+from dovetail.feed.travel import pack
+from dovetail.feed.workers import FeedWorkers
+from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
+
+HANG_SECONDS = 300.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageStats:
+    """What a stage has done since its feed was opened: seconds at work, all workers together, items given, their bytes
+    where they were counted, how many parts of an epoch wait for it, and the bytes held at it."""
+
+    name: str
+    worker: str
+    workers: int
+    busy_seconds: float
+    cpu_seconds: float
+    items: int
+    bytes: int
+    most_bytes: int
+    waiting: int
+    held_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedStats:
+    """What a running feed has done: its stages, bytes held now and at most, batches given, and how long whoever asked
+    for them has waited. `notes` are sentences for the user."""
+
+    stages: tuple[StageStats, ...]
+    held_bytes: int
+    most_held_bytes: int
+    budget_bytes: int
+    batches: int
+    waited_seconds: float
+    skipped: int
+    notes: tuple[str, ...]
+
+    def stage(self, name: str) -> StageStats:
+        """The stage of this name."""
+        return next(each for each in self.stages if each.name == name)
+
+
+class RunningFeed:
+    """Reads a feed with workers. Iterating gives one epoch, and the next time the next one; an iteration that was left
+    off in the middle is not taken up again. For one thread, but for `resize` and `stats`.
+
+    >>> from dovetail.feed.definition import feed
+    >>> definition = feed(range(6)).map(lambda number: number * 2).batch(3)
+    >>> with RunningFeed(definition) as running:
+    ...     running.resize("map", workers=3)
+    ...     [batch.tolist() for batch in running]
+    [[0, 2, 4], [6, 8, 10]]
+    """
+
+    def __init__(
+        self,
+        definition: Feed,
+        *,
+        plan: FeedPlan | None = None,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        hang_seconds: float = HANG_SECONDS,
+        counts_cpu: bool = False,
+    ) -> None:
+        self.definition, self._budget_bytes = definition, budget_bytes
+        self._inner = _RunningState(
+            definition,
+            _checked_plan(definition, plan),
+            budget_bytes=budget_bytes,
+            hang_seconds=hang_seconds,
+            counts_cpu=counts_cpu,
+        )
+        self._finalizer = weakref.finalize(self, self._inner.close)
+
+    def __len__(self) -> int:
+        return len(self.definition)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._inner.read_epoch()
+
+    def __enter__(self) -> "RunningFeed":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    @property
+    def plan(self) -> FeedPlan:
+        """How it runs now: what was asked for, as far as it can be."""
+        return self._inner.plan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What users should know, in sentences."""
+        return tuple(self._inner.notes)
+
+    def resize(self, stage: str, *, workers: int | None = None, worker: str | None = None) -> None:
+        """Give a stage more or fewer workers, or another kind of them, from now on. Nothing waits for it."""
+        before = self._inner.asked.stage(stage)
+        asked = dataclasses.replace(
+            before,
+            workers=before.workers if workers is None else workers,
+            worker=before.worker if worker is None else worker,
+        )
+        stages = tuple(asked if each.name == stage else each for each in self._inner.asked.stages)
+        self.follow(dataclasses.replace(self._inner.asked, stages=stages))
+
+    def follow(self, plan: FeedPlan) -> None:
+        """Run as another plan says from now on."""
+        self._inner.follow(_checked_plan(self.definition, plan))
+
+    def stats(self) -> FeedStats:
+        """What it has done so far. May be called from any thread."""
+        return self._inner.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, after the last batch that it gave: valid for any number of workers, and for none."""
+        return self._inner.at.state(self._inner.length())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand there; the next iteration goes on from it."""
+        self._inner.stand(FeedPosition.of_state(dict(state), self._inner.length()))
+
+    def close(self) -> None:
+        """End its workers. May be called twice."""
+        self._finalizer()
+
+
+class _RunningState:
+    """What a running feed holds. Workers refer to this and not to the feed, so that one that is dropped is closed."""
+
+    def __init__(
+        self, definition: Feed, plan: FeedPlan, *, budget_bytes: int, hang_seconds: float, counts_cpu: bool
+    ) -> None:
+        self.definition, self.asked, self.plan = definition, plan, plan
+        self.at, self.notes = FeedPosition(), [""][:0]
+        self.batches = 0
+        self._budget_bytes = budget_bytes
+        self._chain = StageChain(definition)
+        self._cache = _cache_of(definition, budget_bytes)
+        memory = sum(stage.memory_bytes for stage in definition.stages)
+        self._budget = ByteBudget(limit_bytes=budget_bytes - memory)
+        self._flow = FeedFlow(definition, budget=self._budget, cache=self._cache)
+        self._workers = FeedWorkers(
+            self._flow, self._chain, hang_seconds=hang_seconds, counts_cpu=counts_cpu, note=self.note
+        )
+        self._begun = self._running = self._closed = False
+        self._probed = False
+        self._packed: tuple[bytes, list[str]] | None = None
+        self._plain: PlainReader | None = None
+
+    def length(self) -> int | None:
+        """How many items the source has, where that is known."""
+        return len(self.definition.source) if isinstance(self.definition.source, ItemSource) else None
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the user, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def stand(self, at: FeedPosition) -> None:
+        """Be at a position; workers begin there with the next iteration."""
+        self.at, self._begun, self._running = at, False, False
+
+    def read_epoch(self) -> Iterator[Any]:
+        """The batches of the epoch it stands in, or of the next where it has begun this one already."""
+        if self._begun:
+            if not self.at.ended:
+                self._running = False  # what was read ahead of an iteration that was left off is dropped
+            self.at = FeedPosition(epoch=self.at.epoch + 1)
+        self._begun = True
+        return self._read(self.at)
+
+    def _read(self, begin: FeedPosition) -> Iterator[Any]:
+        if self._closed:
+            raise ProgramError("a feed must be open while it is read; this one was closed.")
+        self._prepare(begin)
+        if self._plain is not None:
+            yield from self._read_plainly(self._plain)
+            return
+        if not self._running:
+            self._flow.start(begin)
+            self._running = True
+        self._flow.go_on(begin.epoch)
+        while True:
+            output = self._flow.give()
+            if output.fault is not None:
+                raise ProgramError(output.fault.message)
+            self.at = output.after
+            if output.after.ended:
+                return
+            self.batches += 1
+            value, output.value = output.value, None
+            yield value
+
+    def _read_plainly(self, reader: PlainReader) -> Iterator[Any]:
+        reader.load_state_dict(self.at.state(self.length()))
+        for value in reader:
+            self.at = FeedPosition.of_state(reader.state_dict(), None)
+            self.batches += 1
+            yield value
+        self.at = FeedPosition.of_state(reader.state_dict(), None).copy(ended=True)
+
+    def _prepare(self, begin: FeedPosition) -> None:
+        """Find out which stages draw and how large an item is, with one item; then start the workers."""
+        if self._probed:
+            return
+        source = self.definition.source
+        if isinstance(source, ItemSource) and len(source):
+            place = min(begin.place, len(source) - 1)
+            numbers = self.definition.order().indices(begin.epoch, place, place + 1, length=len(source))
+            with as_before(), one_thread():
+                work = self._chain.probe(ItemRun(begin.epoch, [place], numbers))
+            if all(done.items for done in work):
+                most = max(done.most_bytes for done in work)
+                self._budget.saw(items=1, held_bytes=most, most_bytes=most)
+        self._refuse_small_budget()
+        self._probed = True
+        self.follow(self.asked)
+
+    def _refuse_small_budget(self) -> None:
+        batch = self.definition.batching()
+        size = batch.size if batch is not None else 1
+        need = self._budget.expected_bytes(size, copies=2 if batch is not None else 1)
+        if need > self._budget.limit_bytes:
+            what = f"a batch of {size} items, twice while it is put together" if batch is not None else "one item"
+            raise ProgramError(
+                f"a feed's budget must hold one item in each stage, and {what}: {need:,} bytes, as large as its first "
+                f"item is; it is {self._budget.limit_bytes:,} bytes. Raise budget_bytes, or make items or batches "
+                f"smaller."
+            )
+
+    def follow(self, plan: FeedPlan) -> None:
+        """Run as this plan says, as far as it can be."""
+        self.asked = plan
+        if not self._probed or self._closed:
+            self.plan = plan
+            return
+        kinds = [self._kind(place, stage.worker) for place, stage in enumerate(plan.stages)]
+        if "consumer" in kinds:
+            self._plain = PlainReader(self.definition)
+            self._flow.set_workers(["thread"] * len(kinds), {"thread": 0, "process": 0}, 0)
+            return
+        stages = tuple(dataclasses.replace(stage, worker=kind) for stage, kind in zip(plan.stages, kinds, strict=True))
+        self.plan = dataclasses.replace(plan, stages=stages)
+        workers = {kind: sum(s.workers for s in stages if s.worker == kind) for kind in ("thread", "process")}
+        buffers = sum(stage.buffer_bytes for stage in stages) or self._budget.limit_bytes // 2
+        self._flow.set_workers(kinds, workers, buffers)
+        self._workers.start(self._packed[0] if self._packed is not None else None)
+
+    def _kind(self, place: int, asked: str) -> str:
+        """The kind of worker that a stage can have: the one asked for, or another, with a note."""
+        draws, name = bool(self._chain.drawing[place]), self._chain.stages[place].name
+        if draws and place == 0 and not isinstance(self.definition.source, ItemSource):
+            self.note(f"The source draws from global generators as it is iterated, so {_IN_CONSUMER}.")
+            return "consumer"
+        if asked == "thread" and not draws:
+            return "thread"
+        why = self._why_it_stays(place)
+        if not why:
+            if asked == "thread":
+                self.note(
+                    f"Stage {name!r} draws from global generators, of which a process has one each, so it runs in "
+                    f"processes. With a parameter rng it is given a generator of its own and runs in threads too."
+                )
+            return "process"
+        if draws:
+            self.note(f"Stage {name!r} draws from global generators and cannot travel ({why}), so {_IN_CONSUMER}.")
+            return "consumer"
+        self.note(f"Stage {name!r} cannot travel to a process, so it runs in threads: {why}.")
+        return "thread"
+
+    def _why_it_stays(self, place: int) -> str:
+        if self._packed is None:
+            self._packed = pack(self._chain)
+        return self._packed[1][place]
+
+    def stats(self) -> FeedStats:
+        """What was done so far."""
+        waiting, held = self._flow.waiting(), self._flow.held()
+        stages = [
+            StageStats(
+                name=stage.name,
+                worker=stage.worker,
+                workers=stage.workers,
+                busy_seconds=work.seconds,
+                cpu_seconds=work.cpu_seconds,
+                items=work.items,
+                bytes=work.bytes,
+                most_bytes=work.most_bytes,
+                waiting=waiting[place],
+                held_bytes=held[place],
+            )
+            for place, (stage, work) in enumerate(zip(self.plan.stages, self._flow.work, strict=True))
+        ]
+        kept = self._cache.memory_used if self._cache is not None else 0
+        return FeedStats(
+            stages=tuple(stages),
+            held_bytes=self._budget.held_bytes + kept,
+            most_held_bytes=self._budget.most_held_bytes + kept,
+            budget_bytes=self._budget_bytes,
+            batches=self.batches,
+            waited_seconds=self._flow.waited_seconds,
+            skipped=self.at.skipped,
+            notes=tuple(self.notes),
+        )
+
+    def worker_pids(self) -> Sequence[int]:
+        """The processes that work for it now."""
+        return sorted(self._workers.pids)
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flow.close()
+        self._workers.close()
+        if self._cache is not None:
+            self._cache.close()
+
+
+_IN_CONSUMER = "everything is read in the thread that asks for batches, without workers"
+
+
+def _cache_of(definition: Feed, budget_bytes: int) -> ItemCache | None:
+    stage = next((stage for stage in definition.stages if stage.operation == "cache"), None)
+    if stage is None:
+        return None
+    if stage.memory_bytes >= budget_bytes:
+        raise ProgramError(
+            f"a feed's budget must be larger than what its cache keeps in memory, {stage.memory_bytes:,} bytes; it is "
+            f"{budget_bytes:,} bytes. Raise budget_bytes, or give the cache disk_bytes instead."
+        )
+    return ItemCache(memory_bytes=stage.memory_bytes, disk_bytes=stage.disk_bytes)
+
+
+def _checked_plan(definition: Feed, plan: FeedPlan | None) -> FeedPlan:
+    names = [stage.name for stage in definition.work_stages()]
+    if plan is None:
+        return FeedPlan(stages=tuple(StagePlan(name=name, worker="thread", workers=1) for name in names))
+    if [stage.name for stage in plan.stages] != names:
+        raise ProgramError(
+            f"a feed's plan must be for its stages, {names}; this one is for {[stage.name for stage in plan.stages]}."
+        )
+    return plan

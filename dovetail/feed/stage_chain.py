@@ -1,0 +1,353 @@
+"""Neighbouring items through neighbouring stages: what every worker of a feed runs, be it a thread, a process, or the
+thread that asks for batches.
+
+What comes out depends on the definition, the epoch and the items' numbers only. Knows functions and items; knows
+nothing of workers, queues or budgets, but for a function that it tells how many bytes it holds.
+"""
+
+import dataclasses
+import functools
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.feed.collate import collate
+from dovetail.feed.definition import Feed, FeedStage, gives_rng
+from dovetail.feed.item_bytes import item_bytes
+from dovetail.feed.keyed_draws import global_state, make_rng, may_draw, seed_global
+from dovetail.feed.keys import key, mix
+from dovetail.feed.sources import ItemSource
+from dovetail.vocabulary import ProgramError
+
+_ITEMWISE = ("read", "map", "filter")
+_SHOWN = 120
+Grow = Callable[[int, int], None]
+"""Called with how many bytes are held so far by how many items, before the next is read. May wait, and may raise."""
+
+
+class RunAbandoned(Exception):
+    """Items that there is no room for now: their worker drops them, and they are read later."""
+
+
+@dataclasses.dataclass(slots=True)
+class ItemFault:
+    """An item that a stage could not take: its place in the epoch, and what to tell the user."""
+
+    place: int
+    stage: str
+    message: str
+
+
+@dataclasses.dataclass(slots=True)
+class ItemRun:
+    """Some neighbouring items of an epoch, and what has become of them.
+
+    `places` are where they stand in the epoch, `numbers` which items of the source they are. Once they are a batch,
+    there is one value, and both lists hold the batch's number.
+    """
+
+    epoch: int
+    places: list[int]
+    numbers: list[int]
+    values: list[Any] | None = None
+    batch: int = 0
+    faults: list[ItemFault] = dataclasses.field(default_factory=list)
+    held_bytes: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class StageWork:
+    """What one stage did in a run: seconds at work, on a core if that was asked for, and the items that it gave with
+    their bytes."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    items: int = 0
+    bytes: int = 0
+    most_bytes: int = 0
+
+
+class StageChain:
+    """The working stages of a definition, ready to be run. Can be pickled where its functions can.
+
+    `drawing` says of each stage whether it draws from global generators: yes, no, or None where nobody knows yet.
+    """
+
+    def __init__(self, definition: Feed) -> None:
+        self.stages = definition.work_stages()
+        self.seed, self.skips = definition.seed, definition.skip > 0
+        self.source = definition.source
+        self._cache_place = definition.cache_place()
+        self._rng = [gives_rng(stage) for stage in self.stages]
+        self.drawing: list[bool | None] = [self._may_draw(stage) for stage in self.stages]
+
+    def _may_draw(self, stage: FeedStage) -> bool | None:
+        if stage.draws is not None:
+            return stage.draws
+        read = stage.operation == "read"
+        if gives_rng(stage) or (stage.function is None and not read):
+            return None  # it draws from what it is given, if at all
+        code = getattr(self.source, "data", self.source) if read else stage.function
+        return True if may_draw(code) else None
+
+    def run(
+        self,
+        items: ItemRun,
+        first: int,
+        last: int,
+        *,
+        owns_generators: bool,
+        grow: Grow | None = None,
+        counts_cpu: bool = False,
+    ) -> list[StageWork]:
+        """Put items through the stages from `first` up to `last`; gives what each of these did.
+
+        Where this thread `owns_generators`, what is drawn from the global ones is keyed. Items that are read here are
+        first tried without seeding, which takes as long as many functions do; where the generators have moved, they are
+        read once more. Values that are given may be changed by what is tried, so that for them all is seeded at once.
+        """
+        known = self.drawing[first:last]
+        given = items.values is not None
+        if not owns_generators or all(each is False for each in known):
+            return self._run(items, first, last, seeded=False, grow=grow, counts_cpu=counts_cpu)
+        if any(known) or given:
+            return self._run(items, first, last, seeded=True, grow=grow, counts_cpu=counts_cpu)
+        places, numbers, stood = list(items.places), list(items.numbers), global_state()
+        work = self._run(items, first, last, seeded=False, grow=grow, counts_cpu=counts_cpu)
+        if global_state() == stood:
+            return work
+        self.drawing[first:last] = [True if each is None else each for each in known]
+        items.places, items.numbers, items.values, items.faults = places, numbers, None, []
+        return self._run(items, first, last, seeded=True, grow=grow, counts_cpu=counts_cpu)
+
+    def probe(self, items: ItemRun) -> list[StageWork]:
+        """Put items through all stages and find out which of them draw; for the only thread that draws."""
+        work = []
+        for place in range(len(self.stages)):
+            stood = global_state()
+            work += self._run(items, place, place + 1, seeded=False, grow=None, counts_cpu=True)
+            if self.drawing[place] is None and global_state() != stood:
+                self.drawing[place] = True
+            if items.faults or not items.values:
+                break
+        return work + [StageWork() for _ in self.stages[len(work) :]]
+
+    def _run(
+        self, items: ItemRun, first: int, last: int, *, seeded: bool, grow: Grow | None, counts_cpu: bool
+    ) -> list[StageWork]:
+        work = [StageWork() for _ in range(first, last)]
+        place = first
+        while place < last:
+            stop = place + 1
+            operation = self.stages[place].operation
+            if operation in _ITEMWISE:
+                while stop < last and self.stages[stop].operation in _ITEMWISE:
+                    stop += 1
+                self._each(items, place, stop, work[place - first : stop - first], seeded, grow, counts_cpu)
+            else:
+                apply = self._collate if operation == "batch" else self._groups
+                self._timed(functools.partial(apply, items, place, seeded), items, work[place - first], counts_cpu)
+            if items.faults and not self.skips:
+                break
+            place = stop
+        items.held_bytes = sum(map(item_bytes, items.values or ()))
+        return work
+
+    def _timed(self, apply: Callable[[], None], items: ItemRun, work: StageWork, counts_cpu: bool) -> None:
+        start, busy = time.perf_counter(), time.thread_time() if counts_cpu else 0.0
+        apply()
+        work.seconds += time.perf_counter() - start
+        work.cpu_seconds += time.thread_time() - busy if counts_cpu else 0.0
+        for value in items.values or ():
+            _count(work, item_bytes(value))
+
+    def _each(
+        self,
+        items: ItemRun,
+        first: int,
+        last: int,
+        work: list[StageWork],
+        seeded: bool,
+        grow: Grow | None,
+        counts_cpu: bool,
+    ) -> None:
+        """Item by item through stages that take one each."""
+        steps = [self._step(place, items.epoch, seeded) for place in range(first, last)]
+        given = items.values
+        items.values, places, numbers = [], [], []
+        held, clock, cpu_clock = 0, time.perf_counter, time.thread_time
+        for order, number in enumerate(items.numbers):
+            value = None
+            if given is not None:
+                value, given[order] = given[order], None  # nobody else holds what is being worked at
+            step = 0
+            kept = True
+            moment, busy = clock(), cpu_clock() if counts_cpu else 0.0
+            try:
+                for step, function in enumerate(steps):
+                    kept, value = function(number, value)
+                    now = clock()
+                    done = work[step]
+                    done.seconds += now - moment
+                    moment = now
+                    if counts_cpu:
+                        done.cpu_seconds += (spent := cpu_clock()) - busy
+                        busy = spent
+                        if kept:
+                            _count(done, item_bytes(value))
+                    elif kept:
+                        done.items += 1
+                    if not kept:
+                        break
+            except Exception as error:
+                items.faults.append(self._fault(first + step, items.places[order], number, value, error))
+                if not self.skips:
+                    break
+                continue
+            if not kept:
+                continue
+            items.values.append(value)
+            places.append(items.places[order])
+            numbers.append(number)
+            size = item_bytes(value)
+            held += size
+            if not counts_cpu:
+                work[-1].bytes += size
+                work[-1].most_bytes = max(work[-1].most_bytes, size)
+            if grow is not None:
+                grow(held, len(places))
+        items.places, items.numbers = places, numbers
+
+    def _step(self, place: int, epoch: int, seeded: bool) -> Callable[[int, Any], tuple[bool, Any]]:
+        """One stage as a function of an item's number and value, which says whether the item is kept."""
+        stage = self.stages[place]
+        call = self._call(place, epoch, seeded)
+        if stage.operation == "read":
+            return self._read_step(call)
+        if stage.operation == "filter":
+            return lambda number, value: (bool(call(number, value)), value)
+        return lambda number, value: (True, call(number, value))
+
+    def _read_step(self, call: Callable[[int, Any], Any]) -> Callable[[int, Any], tuple[bool, Any]]:
+        if isinstance(self.source, ItemSource):
+            return lambda number, value: (True, call(number, number))
+        return lambda number, value: (True, value)  # a stream's items were read when they were admitted
+
+    def _call(self, place: int, epoch: int, seeded: bool) -> Callable[[int, Any], Any]:
+        """A stage's function with the random numbers of the item of this number."""
+        function = self._function(place)
+        base = self.draw_key(place, epoch)
+        seeds = seeded and self.drawing[place] is not False
+        if self._rng[place]:
+            function = functools.partial(_with_rng, function)
+        if not seeds and not self._rng[place]:
+            return lambda number, value: function(value)
+
+        def call(number: int, value: Any) -> Any:
+            seed = mix(base, number)
+            if seeds:
+                seed_global(seed)
+            return function(value, seed) if self._rng[place] else function(value)
+
+        return call
+
+    def _function(self, place: int) -> Callable[..., Any]:
+        stage = self.stages[place]
+        if stage.operation == "read":
+            assert isinstance(self.source, ItemSource) or stage.function is None
+            return self.source.read if isinstance(self.source, ItemSource) else _as_it_is
+        return stage.function or collate
+
+    def draw_key(self, place: int, epoch: int) -> int:
+        """The key of a stage's draws in an epoch; before a cache they are the same in every epoch."""
+        return key(self.seed, "stage", place, "every" if place < self._cache_place else epoch)
+
+    def _groups(self, items: ItemRun, place: int, seeded: bool) -> None:
+        stage, values = self.stages[place], items.values or []
+        call = self._call(place, items.epoch, seeded)
+        found: list[Any] = []
+        start = 0
+        while start < len(values):
+            group = items.places[start] // stage.size
+            stop = start
+            while stop < len(values) and items.places[stop] // stage.size == group:
+                stop += 1
+            try:
+                given = list(call(group, values[start:stop]))
+                if len(given) != stop - start:
+                    raise ProgramError(
+                        f"a function of map_batches must give as many items as it is given; it was given "
+                        f"{stop - start} and gave {len(given)}."
+                    )
+            except Exception as error:
+                items.faults.append(self._fault(place, items.places[start], items.numbers[start], values[start], error))
+                if not self.skips:
+                    items.values, items.places, items.numbers = found, items.places[:start], items.numbers[:start]
+                    return
+                del items.places[start:stop], items.numbers[start:stop], values[start:stop]
+                continue
+            found += given
+            start = stop
+        items.values = found
+
+    def _collate(self, items: ItemRun, place: int, seeded: bool) -> None:
+        stage, values = self.stages[place], items.values or []
+        last = items.places[-1] if items.places else 0
+        items.values, items.places, items.numbers = [], [], []
+        try:
+            if stage.function is None:
+                value = collate(values, where=f"batch {items.batch} of epoch {items.epoch}")
+            else:
+                value = self._call(place, items.epoch, seeded)(items.batch, values)
+        except Exception as error:
+            items.faults.append(self._fault(place, last, items.batch, values, error, what="batch"))
+            return
+        items.values, items.places, items.numbers = [value], [items.batch], [items.batch]
+
+    def _fault(
+        self, stage: int, place: int, number: int, value: Any, error: Exception, *, what: str = "item"
+    ) -> ItemFault:
+        name = self.stages[stage].name
+        if any(self.stages[each].operation == "batch" for each in range(stage)):
+            what = "batch"
+        if self.stages[stage].operation == "read" and isinstance(error, IndexError):
+            message = self._shrunk(number, error)
+        elif isinstance(error, ProgramError) and self.stages[stage].operation in ("batch", "map_batches"):
+            message = str(error)
+        else:
+            shown = f" ({value[:_SHOWN]!r})" if isinstance(value, str) else ""
+            where = _where(error)
+            message = (
+                f"stage {name!r} must take every {what}; {what} {number}{shown} raised {type(error).__name__}: {error}"
+                f"{where}. Mend the {what} or the function, or leave such items out with dt.feed(..., skip=...)."
+            )
+        return ItemFault(place=place, stage=name, message=message)
+
+    def _shrunk(self, number: int, error: Exception) -> str:
+        assert isinstance(self.source, ItemSource)
+        return (
+            f"a feed's source must keep the items that it had when it was opened; reading item {number} raised "
+            f"IndexError: {error}, and it has {len(self.source)} now. Do not change it while it is read."
+        )
+
+
+def _with_rng(function: Callable[..., Any], value: Any, seed: int) -> Any:
+    return function(value, rng=make_rng(seed))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _count(work: StageWork, size: int) -> None:
+    work.items += 1
+    work.bytes += size
+    work.most_bytes = max(work.most_bytes, size)
+
+
+def _where(error: Exception) -> str:
+    """The line of the user's that raised, in words."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/dovetail/feed/" not in frame.filename.replace("\\", "/")]
+    return f" (line {own[-1].lineno} of {own[-1].filename.rpartition('/')[2]})" if own else ""

@@ -1,0 +1,72 @@
+"""Which parts of a feed can travel to another process, and those parts as bytes.
+
+What lies in modules that cannot be imported by their name there, such as a user's file that was loaded by its path, is
+pickled by value.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import importlib.machinery
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+from dovetail.feed.sources import ItemSource
+from dovetail.feed.stage_chain import StageChain
+
+
+def pack(chain: StageChain) -> tuple[bytes, list[str]]:
+    """A chain as bytes, with those of its stages left out that cannot travel; and for each stage why it cannot, or
+    nothing.
+
+    >>> from dovetail.feed.definition import feed
+    >>> import threading
+    >>> lock = threading.Lock()
+    >>> _, reasons = pack(StageChain(feed([1]).map(lambda x: x).map(lambda x: lock and x)))
+    >>> [bool(reason) for reason in reasons]
+    [False, False, True]
+    """
+    modules = list(_unimportable())
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        if not isinstance(chain.source, ItemSource):  # a stream is read where the feed is asked for
+            chain = copy.copy(chain)
+            chain.source = None  # type: ignore[assignment]
+        with contextlib.suppress(Exception):
+            return cloudpickle.dumps(chain), [""] * len(chain.stages)
+        reasons = [_why_not(chain.source), *(_why_not(stage.function) for stage in chain.stages[1:])]
+        stripped = copy.copy(chain)
+        stripped.source = None if reasons[0] else chain.source  # type: ignore[assignment]
+        stripped.stages = tuple(
+            dataclasses.replace(stage, function=None) if reason else stage
+            for stage, reason in zip(chain.stages, reasons, strict=True)
+        )
+        return cloudpickle.dumps(stripped), reasons
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _why_not(value: Any) -> str:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _unimportable() -> Iterator[types.ModuleType]:
+    """The modules of this process that others would not find by their names."""
+    installed = (sys.prefix, sys.base_prefix)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or not isinstance(file, str) or file.startswith(installed) or not file.endswith(".py"):
+            continue
+        top = name.partition(".")[0]
+        if importlib.machinery.PathFinder.find_spec(top) is None and isinstance(module, types.ModuleType):
+            yield module

@@ -1,0 +1,196 @@
+"""The workers of a running feed: threads of this process, and processes of their own, each with a thread here that
+hands it units and takes what it gives.
+
+A process that ends or hangs is replaced, and what it had is read again. Knows chains and channels; what there is to do
+it asks of the flow.
+"""
+
+import collections
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.feed.flow import FeedFlow
+from dovetail.feed.keyed_draws import one_thread
+from dovetail.feed.process_server import ProcessServer
+from dovetail.feed.stage_chain import RunAbandoned, StageChain
+from dovetail.feed.transport import Channel
+from dovetail.feed.units import FeedUnit
+
+# Units that take less are sent ahead, so that a process does not wait for this one's interpreter.
+_AHEAD_SECONDS = 0.02
+
+
+class FeedWorkers:
+    """Starts workers as the flow says, and ends with it. `note` is told what users should know."""
+
+    def __init__(
+        self, flow: FeedFlow, chain: StageChain, *, hang_seconds: float, counts_cpu: bool, note: Callable[[str], None]
+    ) -> None:
+        self._flow, self._chain, self._note = flow, chain, note
+        self._hang_seconds, self._counts_cpu = hang_seconds, counts_cpu
+        self._server: ProcessServer | None = None
+        self._threads: list[threading.Thread] = []
+        self._channels: dict[int, Channel] = {}
+        self._closed = False
+        self.pids: set[int] = set()
+        """The worker processes that are there."""
+
+    def start(self, pickled: bytes | None) -> None:
+        """Start those that are missing; processes need the stages as bytes."""
+        if self._flow.workers["process"] and self._server is None:
+            assert pickled is not None
+            self._server = ProcessServer(pickled)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for kind, work in (("thread", self._run_thread), ("process", self._run_process)):
+            for _ in range(self._flow.missing(kind)):
+                thread = threading.Thread(target=self._guarded(work), name=f"feed {kind}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """End all of them. One that is inside a function of the user's ends when that does."""
+        self._closed = True
+        for channel in list(self._channels.values()):
+            channel.shut()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        deadline = time.monotonic() + 2.0
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                if not self._closed:
+                    self._flow.fail(error)
+
+        return run
+
+    def _run_thread(self) -> None:
+        with one_thread():
+            while (unit := self._flow.take("thread")) is not None:
+                grow = functools.partial(self._flow.grow, unit)
+                try:
+                    work = self._chain.run(
+                        unit.items,
+                        unit.at,
+                        unit.upto,
+                        owns_generators=False,
+                        grow=lambda held, items, grow=grow: grow(held, items) and None,  # type: ignore[misc]
+                        counts_cpu=self._counts_cpu,
+                    )
+                except RunAbandoned:
+                    self._flow.abandon(unit)
+                    continue
+                self._flow.finish(unit, unit.items, work)
+
+    def _run_process(self) -> None:
+        while True:
+            assert self._server is not None
+            pid, channel = self._server.fork()
+            self.pids.add(pid)
+            self._channels[pid] = channel
+            channel.settimeout(self._hang_seconds)
+            try:
+                with channel:
+                    if self._serve(pid, channel):
+                        return
+            finally:
+                self.pids.discard(pid)
+                self._channels.pop(pid, None)
+                if self._closed:
+                    return  # noqa: B012  # nobody is there to hear of it
+
+    def _serve(self, pid: int, channel: Channel) -> bool:
+        """Hand units to one process until it is to end, which gives True, or ends by itself."""
+        sent: collections.deque[FeedUnit] = collections.deque()
+        seconds = 0.0
+        began = time.perf_counter()
+        try:
+            while True:
+                ahead = 2 if 0 < seconds < _AHEAD_SECONDS else 1
+                while len(sent) < ahead:
+                    unit = self._flow.take("process", wait=not sent)
+                    if unit is None:
+                        if not sent:
+                            return True
+                        break
+                    granted = self._allowed(unit)
+                    sent.append(unit)
+                    began = time.perf_counter() if len(sent) == 1 else began
+                    channel.send((unit.items, unit.at, unit.upto, granted, self._counts_cpu))
+                if self._hear(channel, sent):
+                    now = time.perf_counter()
+                    seconds, began = now - began, now
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            self._replace(pid, sent, hung=isinstance(error, TimeoutError))
+            return False
+
+    def _allowed(self, unit: FeedUnit) -> int:
+        return max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) // unit.copies
+
+    def _hear(self, channel: Channel, sent: "collections.deque[FeedUnit]") -> bool:
+        """Take one message of the process; whether its first unit is done with."""
+        word, *rest = channel.receive()
+        unit = sent[0]
+        if word == "grow":
+            try:
+                channel.send(self._flow.grow(unit, *rest))
+            except RunAbandoned:
+                channel.send(-1)
+            return False
+        sent.popleft()
+        if word == "abandoned":
+            self._flow.abandon(unit)
+        elif word == "unsendable":
+            self._say_unsendable(unit, rest[0])
+        else:
+            items, work, drawing, without_memory = rest
+            self._learn(drawing)
+            if without_memory:
+                self._note(
+                    f"Batches go through a pipe, which is slower than shared memory; the system gave none: "
+                    f"{without_memory}."
+                )
+            self._flow.finish(unit, items, work)
+        return True
+
+    def _learn(self, drawing: list[Any]) -> None:
+        for place, draws in enumerate(drawing):
+            if draws and self._chain.drawing[place] is None:
+                self._chain.drawing[place] = True
+
+    def _say_unsendable(self, unit: FeedUnit, why: str) -> None:
+        from dovetail.vocabulary import ProgramError
+
+        names = [stage.name for stage in self._chain.stages[unit.at : unit.upto]]
+        self._flow.fail(
+            ProgramError(
+                f"what a stage in a worker process gives must be picklable; what {names} give is not: {why}. Give "
+                f"arrays, tensors or plain data, or run the stage in threads."
+            )
+        )
+
+    def _replace(self, pid: int, sent: "collections.deque[FeedUnit]", *, hung: bool) -> None:
+        """Give back what a lost process had."""
+        if self._closed:
+            return
+        if hung:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        why = f"it said nothing for {self._hang_seconds:g} seconds" if hung else "it was killed, or crashed"
+        if sent:
+            names = [stage.name for stage in self._chain.stages[sent[0].at : sent[0].upto]]
+            self._note(f"A worker process was replaced in the stages {names}: {why}; its items are read again.")
+        for number, unit in enumerate(sent):
+            self._flow.give_back(unit, why="" if number else why)
