@@ -23,9 +23,9 @@ from feed_pipelines import PIPELINES, Numbers, Pipeline, steady_rate
 from reporting import Bar, finish
 from simulated_feed import SimulatedFeed, SimulatedStage
 
-import dovetail as dt
 from dovetail.engines.feeding import FeedChange, open_feed
 from dovetail.feed import Feed
+from dovetail.feed import feed as describe_feed
 from dovetail.planning.feeds import plan_feed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 
@@ -103,7 +103,7 @@ def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[
 
 def define(pipeline: Pipeline) -> Feed:
     """The pipeline as a feed."""
-    found = dt.feed(range(pipeline.items))
+    found = describe_feed(range(pipeline.items))
     for stage in pipeline.stages:
         found = found.map(stage)
     return found.batch(pipeline.batch)

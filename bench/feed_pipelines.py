@@ -100,14 +100,15 @@ def tiny(number: int) -> Any:
 
 @functools.cache
 def pictures() -> tuple[bytes, ...]:
-    """JPEG files of 512 × 384, made here: blocks of colour with noise, about 40 KB each."""
+    """JPEG files of 512 × 384, made here: waves of colour with fine ones on them."""
     from PIL import Image
 
-    dice = numpy.random.default_rng(0)
+    rows, columns, colours = numpy.ogrid[:384, :512, :3]
     found = []
-    for _ in range(PICTURES):
-        blocks = numpy.kron(dice.integers(0, 255, (24, 32, 3)), numpy.ones((16, 16, 1)))
-        picture = numpy.clip(blocks + dice.normal(0, 8, blocks.shape), 0, 255).astype(numpy.uint8)
+    for number in range(PICTURES):
+        coarse = numpy.sin(rows / (20.0 + number) + colours) + numpy.cos(columns / (31.0 + number) - colours)
+        fine = numpy.sin(rows * columns * (number + 1) % 97)
+        picture = (127 + 50 * coarse + 20 * fine).astype(numpy.uint8)
         buffer = io.BytesIO()
         Image.fromarray(picture).save(buffer, "JPEG", quality=85)
         found.append(buffer.getvalue())
@@ -124,7 +125,7 @@ def decode_picture(data: bytes) -> Any:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as picture:
-        return numpy.asarray(picture.convert("RGB").resize((128, 128)))
+        return numpy.array(picture.convert("RGB").resize((128, 128)))
 
 
 def large(number: int) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 from dovetail.engines.base import MemberOrder
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
-from dovetail.feed.measurement import measure_feed
 from dovetail.feed.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed
+from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
 from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
 from dovetail.vocabulary.events import FeedResized
@@ -205,7 +205,7 @@ def _profiles_of(definition: Feed, budget_bytes: int) -> tuple[StageProfile, ...
     """What was measured of a feed, now or for an earlier training of this process."""
     key = repr(definition), budget_bytes
     if key not in _MEASURED:
-        _MEASURED[key] = tuple(measure_feed(definition, budget_bytes=budget_bytes))
+        _MEASURED[key] = measure_stages(definition, budget_bytes=budget_bytes)
     return _MEASURED[key]
 
 

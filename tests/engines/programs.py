@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-import dovetail as dt
+from dovetail.feed import feed
 from dovetail.train import Scheduler, Training
 
 
@@ -205,9 +205,9 @@ def _noisy(number, rng):
 
 def fed(plainly=False):
     """Reads a feed that shuffles and draws, or the very same batches, epoch after epoch, without one."""
-    feed = dt.feed(range(32)).map(_noisy).shuffle(8).batch(8)
+    noise = feed(range(32)).map(_noisy).shuffle(8).batch(8)
     training = _training(_square)
-    training.batches = _Epochs(feed) if plainly else feed
+    training.batches = _Epochs(noise) if plainly else noise
     return training
 
 

@@ -5,10 +5,10 @@ import time
 
 import pytest
 import torch
-from dovetail.feed.running import RunningFeed
 
-import dovetail as dt
 from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
+from dovetail.feed import feed
+from dovetail.feed.running import RunningFeed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 from tests.engines.test_runner import Ground, same
 
@@ -26,7 +26,7 @@ def ground(tmp_path):
 
 
 def definition():
-    return dt.feed(range(100_000)).map(wait).batch(4)
+    return feed(range(100_000)).map(wait).batch(4)
 
 
 def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
@@ -49,8 +49,8 @@ def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
 
 
 def test_a_feed_that_starves_its_consumer_is_resized_and_gives_the_same_batches() -> None:
-    feed, changes = definition(), list[FeedChange]()
-    following, found = watched(feed, changes), []
+    waiting, changes = definition(), list[FeedChange]()
+    following, found = watched(waiting, changes), []
     try:
         for batch in itertools.islice(following, 20_000):
             found.append(batch)
@@ -66,7 +66,7 @@ def test_a_feed_that_starves_its_consumer_is_resized_and_gives_the_same_batches(
     assert following.plan.stage("wait").workers > 1
     assert "a second are expected instead of" in change.reason
     assert change.rate > 0
-    for one, other in zip(found[:50], feed.epoch(0), strict=False):
+    for one, other in zip(found[:50], waiting.epoch(0), strict=False):
         assert torch.equal(one, other)
 
 
@@ -85,10 +85,10 @@ def test_a_feed_that_serves_its_consumer_is_left_alone() -> None:
 
 
 def test_a_feed_is_measured_planned_and_opened_for_its_consumer() -> None:
-    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, consumer_per_second=100.0) as feed:
-        assert feed.plan.wall == "the consumer"
-        assert feed.plan.stage("wait").workers >= 2
-        first = next(iter(feed))
+    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, consumer_per_second=100.0) as opened:
+        assert opened.plan.wall == "the consumer"
+        assert opened.plan.stage("wait").workers >= 2
+        first = next(iter(opened))
     assert first.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
 
 

@@ -3,7 +3,7 @@
 from dovetail.planning.feeds.advice import FeedAdvice, advise
 from dovetail.planning.feeds.drift import FeedDecision, StageObservation, decide
 from dovetail.planning.feeds.feed_model import FeedModel, predict_feed
-from dovetail.planning.feeds.plan_feed import plan_feed
+from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.resizing import worth_resizing
 from dovetail.planning.feeds.scaling import fit_scaling
 

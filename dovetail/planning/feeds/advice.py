@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dovetail.planning.feeds.feed_model import CONSUMER, by_stage
-from dovetail.planning.feeds.plan_feed import plan_feed
+from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.vocabulary.feeds import FeedPlan, StageProfile
 
 # What gains less is not worth telling.

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of, predict_feed
-from dovetail.planning.feeds.plan_feed import plan_feed
+from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.resizing import worth_resizing
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 
