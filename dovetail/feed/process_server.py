@@ -1,22 +1,26 @@
-"""A process that unpickles a feed's stages once and forks workers that run them.
+"""Where a feed's worker processes come from.
 
-It is started anew, not forked: a process that trains has threads, and a fork would copy their locks and not them. It
-computes nothing itself, so that it has one thread, and its workers share what it holds, a dataset in memory included.
-Started as `python -P -m dovetail.feed.process_server FILE_DESCRIPTOR`.
+They are forked, for to import torch takes seconds, but not from the process that reads the feed: that one has threads,
+and a fork would copy their locks and not them. A nursery is started anew, once for all feeds of a process, and imports
+what every feed needs. For each feed it forks a server, which unpickles the feed's stages, and for each worker that
+forks a worker, so that workers share what they hold, a dataset in memory included. Nursery and servers compute nothing
+and have one thread. All of them end with the process that reads. Started as `python -P -m dovetail.feed.process_server
+FILE_DESCRIPTOR`.
 """
 
 import array
+import atexit
 import contextlib
 import ctypes
 import gc
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.feed.stage_chain import ItemRun, RunAbandoned, StageChain
@@ -24,64 +28,146 @@ from dovetail.feed.transport import Channel, decode
 from dovetail.vocabulary import ProgramError
 
 _PR_SET_PDEATHSIG = 1
+_SINGLE = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
-class ProcessServer:
-    """The server as seen by the process that reads the feed. Its methods may be called from any thread."""
+class _Nursery:
+    """The process that forks servers, as seen by the process that reads feeds."""
 
-    def __init__(self, pickled: bytes) -> None:
-        self._lock = threading.Lock()
+    _lock = threading.Lock()
+    _only: "_Nursery | None" = None
+
+    def __init__(self) -> None:
         self._channel, theirs = Channel.pair()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._pid = os.getpid()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dovetail.feed.process_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env={**os.environ, **_SINGLE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        self._channel.send((list(sys.path), os.getcwd(), pickled))
-        self._ready: bool | None = None
+
+    @classmethod
+    def fork(cls) -> tuple[int, Channel]:
+        """A new server."""
+        with cls._lock:
+            if cls._only is None or cls._only._pid != os.getpid() or cls._only._process.poll() is not None:
+                cls._only = cls()
+                atexit.register(cls._only.close)
+            return _fork_through(cls._only._channel)
+
+    def close(self) -> None:
+        """End it, and with it all servers and workers."""
+        if self._pid == os.getpid():
+            self._channel.close()
+            self._process.kill()
+            self._process.wait()
+
+
+class ProcessServer:
+    """The server of one feed, as seen by the process that reads it. Its methods may be called from any thread."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._lock, self._pickled = threading.Lock(), pickled
+        self._channel: Channel | None = None
+        self._closed = False
+        self.pid = 0
 
     def fork(self) -> tuple[int, Channel]:
         """A new worker: its process's number and a channel to it. Waits until the server has imported what it needs.
-        Raises `ProgramError` where the stages cannot be unpickled there."""
+        Raises `ProgramError` where the stages cannot be unpickled there, or it has ended."""
         with self._lock:
             try:
-                if self._ready is None:
-                    why = self._channel.receive()
-                    self._ready = not why
-                    if why:
-                        raise ProgramError(why)
-                ours, theirs = Channel.pair()
-                with theirs:
-                    self._channel.send("fork")
-                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
-                    self._channel._socket.sendmsg([b"d"], rights)
-                return int(self._channel.receive()), ours
+                if self._channel is None:
+                    self._begin()
+                assert self._channel is not None
+                return _fork_through(self._channel)
             except (EOFError, OSError) as error:
                 raise ProgramError(
-                    f"the process that forks a feed's workers must stay alive; it ended with code "
-                    f"{self._process.wait()}. A module that the stages import may have ended it."
+                    "the process that forks a feed's workers must stay alive; it has ended. A module that the stages "
+                    "import may have ended it, or the system, for lack of memory."
                 ) from error
+
+    def _begin(self) -> None:
+        self.pid, channel = _Nursery.fork()
+        if self._closed:
+            channel.close()
+            raise EOFError
+        self._channel = channel
+        self._channel.send((list(sys.path), os.getcwd(), dict(os.environ), self._pickled))
+        if why := self._channel.receive():
+            raise ProgramError(why)
 
     def close(self) -> None:
         """End it and all its workers."""
+        self._closed = True
+        if self._channel is None:
+            return
         self._channel.shut()
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
-        self._channel.close()
+            os.kill(self.pid, signal.SIGKILL)
+        with self._lock:
+            self._channel.close()
+
+
+def _fork_through(channel: Channel) -> tuple[int, Channel]:
+    """Let the process at the other end fork; gives the number of what it has forked, and a channel to that."""
+    ours, theirs = Channel.pair()
+    try:
+        with theirs:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+            channel.socket.sendmsg([b"f"], rights)
+        return int(channel.receive()), ours
+    except BaseException:
+        ours.close()
+        raise
+
+
+def _fork_on_demand(channel: Channel, become: Callable[[Channel], None]) -> None:
+    """Fork whenever the other end asks, until it is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whatever was forked leaves nothing behind when it ends
+    while True:
+        try:
+            asked, descriptors, _, _ = socket.recv_fds(channel.socket, 1, 1)
+        except OSError:
+            return
+        if not asked:
+            return
+        parent, pid = os.getpid(), os.fork()
+        if not pid:
+            _be_child(become, Channel(socket.socket(fileno=descriptors[0])), channel, parent)
+        os.close(descriptors[0])
+        channel.send(pid)
+
+
+def _be_child(become: Callable[[Channel], None], channel: Channel, of_parent: Channel, parent: int) -> None:
+    """What a forked process does until its channel ends; never returns."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        of_parent.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked us to work says when it ends
+        become(channel)
+        os._exit(0)
+    except (EOFError, ConnectionError):
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _serve(channel: Channel) -> None:
-    path, folder, pickled = channel.receive()
+    """Be the server of one feed."""
+    path, folder, environment, pickled = channel.receive()
     sys.path[:] = path
+    os.environ.update({**environment, **_SINGLE})
     with contextlib.suppress(OSError):
         os.chdir(folder)
     try:
-        import cloudpickle  # noqa: F401  # what it has pickled by value refers to it
-
         chain: StageChain = decode(pickled, ())
     except BaseException as error:
         channel.send(
@@ -92,75 +178,41 @@ def _serve(channel: Channel) -> None:
     channel.send("")
     gc.collect()
     gc.freeze()  # what was imported stays, and its pages are shared
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that end leave nothing behind
-    while True:
-        try:
-            channel.receive()
-            _, (descriptor,), _, _ = socket.recv_fds(channel._socket, 1, 1)
-        except (EOFError, OSError):
-            return
-        parent, pid = os.getpid(), os.fork()
-        if not pid:
-            _be_worker(chain, Channel(socket.socket(fileno=descriptor)), channel, parent)
-        os.close(descriptor)
-        channel.send(pid)
-
-
-def _be_worker(chain: StageChain, channel: Channel, server: Channel, parent: int) -> None:
-    """What a forked worker does until its channel ends; never returns."""
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        server.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked us to work says when it ends
-        random.seed(0)
-        _work(chain, channel)
-    except (EOFError, OSError):
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
+    _fork_on_demand(channel, lambda worker: _work(chain, worker))
 
 
 def _work(chain: StageChain, channel: Channel) -> None:
+    """Be a worker: run the stages for the units that come."""
     import torch
 
     torch.set_num_threads(1)
-    waiting: list[tuple[Any, Any]] = []
-
-    def heard() -> tuple[Any, Any]:
-        message, buffers = channel.receive_encoded()
-        return message, buffers
-
+    waiting: list[Any] = []  # units that were sent ahead
     while True:
-        message, buffers = waiting.pop(0) if waiting else heard()
-        items, first, last, granted, counts_cpu = decode(message, buffers)
-
-        def grow(held: int, count: int) -> None:
-            nonlocal granted
-            if held <= granted:
-                return
-            channel.send(("grow", held, count))
-            while True:
-                found = heard()
-                answer = decode(*found)
-                if not isinstance(answer, int):
-                    waiting.append(found)  # the next items, sent ahead
-                elif answer < 0:
-                    raise RunAbandoned
-                else:
-                    granted = answer
-                    return
-
+        items, first, last, granted, counts_cpu = waiting.pop(0) if waiting else channel.receive()
+        grow = _Granted(channel, waiting, granted)
         try:
             work = chain.run(items, first, last, owns_generators=True, grow=grow, counts_cpu=counts_cpu)
         except RunAbandoned:
             channel.send(("abandoned",))
             continue
         _answer(channel, items, work, chain.drawing)
+
+
+class _Granted:
+    """How many bytes a unit may hold, as the process that reads has said; it is asked where they are too few."""
+
+    def __init__(self, channel: Channel, waiting: list[Any], granted: int) -> None:
+        self._channel, self._waiting, self._granted = channel, waiting, granted
+
+    def __call__(self, held_bytes: int, items: int) -> None:
+        if held_bytes <= self._granted:
+            return
+        self._channel.send(("grow", held_bytes, items))
+        while not isinstance(answer := self._channel.receive(), int):
+            self._waiting.append(answer)
+        if answer < 0:
+            raise RunAbandoned
+        self._granted = answer
 
 
 def _answer(channel: Channel, items: ItemRun, work: Any, drawing: Any) -> None:
@@ -173,10 +225,13 @@ def _answer(channel: Channel, items: ItemRun, work: Any, drawing: Any) -> None:
 
 
 def main() -> None:
-    """Run a server: the entry point of its process."""
+    """Run a nursery: the entry point of its process."""
+    import cloudpickle  # noqa: F401  # what it has pickled by value refers to it
+
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     del sys.argv[1:]
-    _serve(channel)
+    gc.freeze()
+    _fork_on_demand(channel, _serve)
     os._exit(0)
 
 

@@ -90,7 +90,7 @@ class Channel:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+        self.socket = connection
         self.without_memory = ""
         """Why the last values went through the socket and not through shared memory."""
 
@@ -108,11 +108,11 @@ class Channel:
 
     def fileno(self) -> int:
         """The descriptor of its socket."""
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     def settimeout(self, seconds: float | None) -> None:
         """Raise `TimeoutError` where the other side says nothing for so long."""
-        self._socket.settimeout(seconds)
+        self.socket.settimeout(seconds)
 
     def send(self, value: Any) -> None:
         """Send a value. Raises `OSError` where the other side is gone."""
@@ -130,10 +130,10 @@ class Channel:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-        self._socket.sendall(table + message)
+        self.socket.sendall(table + message)
         if descriptor is None:
             for buffer in buffers:
-                self._socket.sendall(buffer)
+                self.socket.sendall(buffer)
 
     def receive(self) -> Any:
         """The next value. Raises `EOFError` where the other side is gone, and `TimeoutError`."""
@@ -161,12 +161,12 @@ class Channel:
 
     def close(self) -> None:
         """Close this end. May be called twice."""
-        self._socket.close()
+        self.socket.close()
 
     def shut(self) -> None:
         """End the connection, so that whoever waits on either side is told."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def _memory_of(self, buffers: Sequence[Any]) -> int | None:
         """Unnamed memory with these buffers in it, or None where there is none to be had."""
@@ -183,15 +183,15 @@ class Channel:
 
     def _send_header(self, header: bytes, descriptor: int | None) -> None:
         if descriptor is None:
-            self._socket.sendall(header)
+            self.socket.sendall(header)
             return
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        sent = self._socket.sendmsg([header], rights)
+        sent = self.socket.sendmsg([header], rights)
         if sent < len(header):
-            self._socket.sendall(header[sent:])
+            self.socket.sendall(header[sent:])
 
     def _receive_header(self) -> tuple[bytes, list[int]]:
-        data, descriptors, _, _ = socket.recv_fds(self._socket, _HEADER.size, 1)
+        data, descriptors, _, _ = socket.recv_fds(self.socket, _HEADER.size, 1)
         if not data:
             raise EOFError
         rest = self._receive(_HEADER.size - len(data)) if len(data) < _HEADER.size else b""
@@ -201,7 +201,7 @@ class Channel:
         found = bytearray(size)
         view = memoryview(found)
         while len(view):
-            count = self._socket.recv_into(view)
+            count = self.socket.recv_into(view)
             if not count:
                 raise EOFError
             view = view[count:]

@@ -95,9 +95,10 @@ class FeedWorkers:
                 self._flow.finish(unit, unit.items, work)
 
     def _run_process(self) -> None:
+        server = self._server
+        assert server is not None
         while True:
-            assert self._server is not None
-            pid, channel = self._server.fork()
+            pid, channel = server.fork()
             self.pids.add(pid)
             self._channels[pid] = channel
             channel.settimeout(self._hang_seconds)

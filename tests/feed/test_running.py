@@ -1,0 +1,337 @@
+"""A feed that workers read gives what the plain reader gives, whatever its workers are and whatever happens to them."""
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.feed.definition import feed
+from dovetail.feed.running import RunningFeed
+from dovetail.vocabulary import ProgramError
+from tests.feed.feeds import PIPELINES, equal, image, is_odd, large, large_later, noise, pid, plan, same, square, uneven
+
+EPOCHS = 2
+EXPECTED = {name: [list(definition.epoch(epoch)) for epoch in range(EPOCHS)] for name, definition in PIPELINES.items()}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_threads_give_the_same_batches(name, workers):
+    if name in ("draws", "global", "cached"):
+        pytest.skip("draws from global generators, so its stages run in processes")
+    definition = PIPELINES[name]
+    with definition.open(plan(definition, workers=workers)) as running:
+        for expected in EXPECTED[name]:
+            assert same(list(running), expected)
+        assert running.notes == ()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_give_the_same_batches(name, workers):
+    definition = PIPELINES[name]
+    with definition.open(plan(definition, "process", workers)) as running:
+        for expected in EXPECTED[name]:
+            assert same(list(running), expected)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["resize", "kill", "move", "resume"]),
+        st.integers(0, 3),
+        st.sampled_from([1, 2, 5]),
+        st.sampled_from(["thread", "process"]),
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.process
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(sorted(PIPELINES)),
+    moments=st.lists(st.integers(0, 12), max_size=4),
+    steps=STEPS,
+    budget=st.sampled_from([1 << 15, 1 << 22]),
+)
+def test_whatever_happens_batches_are_equal_to_the_bit(name, moments, steps, budget):
+    """Live resizes, other kinds of workers, kills of worker processes, and resumes in another running feed, at any
+    moment."""
+    definition = PIPELINES[name]
+    running = definition.open(plan(definition, workers=2), budget_bytes=budget)
+    stages = [stage.name for stage in definition.work_stages()]
+    due = dict(zip(moments, steps, strict=False))
+    found, epoch, taken = [[] for _ in range(EPOCHS)], 0, 0
+    try:
+        iterator = iter(running)
+        while epoch < EPOCHS:
+            if (step := due.pop(taken, None)) is not None:
+                what, which, workers, worker = step
+                if what == "resize":
+                    running.resize(stages[which % len(stages)], workers=workers)
+                elif what == "move":
+                    running.resize(stages[which % len(stages)], worker=worker)
+                elif what == "kill":
+                    for number in list(running._inner.worker_pids())[: which + 1]:
+                        os.kill(number, signal.SIGKILL)
+                else:
+                    state = running.state_dict()
+                    running.close()
+                    running = definition.open(plan(definition, worker, workers), budget_bytes=budget)
+                    running.load_state_dict(state)
+                    iterator = iter(running)
+            batch = next(iterator, None)
+            taken += 1
+            if batch is None:
+                epoch += 1
+                iterator = iter(running)
+            else:
+                found[epoch].append(batch)
+        stats = running.stats()
+        assert stats.most_held_bytes <= budget
+    finally:
+        running.close()
+    assert all(map(same, found, EXPECTED[name]))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_resuming_from_any_position(name):
+    """The plain reader too, and one's position is the other's."""
+    definition = PIPELINES[name]
+    with definition.open() as running:
+        states = [running.state_dict()]
+        for _ in iter(running):
+            states.append(running.state_dict())
+    expected = EXPECTED[name][0]
+    assert len(states) == len(expected) + 1
+    for taken, state in enumerate(states):
+        from dovetail.feed.plain_reader import PlainReader
+
+        reader = PlainReader(definition)
+        reader.load_state_dict(state)
+        assert same(list(reader), expected[taken:])
+        assert same(list(reader), EXPECTED[name][1])
+
+
+class CountingData:
+    """Remembers which items were read."""
+
+    def __init__(self, length):
+        self.length, self.read = length, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= self.length:
+            raise IndexError(f"there is no item {index}")
+        self.read.append(index)
+        return index
+
+
+def test_resuming_does_not_read_what_was_passed():
+    data = CountingData(1000)
+    definition = feed(data).batch(10)
+    with definition.open(plan(definition, workers=2)) as running:
+        running.load_state_dict({"epoch": 0, "index": 90, "position": 900, "skipped": 0, "items": 1000})
+        assert next(iter(running)).tolist() == list(range(900, 910))
+    assert min(data.read[:80]) >= 900  # and then the next epoch's, ahead
+
+
+def test_a_stream_is_read_in_its_order_and_again_in_each_epoch():
+    class Stream:
+        begun = 0
+
+        def __iter__(self):
+            Stream.begun += 1
+            return iter(range(25))
+
+    definition = feed(Stream()).shuffle(6).map(square).filter(is_odd).batch(3)
+    expected = [list(definition.epoch(epoch)) for epoch in range(2)]
+    Stream.begun = 0
+    with definition.open(plan(definition, workers=3)) as running:
+        assert same(list(running), expected[0])
+        assert Stream.begun == 1  # the next epoch is not begun before it is asked for
+        state = running.state_dict()
+        assert same(list(running), expected[1])
+        assert Stream.begun == 2
+        running.load_state_dict({**state, "epoch": 0, "index": 0, "position": 0})
+        assert same(list(running), expected[0])
+    with definition.open(plan(definition, workers=2)) as running:
+        iterator = iter(running)
+        next(iterator)
+        state = running.state_dict()
+    with definition.open(plan(definition, workers=2)) as running:
+        running.load_state_dict(state)
+        assert same(list(running), expected[0][1:])
+
+
+def test_an_iteration_that_was_left_off_is_not_taken_up():
+    definition = PIPELINES["plain"]
+    with definition.open(plan(definition, workers=2)) as running:
+        next(iter(running))
+        assert same(list(running), EXPECTED["plain"][1])
+
+
+def test_a_slow_item_does_not_hold_back_the_workers_behind_it():
+    begun = []
+    release = threading.Event()
+
+    def slow_first(number):
+        begun.append(number)
+        if number == 0:
+            assert release.wait(60)
+        return number
+
+    definition = feed(range(200)).map(slow_first).map(lambda number: torch.zeros(10))
+    with definition.open(plan(definition, workers=2)) as running:
+        running.load_state_dict({"epoch": 0, "index": 0, "position": 0, "skipped": 0, "items": 200})
+        release.set()  # for the one item that is tried first
+        iterator = iter(running)
+        next(iterator)
+        release.clear()
+        running.load_state_dict({"epoch": 0, "index": 0, "position": 0, "skipped": 0, "items": 200})
+        begun.clear()
+        taker = threading.Thread(target=lambda: next(iter(running)))
+        taker.start()
+        deadline = time.monotonic() + 60
+        while len(set(begun)) < 50 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(set(begun)) >= 50  # though the first one is still being worked at
+        release.set()
+        taker.join(60)
+
+
+@pytest.mark.parametrize("budget", [3 << 20, 64 << 20])
+def test_the_budget_is_never_exceeded(budget):
+    definition = feed(range(64)).map(large).batch(2)
+    expected = list(definition)
+    with definition.open(plan(definition, workers=3), budget_bytes=budget) as running:
+        assert same(list(running), expected)
+        stats = running.stats()
+        assert 0 < stats.most_held_bytes <= budget
+
+
+@pytest.mark.parametrize("worker", ["thread", pytest.param("process", marks=pytest.mark.process)])
+def test_items_that_grow_stall_and_do_not_overflow(worker):
+    definition = feed(range(80)).map(large_later).batch(4)
+    expected = list(definition)
+    with definition.open(plan(definition, worker, 2), budget_bytes=12 << 20) as running:
+        assert same(list(running), expected)
+        assert running.stats().most_held_bytes <= 12 << 20
+
+
+@pytest.mark.process
+def test_memory_of_all_processes_stays_within_the_budget():
+    """By what the system counts, not by our accounting: what is held beyond the workers themselves."""
+    definition = feed(range(400)).map(large).batch(4)
+    budget = 24 << 20
+    with definition.open(plan(definition, "process", 2), budget_bytes=budget) as running:
+        iterator = iter(running)
+        next(iterator)
+        state = running.state_dict()
+        running.load_state_dict(state)  # nothing is under way but what the workers are made of
+        time.sleep(0.5)
+        gc.collect()
+        before = _memory(running)
+        iterator, most = iter(running), 0
+        for _ in range(60):
+            next(iterator)
+            most = max(most, _memory(running) - before)
+    assert most <= budget
+
+
+def _memory(running):
+    """Proportional set size: what is shared counts once, memory that was handed over included."""
+    pids = [os.getpid(), *running._inner.worker_pids()]
+    return sum(psutil.Process(number).memory_full_info().pss for number in pids)
+
+
+@pytest.mark.process
+def test_workers_of_both_kinds_come_and_go():
+    definition = feed(range(10_000)).map(pid)
+    with definition.open(plan(definition, workers=2)) as running:
+        iterator = iter(running)
+        assert next(iterator)[1] == os.getpid()
+        running.resize("pid", worker="process", workers=2)
+        others = {number for _, number in (next(iterator) for _ in range(6000))} - {os.getpid()}
+        assert others
+        assert set(running._inner.worker_pids()) >= others
+        running.resize("pid", worker="thread", workers=1)
+        last = [next(iterator) for _ in range(3999)]
+        assert last[-1] == (9999, os.getpid())
+        assert [number for number, _ in last] == list(range(6001, 10_000))
+        deadline = time.monotonic() + 60
+        while running._inner.worker_pids() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert running._inner.worker_pids() == []
+
+
+@pytest.mark.process
+def test_nothing_is_left_behind():
+    definition = feed(range(100)).map(image).batch(4)
+    running = definition.open(plan(definition, "process", 2))
+    next(iter(running))
+    server = running._inner._workers._server.pid
+    pids = [server, *running._inner.worker_pids()]
+    assert len(pids) >= 2
+    del running
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(psutil.pid_exists, pids))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed ")]
+
+
+def test_what_a_feed_says_of_itself():
+    definition = feed(range(64)).map(uneven).batch(8)
+    with definition.open(plan(definition, workers=2)) as running:
+        batches = list(running)
+        stats = running.stats()
+    assert stats.batches == len(batches) == 8
+    assert stats.stage("uneven").items >= 64
+    assert stats.stage("uneven").busy_seconds > 0.02 * 3
+    assert stats.stage("batch").items >= 8
+    assert stats.stage("batch").bytes > 0
+    assert stats.waited_seconds > 0
+
+
+def test_main_thread_draws_are_left_alone():
+    definition = feed(range(64)).map(noise).batch(8)
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(5)
+    with definition.open(plan(definition, workers=3)) as running:
+        list(running)
+        assert equal(torch.rand(4), expected)
+    torch.manual_seed(5)
+    list(PIPELINES["draws"])
+    assert equal(torch.rand(4), expected)
+
+
+def test_a_closed_feed_says_so():
+    running = PIPELINES["plain"].open()
+    running.close()
+    with pytest.raises(ProgramError, match="a feed must be open while it is read; this one was closed"):
+        next(iter(running))
+
+
+def test_a_plan_is_for_the_stages_of_its_feed():
+    with pytest.raises(
+        ProgramError, match=r"must be for its stages, \['read', 'square', 'batch'\]; this one is for \['read'\]"
+    ):
+        PIPELINES["plain"].open(plan(feed([1])))
+
+
+def test_a_doctest_of_the_handle_is_a_context():
+    with RunningFeed(PIPELINES["plain"]) as running:
+        assert len(running) == 10
