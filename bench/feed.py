@@ -29,7 +29,7 @@ from dovetail.feed import feed as describe_feed
 from dovetail.planning.feeds import plan_feed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 
-THREADS, PROCESSES = (3, 4, 5, 6, 8, 12, 16, 24, 32), (1, 2, 3, 4, 6)
+THREADS, PROCESSES = (3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), (3, 4, 6)
 BUDGET_BYTES = 256 << 20
 # A glance at each fixed setting, and how many of the best are looked at for longer.
 GLANCE_SECONDS, AGAIN = 0.8, 3

@@ -63,7 +63,7 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     alone = _measure_alone(definition, chain)
     _, reasons = pack(chain)
     model = FeedModel(profiles=tuple(_thread_profile(alone, place) for place in range(len(chain.stages))))
-    cores = len(os.sched_getaffinity(0)) * alone.free_share()
+    cores = len(os.sched_getaffinity(0))
     crossing = None
     if not any(reasons) and (any(chain.drawing) or _is_lock_the_wall(model, cores)):
         crossing = _measure_crossing(definition, budget_bytes)
@@ -76,7 +76,10 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
             portable = not reasons[place]
             found.append(dataclasses.replace(profile, contention=contention, coherency=coherency, portable=portable))
         if crossing is not None or (chain.drawing[place] and not reasons[place]):
-            found.append(_process_profile(profile, crossing or _Crossing(), visits=model.visits[place]))
+            is_edge = place in (0, len(chain.stages) - 1)
+            found.append(
+                _process_profile(profile, crossing or _Crossing(), visits=model.visits[place], is_edge=is_edge)
+            )
     return tuple(found)
 
 
@@ -221,35 +224,53 @@ def _thread_profile(alone: _Alone, place: int) -> StageProfile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Crossing:
-    """What a batch takes of the main process that is made in others, and what one of these holds by itself."""
+    """What a batch takes of the main process that is made in others, as a whole and item by item, and what one of these
+    processes holds by itself."""
 
     batch_seconds: float = 0.0
+    items_seconds: float = 0.0
     worker_bytes: int = 64 << 20
 
 
 def _measure_crossing(definition: Feed, budget_bytes: int) -> _Crossing | None:
-    """All stages in processes: what is then left to do here is to send and to receive."""
-    with _running(definition, "process", 1, budget_bytes) as (running, batches):
-        used, count, began = time.process_time(), 0, time.perf_counter()
-        for _ in batches:
-            count += 1
-            if time.perf_counter() - began > RUNNING_SECONDS:
-                break
-        if not count:
-            return None
-        own = max((_unique_bytes(pid) for pid in running.worker_pids()), default=0)
-        return _Crossing(batch_seconds=(time.process_time() - used) / count, worker_bytes=own or 64 << 20)
+    """All stages in processes: what is then left to do here is to send and to receive, batches first, and then, with
+    reading and batching back here, items."""
+    names = [stage.name for stage in definition.work_stages()]
+    whole = ["process"] * len(names)
+    apart = ["process" if 0 < place < len(names) - 1 else "thread" for place in range(len(names))]
+    found = []
+    for kinds in (whole, apart):
+        stages = tuple(StagePlan(name=name, worker=kind, workers=1) for name, kind in zip(names, kinds, strict=True))
+        with _running(definition, FeedPlan(stages=stages), budget_bytes) as (running, batches):
+            used, count = time.process_time(), _count(batches, RUNNING_SECONDS)[0]
+            if not count:
+                return None
+            found.append((time.process_time() - used) / count)
+            if kinds is whole:
+                own = max((_unique_bytes(pid) for pid in running.worker_pids()), default=0)
+    return _Crossing(batch_seconds=found[0], items_seconds=max(found), worker_bytes=own or 64 << 20)
 
 
-def _process_profile(profile: StageProfile, crossing: _Crossing, *, visits: float) -> StageProfile:
-    # What all stages together take once is charged to each by half: neighbours may share a process, or not.
-    share = crossing.batch_seconds / 2 / visits
+def _count(batches: Iterator[object], seconds: float) -> tuple[int, float]:
+    """How many batches come within so many seconds, and how long that really was."""
+    began, count = time.perf_counter(), 0
+    for _ in batches:
+        count += 1
+        if time.perf_counter() - began > seconds:
+            break
+    return count, time.perf_counter() - began
+
+
+def _process_profile(profile: StageProfile, crossing: _Crossing, *, visits: float, is_edge: bool) -> StageProfile:
+    """In processes. What comes to the first stage are numbers, and what leaves the last are batches; between the others
+    whole items change hands."""
+    handed = (crossing.batch_seconds if is_edge else crossing.items_seconds) / visits
     return dataclasses.replace(
         profile,
         worker="process",
-        service_seconds=profile.service_seconds + share,
-        cpu_seconds=profile.cpu_seconds + share,
-        lock_seconds=share,
+        service_seconds=profile.service_seconds + handed,
+        cpu_seconds=profile.cpu_seconds + handed,
+        lock_seconds=handed,
         worker_bytes=crossing.worker_bytes,
     )
 
@@ -263,17 +284,9 @@ def _unique_bytes(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def _running(
-    definition: Feed, worker: str, workers: int, budget_bytes: int
-) -> Iterator[tuple[RunningFeed, Iterator[object]]]:
-    """The feed at work with so many workers of one kind, after its first batches."""
-    names = [stage.name for stage in definition.work_stages()]
-    # Stages of a kind share its workers, and each brings one at least.
-    first = max(1, workers - len(names) + 1)
-    stages = tuple(
-        StagePlan(name=name, worker=worker, workers=1 if place else first) for place, name in enumerate(names)
-    )
-    with RunningFeed(definition, plan=FeedPlan(stages=stages), budget_bytes=budget_bytes) as running:
+def _running(definition: Feed, plan: FeedPlan, budget_bytes: int) -> Iterator[tuple[RunningFeed, Iterator[object]]]:
+    """The feed at work as a plan says, after its first batches."""
+    with RunningFeed(definition, plan=plan, budget_bytes=budget_bytes) as running:
         batches = iter(running)
         for _ in itertools.islice(batches, LEAST_BATCHES):
             pass
@@ -288,14 +301,15 @@ def _measure_scaling(definition: Feed, model: FeedModel, budget_bytes: int, *, c
         return 0.0, 0.0
     most = min(model.limits(cores=cores).values())
     points = [(1, 1 / seconds)]
-    for workers in (len(profiles), max(len(profiles) + 1, _WAITING_WORKERS)):
-        with _running(definition, "thread", workers, budget_bytes) as (_, batches):
-            began, count = time.perf_counter(), 0
-            for _ in batches:
-                count += 1
-                if time.perf_counter() - began > RUNNING_SECONDS / 2:
-                    break
-            rate = count / (time.perf_counter() - began)
+    # Stages of a kind share its workers, and each brings one at least.
+    for more in (0, max(1, _WAITING_WORKERS - len(profiles))):
+        stages = tuple(
+            StagePlan(name=profile.name, worker="thread", workers=1 if place else 1 + more)
+            for place, profile in enumerate(profiles)
+        )
+        with _running(definition, FeedPlan(stages=stages), budget_bytes) as (_, batches):
+            count, took = _count(batches, RUNNING_SECONDS / 2)
+        workers = len(profiles) + more
         explained = min(workers / seconds, most)
-        points.append((workers, workers / seconds * min(1.0, rate / explained)))
+        points.append((workers, workers / seconds * min(1.0, count / took / explained)))
     return fit_scaling(points)

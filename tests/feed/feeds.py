@@ -112,5 +112,10 @@ PIPELINES = {
     "grouped": feed(range(30)).map_batches(sums, size=4).map(noise).batch(6),
     "singles": feed(range(30)).shuffle(8).map(square),
     "skips": feed(range(30), skip=1).map(fails_at_five).batch(4),
-    "cached": feed(range(31)).map(draw_torch).cache(memory_bytes=4000, disk_bytes=2000).shuffle(9).map(torch.neg).batch(4),
+    "cached": feed(range(31))
+    .map(draw_torch)
+    .cache(memory_bytes=4000, disk_bytes=2000)
+    .shuffle(9)
+    .map(torch.neg)
+    .batch(4),
 }

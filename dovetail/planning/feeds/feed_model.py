@@ -6,7 +6,9 @@ stage is 1, and v of the one before is v_i · inputs_i. With a_i workers, whose 
 
     T = min( min_i r_i(a_i) / v_i,  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
 
-and memory is Σ a_i (worker_i + most_i) + buffer_i bytes. Cores and lock bound T and not the workers: a worker that
+where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
+hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
+out. Memory is Σ a_i (worker_i + most_i) + buffer_i bytes. Cores and lock bound T and not the workers: a worker that
 waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
 """
 
@@ -33,6 +35,8 @@ class FeedModel:
     profiles: tuple[StageProfile, ...]
     visits: tuple[float, ...] = dataclasses.field(init=False)
     """How many items each stage makes for one that the feed gives."""
+    paid: tuple[StageProfile, ...] = dataclasses.field(init=False, repr=False)
+    """The profiles without what stages are spared of handing items over."""
 
     def __post_init__(self) -> None:
         found = [1.0]
@@ -40,19 +44,36 @@ class FeedModel:
             found.append(found[-1] * profile.inputs)
         object.__setattr__(self, "visits", tuple(reversed(found)))
 
+        object.__setattr__(self, "paid", tuple(map(self._pay, range(len(self.profiles)))))
+
+    def _pay(self, stage: int) -> StageProfile:
+        """A stage's profile, less what it is spared where its neighbours are in processes as it is."""
+        profile = self.profiles[stage]
+        around = (stage - 1, stage + 1)
+        near = sum(0 <= other < len(self.profiles) and self.profiles[other].worker == "process" for other in around)
+        if profile.worker != "process" or not near:
+            return profile
+        spared = near / 2 * profile.lock_seconds
+        return dataclasses.replace(
+            profile,
+            service_seconds=max(0.0, profile.service_seconds - spared),
+            cpu_seconds=max(0.0, profile.cpu_seconds - spared),
+            lock_seconds=profile.lock_seconds - spared,
+        )
+
     @property
     def cpu_seconds(self) -> float:
         """Core seconds of one final item."""
-        return sum(v * profile.cpu_seconds for v, profile in zip(self.visits, self.profiles, strict=True))
+        return sum(visits * profile.cpu_seconds for visits, profile in zip(self.visits, self.paid, strict=True))
 
     @property
     def lock_seconds(self) -> float:
         """For how long one final item holds the lock of the main process's interpreter."""
-        return sum(v * profile.lock_seconds for v, profile in zip(self.visits, self.profiles, strict=True))
+        return sum(visits * profile.lock_seconds for visits, profile in zip(self.visits, self.paid, strict=True))
 
     def rate(self, stage: int, workers: int) -> float:
         """Final items per second that this many workers of a stage allow."""
-        return self.profiles[stage].rate(workers) / self.visits[stage]
+        return self.paid[stage].rate(workers) / self.visits[stage]
 
     def limits(
         self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0

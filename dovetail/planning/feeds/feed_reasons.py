@@ -21,7 +21,7 @@ _PLURALS = {"thread": "threads", "process": "processes"}
 def stage_reasons(choice: WorkerChoice, measured: Measured, limits: FeedLimits) -> Iterator[str]:
     """For each stage, why it has so many workers, and why not of another kind."""
     model = choice.model
-    for number, (profile, count) in enumerate(zip(model.profiles, choice.workers, strict=True)):
+    for number, (profile, count) in enumerate(zip(model.paid, choice.workers, strict=True)):
         workers = f"{count} {profile.worker if count == 1 else _PLURALS[profile.worker]}"
         text = f"{profile.name!r} has {workers}: {choice.rate * model.visits[number]:.4g} items a second are needed"
         text += f", and one gives {profile.rate(1):.4g}." if profile.service_seconds else "."

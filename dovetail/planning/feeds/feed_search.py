@@ -7,7 +7,7 @@ looked at, the most promising first, until what cores and lock allow of the next
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dovetail.planning.feeds.feed_model import MEMORY, FeedModel
 from dovetail.planning.feeds.scaling import least_workers, peak_workers
@@ -71,17 +71,28 @@ def best_choice(measured: Measured, limits: FeedLimits) -> WorkerChoice | None:
 
 def _models(measured: Measured, limits: FeedLimits) -> Iterator[tuple[float, FeedModel]]:
     """Each choice of kinds with the rate that it could have at most, the highest first."""
-    kinds = [_undominated(list(of_stage.values())) for of_stage in measured.values()]
+    stages = list(measured.values())
+    kinds = [
+        _undominated(list(each.values()), spares_neighbours=_has_processes(stages, place))
+        for place, each in enumerate(stages)
+    ]
     models = [FeedModel(profiles=profiles) for profiles in itertools.product(*kinds)]
     bounds = [_bound(model, limits)[0] for model in models]
     yield from sorted(zip(bounds, models, strict=True), key=lambda each: -each[0])
 
 
-def _undominated(profiles: list[StageProfile]) -> list[StageProfile]:
-    """These kinds of workers without those that another equals or betters in everything."""
+def _has_processes(stages: Sequence[Mapping[str, StageProfile]], place: int) -> bool:
+    """Whether a stage beside this one may be in processes."""
+    return any("process" in each for each in (*stages[max(0, place - 1) : place], *stages[place + 1 : place + 2]))
+
+
+def _undominated(profiles: list[StageProfile], *, spares_neighbours: bool) -> list[StageProfile]:
+    """These kinds of workers without those that another equals or betters in everything. A process stays where it may
+    spare its neighbours handing over."""
     kept: list[StageProfile] = []
     for profile in sorted(profiles, key=_measures):
-        if not any(all(map(float.__le__, _measures(other), _measures(profile))) for other in kept):
+        stays = profile.worker == "process" and spares_neighbours
+        if stays or not any(all(map(float.__le__, _measures(other), _measures(profile))) for other in kept):
             kept.append(profile)
     return kept
 
@@ -107,7 +118,7 @@ def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
         consumer_per_second=limits.consumer_per_second,
         consumer_cpu_seconds=limits.consumer_cpu_seconds,
     )
-    for number, profile in enumerate(model.profiles):
+    for number, profile in enumerate(model.paid):
         found[profile.name] = model.rate(number, peak_workers(profile, most=limits.most_workers))
     wall = min(found, key=lambda name: found[name])
     return found[wall], wall
@@ -137,7 +148,7 @@ def fill(model: FeedModel, limits: FeedLimits) -> WorkerChoice | None:
 
 def _workers_for(model: FeedModel, rate: float, *, most: int) -> tuple[int, ...]:
     found = []
-    for profile, visits in zip(model.profiles, model.visits, strict=True):
+    for profile, visits in zip(model.paid, model.visits, strict=True):
         count = least_workers(profile, rate, visits=visits, most=most)
         assert count is not None, "a rate is asked for that the stage's peak allows"
         found.append(count)

@@ -52,10 +52,17 @@ def of_one(
     made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
     for number in reversed(range(len(chosen))):
         stage, count = chosen[number], workers[number]
+        # A process hands its items in, and out; not where the stage before, or the one after, is in a process too.
+        handed = stage.lock_seconds
+        if stage.worker == "process":
+            beside = [*chosen[max(0, number - 1) : number], *chosen[number + 1 : number + 2]]
+            handed *= 1 - sum(other.worker == "process" for other in beside) / 2
+        spared = stage.lock_seconds - handed
         slowed = 1 + stage.contention * (count - 1) + stage.coherency * count * (count - 1)
-        rates.append(count / (stage.service_seconds * slowed) / made)
-        core_seconds += made * stage.cpu_seconds
-        lock_seconds += made * stage.lock_seconds
+        seconds = max(0.0, stage.service_seconds - spared)
+        rates.append(count / (seconds * slowed) / made if seconds else math.inf)
+        core_seconds += made * max(0.0, stage.cpu_seconds - spared)
+        lock_seconds += made * handed
         gathered = math.ceil(chosen[number + 1].inputs) if number + 1 < len(chosen) else 1
         held += count * (stage.worker_bytes + stage.most_bytes)
         held += max(stage.most_bytes, gathered * stage.item_bytes)
