@@ -1,8 +1,9 @@
 """What a running feed shows of its stages, and what follows: profiles that are true now, and a plan for them.
 
 A worker at an item is either computing or waiting, for a disk or for its turn on a core. The clock cannot tell the last
-two apart. Where cores or lock are used up, as much of the waiting is taken to be for a turn as those who compute could
-make each other wait, and the rest to be the stage's own, which is no less than when it was measured.
+two apart. But stages that only compute have nothing to wait for but their turn: how much longer they take by the clock
+than by that of the core holds for all, and what others wait beyond that is their own. Where turns are waited for though
+this feed uses neither all cores nor the lock, somebody else does, and only the rest is planned with.
 """
 
 import dataclasses
@@ -15,6 +16,12 @@ from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 
 # From this share of cores or lock on, workers wait for one another.
 _USED_UP = 0.9
+# A stage waits for nothing of its own where no more of its time than this was waiting when it was measured.
+_COMPUTING = 0.1
+# Turns are waited for from this slowdown on; less is what switching takes.
+_CROWDED = 1.3
+# A share of a core is left for whoever wants it, however much others take.
+_LEAST_CORES = 0.25
 # Of fewer items than this nothing is concluded: one slow one among them would look like drift.
 _LEAST_ITEMS = 20
 # A new estimate counts this much against what was believed before, so that one odd second does not resize a feed.
@@ -65,14 +72,60 @@ def follow_drift(
     2.0
     """
     model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
-    slowdown = _slowdown(model, plan, seen, seconds=seconds, cores=cores)
+    slowdown = max(
+        _own_slowdown(model, plan, seen, seconds=seconds, cores=cores), _seen_slowdown(model, seen, seconds=seconds)
+    )
     changed = {
         own.name: (own, _updated(own, seen[own.name], slowdown=slowdown)) for own in model.profiles if own.name in seen
     }
     return tuple(_in_proportion(each, *changed[each.name]) if each.name in changed else each for each in profiles)
 
 
-def _slowdown(
+def _seen_slowdown(model: FeedModel, seen: Mapping[str, StageObservation], *, seconds: float) -> float:
+    """How many times as long as they compute those stages took by the clock that do nothing but compute."""
+    computing = [
+        seen[each.name]
+        for each in model.profiles
+        if each.name in seen and each.service_seconds - each.cpu_seconds <= _COMPUTING * each.service_seconds
+    ]
+    cpu = sum(each.cpu_seconds for each in computing)
+    # A few microseconds of a short stage tell nothing.
+    return sum(each.busy_seconds for each in computing) / cpu if cpu > 0.02 * seconds else 1.0
+
+
+def free_cores(
+    profiles: Sequence[StageProfile],
+    plan: FeedPlan,
+    observations: Sequence[StageObservation],
+    *,
+    seconds: float,
+    cores: float,
+    consumer_cpu_seconds: float = 0.0,
+) -> float:
+    """How many of its cores a feed and its consumer really have: all of them, unless workers waited for their turn
+    though the two used less than there is.
+
+    >>> loop = StageProfile(name="loop", worker="process", service_seconds=1e-3, cpu_seconds=1e-3)
+    >>> plan = FeedPlan(stages=(StagePlan(name="loop", worker="process", workers=2),))
+    >>> alone = StageObservation(name="loop", items=2000, busy_seconds=2.0, cpu_seconds=2.0)
+    >>> crowded = StageObservation(name="loop", items=1000, busy_seconds=2.0, cpu_seconds=1.0)
+    >>> [free_cores([loop], plan, [each], seconds=1.0, cores=2) for each in (alone, crowded)]
+    [2, 1.0]
+    """
+    model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
+    used = sum(each.cpu_seconds for each in observations) / seconds + consumer_cpu_seconds / seconds
+    held = sum(
+        seen[each.name].cpu_seconds / seconds * each.lock_seconds / each.cpu_seconds
+        for each in model.paid
+        if each.cpu_seconds and each.name in seen
+    )
+    crowded = _seen_slowdown(model, seen, seconds=seconds) > _CROWDED
+    if not crowded or used > _USED_UP * cores or held > _USED_UP:
+        return cores
+    return max(_LEAST_CORES, used)
+
+
+def _own_slowdown(
     model: FeedModel, plan: FeedPlan, seen: Mapping[str, StageObservation], *, seconds: float, cores: float
 ) -> float:
     """How many times as long as alone computing may take, because others compute; 1 where cores and lock suffice."""
@@ -155,6 +208,14 @@ def decide(
     "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
     """
     now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
+    cores = free_cores(
+        profiles,
+        plan,
+        observations,
+        seconds=seconds,
+        cores=cores,
+        consumer_cpu_seconds=consumer_cpu_seconds * measured_per_second * seconds,
+    )
     rate, wall = predict_feed(
         now,
         plan,

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dovetail.planning.feeds import StageObservation, decide, plan_feed
-from dovetail.planning.feeds.drift import follow_drift
+from dovetail.planning.feeds.drift import follow_drift, free_cores
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 
 DECODE = StageProfile(name="decode", worker="thread", service_seconds=4e-3, cpu_seconds=3e-3, lock_seconds=1e-3)
@@ -50,6 +50,33 @@ def test_waiting_for_a_turn_on_a_core_is_not_the_stages_own() -> None:
     """Four who compute on two cores take twice as long by the clock; nothing has changed about the stage."""
     (now,) = followed([DECODE], seen(650, cpu=3e-3, waited=4e-3), workers=4, cores=2)
     assert now.service_seconds == pytest.approx(4e-3)
+
+
+def test_what_others_take_of_the_cores_is_not_the_stages_own() -> None:
+    """A stage that only computes takes twice as long by the clock, and the feed uses half of the cores: others use the
+    rest. A stage beside it that waits seems to wait longer by what it computes, and no more is concluded."""
+    loop = StageProfile(name="loop", worker="process", service_seconds=2e-3, cpu_seconds=2e-3)
+    both = [loop, DECODE]
+    now = FeedPlan(stages=(StagePlan(name="loop", worker="process", workers=2), *plan(2).stages))
+    crowded = [
+        StageObservation(name="loop", items=200, busy_seconds=0.8, cpu_seconds=0.4),
+        StageObservation(name="decode", items=200, busy_seconds=200 * 7e-3, cpu_seconds=200 * 3e-3),
+    ]
+    found = follow_drift(both, now, crowded, seconds=1.0, cores=2)
+    assert [each.service_seconds for each in found] == pytest.approx([2e-3, 4e-3])
+    assert free_cores(both, now, crowded, seconds=1.0, cores=2) == pytest.approx(1.0)
+    decision = decide(
+        both,
+        dataclasses.replace(now, items_per_second=400.0),
+        crowded,
+        seconds=1.0,
+        measured_per_second=200.0,
+        cores=2,
+        budget_bytes=0,
+        horizon_seconds=1000.0,
+        switch_seconds=0.1,
+    )
+    assert decision.reason == ""
 
 
 def test_a_slower_disk_is_told_from_full_cores() -> None:
