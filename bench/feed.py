@@ -122,13 +122,13 @@ def follow(pipeline: Pipeline, *, seconds: float, settle_seconds: float) -> dict
         while times[-1] - times[settled] < seconds:
             next(batches)
             times.append(time.perf_counter())
-        plan = feed.plan
+        plan, predicted = feed.plan, feed.predicted_per_second()
     return {
         "rate": (len(times) - 1 - settled) * pipeline.batch / (times[-1] - times[settled]),
         "times": times,
         "workers": in_short(plan),
         "resizes": len(changes),
-        "predicted": plan.items_per_second * pipeline.batch,
+        "predicted": predicted * pipeline.batch,
     }
 
 

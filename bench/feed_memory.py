@@ -1,7 +1,8 @@
 """What loaders hold: the memory of a process and all its children, beyond what it had before, at its highest.
 
 Each case runs in a process of its own, with a consumer that is slower than its loader, so that queues fill up. Memory
-is the proportional set size, in which what several processes share counts once.
+is the proportional set size, in which what several processes share counts once. What interpreter and libraries take,
+once for all feeds of a process, is there before.
 """
 
 import contextlib
@@ -85,6 +86,17 @@ def tree_bytes() -> int:
     return found
 
 
+def _start_processes() -> None:
+    """Let there be the process from which the workers of all feeds are forked, which imports torch once."""
+    from dovetail.feed import feed
+    from dovetail.vocabulary.feeds import FeedPlan, StagePlan
+
+    first = feed(range(8)).batch(4)
+    stages = tuple(StagePlan(name=stage.name, worker="process", workers=1) for stage in first.work_stages())
+    with first.open(FeedPlan(stages=stages)) as running:
+        list(running)
+
+
 class _SlowConsumer:
     """Batches, each taken a while after the one before."""
 
@@ -105,6 +117,8 @@ def main() -> None:
         from feed import define
 
         from dovetail.engines.feeding import open_feed
+
+        _start_processes()
     else:
         from torch.utils.data import DataLoader
 

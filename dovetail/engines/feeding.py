@@ -15,7 +15,7 @@ from dovetail.engines.base import MemberOrder
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
 from dovetail.feed.running import FeedStats, RunningFeed
-from dovetail.planning.feeds import StageObservation, decide, plan_feed
+from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
 from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
@@ -95,6 +95,10 @@ class WatchedFeed:
     def stats(self) -> FeedStats:
         """What its stages have done since it was opened, and hold now."""
         return self._running.stats()
+
+    def predicted_per_second(self) -> float:
+        """The batches per second that its workers should give, as its stages are now, to a consumer that takes all."""
+        return predict_feed(self.profiles, self.plan, cores=self._cores)[0]
 
     def close(self) -> None:
         """End its workers."""

@@ -75,13 +75,14 @@ def inspect_feed(
     ) as feed:
         profiles, plan = feed.profiles, feed.plan
         rate, took = _read(feed, seconds)
+        predicted = feed.predicted_per_second()
         stages = _stages(profiles, plan, feed.stats().stages, took)
     advice = advise(profiles, plan, cores=own_cores, budget_bytes=own_bytes, consumer_per_second=wanted)
     return FeedReport(
         task=chosen.name,
         definition=repr(definition),
         stages=stages,
-        predicted_per_second=plan.items_per_second,
+        predicted_per_second=predicted,
         batches_per_second=rate,
         consumer_per_second=wanted,
         wall=plan.wall,
