@@ -36,7 +36,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dovetail.describe.programs import load_file
-from dovetail.feed import Cursor
+from dovetail.feeds import Cursor
 from dovetail.train import Training
 from dovetail.train.randomness import KeyedRandomness, reseed
 

@@ -41,6 +41,7 @@ PUBLIC = {
         "Training",
         "Scheduler",
     ],
+    "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
     "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError", "TrainingError"],

@@ -25,6 +25,7 @@ _WHERE = {
     "choice": "dovetail.describe",
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
+    "feed": "dovetail.feeds",
     "grid": "dovetail.describe",
     "integers": "dovetail.describe",
     "join": "dovetail.describe",
@@ -57,6 +58,7 @@ __all__ = [
     "choice",
     "connect",
     "detect",
+    "feed",
     "grid",
     "integers",
     "join",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from dovetail.control import Result, Settings, open_result
     from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
+    from dovetail.feeds import feed
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan

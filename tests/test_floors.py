@@ -14,7 +14,7 @@ FLOORS = {
     "planning": 1,
     "store": 1,
     "metrics": 1,
-    "feed": 1,
+    "feeds": 1,
     "train": 2,
     "profile": 3,
     "engines": 4,

@@ -28,6 +28,7 @@ NAMES = [
     "choice",
     "connect",
     "detect",
+    "feed",
     "grid",
     "integers",
     "join",

@@ -187,6 +187,6 @@ def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
 
 
 def _first_batch(training: Training) -> Any:
-    from dovetail.feed import Cursor
+    from dovetail.feeds import Cursor
 
     return Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)[0]

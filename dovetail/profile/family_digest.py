@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from dovetail.feed import digest
+from dovetail.feeds import digest
 from dovetail.profile.batch_structure import batch_bytes, structure
 from dovetail.profile.source_text import Sources, package_of, without_addresses
 from dovetail.train.base import Training

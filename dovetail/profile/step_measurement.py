@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dovetail.feed.loaders import direct
+from dovetail.feeds.loaders import direct
 from dovetail.profile.batch_structure import batch_bytes
 from dovetail.profile.clocks import synchronize
 from dovetail.profile.family_digest import shared, versions

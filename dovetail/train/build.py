@@ -10,8 +10,8 @@ import psutil
 import torch
 
 from dovetail.describe import check_parameters, check_source, load
-from dovetail.feed.generators import generators_in
-from dovetail.feed.loaders import draws_at_first
+from dovetail.feeds.generators import generators_in
+from dovetail.feeds.loaders import draws_at_first
 from dovetail.train.base import Training
 from dovetail.train.isolation import Isolation
 from dovetail.train.randomness import draw_again, reseed

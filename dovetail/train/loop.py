@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.feed import Cursor
+from dovetail.feeds import Cursor
 from dovetail.train.base import SessionMember, StepReport, TrainingSession
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers

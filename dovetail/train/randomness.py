@@ -25,7 +25,7 @@ import numpy
 import torch
 from torch import nn
 
-from dovetail.feed.keys import key, mix
+from dovetail.feeds.keys import key, mix
 from dovetail.vocabulary import CheckpointError
 
 SCHEME = "keyed-1"

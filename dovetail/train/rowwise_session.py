@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.feed.cursor import digest
+from dovetail.feeds.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.loop import is_due, to_device
 from dovetail.train.randomness import draws, generator_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import torch
 
-from dovetail.feed import Tap, digest, draw
+from dovetail.feeds import Tap, digest, draw
 from dovetail.train.base import (
     NO_KNOBS,
     GangSession,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dovetail.describe import program
-from dovetail.feed import Cursor
+from dovetail.feeds import Cursor
 from dovetail.train import RESIDENT, SessionMember, Training
 from dovetail.train.build import KEPT_BYTES, Builder, build
 from dovetail.train.isolation import Isolation

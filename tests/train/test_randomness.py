@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dovetail.feed.keys import key
+from dovetail.feeds.keys import key
 from dovetail.train.randomness import KeyedRandomness, reseed
 from dovetail.vocabulary import CheckpointError
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from dovetail.feed import Cursor
-from dovetail.feed.loaders import draws_at_first
+from dovetail.feeds import Cursor
+from dovetail.feeds.loaders import draws_at_first
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
 from dovetail.train.randomness import KeyedRandomness

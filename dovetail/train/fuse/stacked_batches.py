@@ -10,8 +10,9 @@ import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from dovetail.feed.cursor import digest
-from dovetail.feed.generators import generators_in, put_back
+from dovetail.feeds import RunningFeed
+from dovetail.feeds.cursor import digest
+from dovetail.feeds.generators import generators_in, put_back
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 Form = tuple[Any, ...]
@@ -91,7 +92,7 @@ def peek_first(batches: Any) -> Any:
 
 def read_first(batches: Any) -> Any:
     """Read the first batch, without the processes that a loader would start for more."""
-    source = batches
+    source = batches.definition if isinstance(batches, RunningFeed) else batches
     if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
         source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
     for batch in source:

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from typing import Any
 
-from dovetail.feed import Cursor
+from dovetail.feeds import Cursor
 from dovetail.train.randomness import KeyedRandomness
 
 

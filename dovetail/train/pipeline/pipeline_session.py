@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.feed.cursor import digest
+from dovetail.feeds.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.cutting import Cut, capture_call, cut, equal, loss_given
 from dovetail.train.cutting.recorder import untouched

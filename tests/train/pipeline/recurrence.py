@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dovetail.feed import Cursor
+from dovetail.feeds import Cursor
 from dovetail.testing import programs
 from dovetail.train.randomness import KeyedRandomness
 from tests.train.pipeline.comparing import CPU

@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dovetail.feed.item_order import ItemOrder
-from dovetail.feed.keyed_draws import wants_rng
-from dovetail.feed.sources import ItemSource, StreamSource, source_of
+from dovetail.feeds.item_order import ItemOrder
+from dovetail.feeds.keyed_draws import wants_rng
+from dovetail.feeds.sources import ItemSource, StreamSource, source_of
 from dovetail.vocabulary import FeedPlan, ProgramError
 
 if TYPE_CHECKING:
-    from dovetail.feed.running import RunningFeed
+    from dovetail.feeds.running import RunningFeed
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 READ = "read"
@@ -124,7 +124,7 @@ class Feed:
         """Put items together, `size` at a time, as torch's `default_collate` or a function of yours does it.
 
         >>> import dovetail as dt
-        >>> list(dt.feed("abc").batch(2, collate="".join, drop_last=True))
+        >>> list(dt.feed(list("abc")).batch(2, collate="".join, drop_last=True))
         ['ab']
         """
         self._refuse_batched("batch", "Give it the whole size at once")
@@ -160,7 +160,7 @@ class Feed:
         ...     [batch.tolist() for batch in running]
         [[0, 1], [2, 3]]
         """
-        from dovetail.feed.running import RunningFeed
+        from dovetail.feeds.running import RunningFeed
 
         return RunningFeed(self, plan=plan, budget_bytes=budget_bytes)
 
@@ -172,7 +172,7 @@ class Feed:
         >>> list(feed.epoch(0)) == list(feed), list(feed.epoch(1)) == list(feed)
         (True, False)
         """
-        from dovetail.feed.plain_reader import PlainReader
+        from dovetail.feeds.plain_reader import PlainReader
 
         reader = PlainReader(self)
         reader.load_state_dict({"epoch": number, "index": 0, "position": 0, "skipped": 0, "items": None})

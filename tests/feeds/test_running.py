@@ -12,10 +12,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.feed.definition import feed
-from dovetail.feed.running import RunningFeed
+from dovetail.feeds.definition import feed
+from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary import ProgramError
-from tests.feed.feeds import PIPELINES, equal, image, is_odd, large, large_later, noise, pid, plan, same, square, uneven
+from tests.feeds.feeds import (
+    PIPELINES,
+    equal,
+    image,
+    is_odd,
+    large,
+    large_later,
+    noise,
+    pid,
+    plan,
+    same,
+    square,
+    uneven,
+)
 
 EPOCHS = 2
 EXPECTED = {name: [list(definition.epoch(epoch)) for epoch in range(EPOCHS)] for name, definition in PIPELINES.items()}
@@ -55,7 +68,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.process
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(PIPELINES)),
     moments=st.lists(st.integers(0, 12), max_size=4),
@@ -113,7 +126,7 @@ def test_resuming_from_any_position(name):
     expected = EXPECTED[name][0]
     assert len(states) == len(expected) + 1
     for taken, state in enumerate(states):
-        from dovetail.feed.plain_reader import PlainReader
+        from dovetail.feeds.plain_reader import PlainReader
 
         reader = PlainReader(definition)
         reader.load_state_dict(state)

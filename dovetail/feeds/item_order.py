@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import numpy.typing
 
-from dovetail.feed.keys import key
+from dovetail.feeds.keys import key
 
 Numbers = numpy.typing.NDArray[numpy.int64]
 _KEPT_BLOCKS = 4

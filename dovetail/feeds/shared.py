@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dovetail.feed.cursor import Cursor
+from dovetail.feeds.cursor import Cursor
 
 
 class Tap:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
-from dovetail.feed.loaders import direct, draws_at_first
+from dovetail.feeds.loaders import direct, draws_at_first
 
 
 def dataset(rows: int) -> TensorDataset:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.feed.definition import Feed
-from dovetail.feed.stage_chain import ItemFault, ItemRun
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.stage_chain import ItemFault, ItemRun
 from dovetail.vocabulary import ProgramError
 
 
@@ -63,9 +63,9 @@ class Assembled:
 class BatchAssembler:
     """Takes items of one epoch in order, and gives what becomes of them.
 
-    >>> from dovetail.feed.definition import feed
-    >>> assembler = BatchAssembler(feed("abc").batch(2), FeedPosition())
-    >>> given = list(assembler.add(ItemRun(0, [0, 1, 2], [0, 1, 2], ["a", "b", "c"]), ends=True))
+    >>> from dovetail.feeds.definition import feed
+    >>> assembler = BatchAssembler(feed([1, 2, 3]).batch(2), FeedPosition())
+    >>> given = list(assembler.add(ItemRun(0, [0, 1, 2], [0, 1, 2], list("abc")), ends=True))
     >>> [(each.items and each.items.values, each.after.place) for each in given]
     [(['a', 'b'], 2), (['c'], 3), (None, 3)]
     """
@@ -155,8 +155,8 @@ class BatchAssembler:
 def alignment(definition: Feed) -> int:
     """Of how many places a part of an epoch must be a multiple: groups of `map_batches` are read whole.
 
-    >>> from dovetail.feed.definition import feed
-    >>> alignment(feed("abc").map_batches(list, size=4).map_batches(list, size=6))
+    >>> from dovetail.feeds.definition import feed
+    >>> alignment(feed([1, 2, 3]).map_batches(list, size=4).map_batches(list, size=6))
     12
     """
     return math.lcm(1, *(stage.size for stage in definition.stages if stage.operation == "map_batches"))

@@ -7,7 +7,7 @@ import time
 import numpy
 import torch
 
-from dovetail.feed.definition import Feed, feed
+from dovetail.feeds.definition import Feed, feed
 from dovetail.vocabulary import FeedPlan, StagePlan
 
 

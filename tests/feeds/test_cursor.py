@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from dovetail.feed import Cursor, digest
+from dovetail.feeds import Cursor, digest
 from dovetail.testing.programs import Counting
 from dovetail.train.randomness import reseed
 from dovetail.vocabulary import ProgramError

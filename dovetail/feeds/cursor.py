@@ -1,9 +1,9 @@
 """Where a training stands in its batches, and how to stand there again in another process.
 
-Batches that have `state_dict` and `load_state_dict` resume through them. Others are iterated anew and skipped
-to their position, all earlier epochs included, since an iterable may carry a generator from epoch to epoch;
-a digest of the first batches of the epoch tells when an iterable does not repeat itself. Knows batches;
-knows nothing of models or checkpoints.
+Batches that have `state_dict` and `load_state_dict` resume through them, feeds among them. Others are iterated anew
+and skipped to their position, all earlier epochs included, since an iterable may carry a generator from epoch to
+epoch; a digest of the first batches of the epoch tells when an iterable does not repeat itself. Knows batches; knows
+nothing of models or checkpoints.
 """
 
 import hashlib
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dovetail.feed.loaders import direct, indices_only
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.loaders import direct, indices_only
+from dovetail.feeds.plain_reader import PlainReader
 from dovetail.vocabulary import ProgramError
 
 DIGESTED_BATCHES = 2
@@ -33,7 +35,9 @@ class Cursor:
     """
 
     def __init__(self, batches: Any, *, before_draw: Callable[[int, int], None]) -> None:
-        self._batches, self._direct = batches, direct(batches)
+        # A definition has no position; whoever reads it has. One that workers read comes as a `RunningFeed`.
+        self._batches = batches = PlainReader(batches) if isinstance(batches, Feed) else batches
+        self._direct = direct(batches)
         self._before_draw = before_draw
         self._iterator: Iterator[Any] | None = None
         self._digests: list[str] = []

@@ -7,20 +7,20 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dovetail.feed.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
-from dovetail.feed.definition import Feed
-from dovetail.feed.item_order import shuffled_stream
-from dovetail.feed.keyed_draws import as_before, one_thread, seed_global
-from dovetail.feed.keys import mix
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, StageChain
+from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.item_order import shuffled_stream
+from dovetail.feeds.keyed_draws import as_before, one_thread, seed_global
+from dovetail.feeds.keys import mix
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, StageChain
 from dovetail.vocabulary import ProgramError
 
 
 class PlainReader:
     """Reads a definition epoch after epoch: each `iter` goes on where `load_state_dict` said, or begins the next epoch.
 
-    >>> from dovetail.feed.definition import feed
+    >>> from dovetail.feeds.definition import feed
     >>> reader = PlainReader(feed(range(3)).batch(2))
     >>> [batch.tolist() for batch in reader], reader.state_dict()["index"]
     ([[0, 1], [2]], 2)

@@ -17,15 +17,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.feed.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
-from dovetail.feed.byte_budget import ByteBudget
-from dovetail.feed.definition import Feed
-from dovetail.feed.item_bytes import item_bytes
-from dovetail.feed.item_cache import DroppedItem, ItemCache
-from dovetail.feed.item_order import shuffled_stream
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, RunAbandoned, StageWork
-from dovetail.feed.units import FeedOutput, FeedUnit
+from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
+from dovetail.feeds.byte_budget import ByteBudget
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.item_bytes import item_bytes
+from dovetail.feeds.item_cache import DroppedItem, ItemCache
+from dovetail.feeds.item_order import shuffled_stream
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageWork
+from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
 
 # A unit should take so long that handing it over does not count, and not so long that others wait for it.
@@ -57,7 +57,7 @@ class FeedFlow:
         self._error: BaseException | None = None
         self._generation = 0
         self._running: set[FeedUnit] = set()
-        self._blocked = 0
+        self._is_cautious = False
         self._item_seconds = 0.0
         self._stream: Iterator[tuple[int, Any]] | None = None
         self._is_reading = False
@@ -171,7 +171,7 @@ class FeedFlow:
     # What workers call
 
     def take(self, kind: str, *, wait: bool = True) -> FeedUnit | None:
-        """The next unit for a worker of this kind; None where it is to end, or, unless it waits, where none is there."""
+        """The next unit for a worker of this kind; None where it is to end, or there is none and it does not wait."""
         while True:
             with self._lock:
                 unit = self._take(kind, wait)
@@ -203,32 +203,31 @@ class FeedFlow:
             if not self._stays(unit):
                 return
             if unit.at < unit.end and (self._definition.skip or not items.faults):
-                self._recharge(unit, unit.copies * items.held_bytes + 2 * self.budget.most_item_bytes)
+                # What was admitted stays: it will be needed by the stages that follow.
+                self._recharge(unit, max(unit.charged_bytes, int(unit.copies * items.held_bytes)))
                 self._push(unit)
             else:
-                self._recharge(unit, (1 if unit.is_whole or unit.output else unit.copies) * items.held_bytes)
+                is_batch = unit.is_whole or unit.output is not None
+                self._recharge(unit, int((1 if is_batch else unit.copies) * items.held_bytes))
                 self._settle(unit)
             self._made_room()
 
     def grow(self, unit: FeedUnit, held_bytes: int, items: int) -> int:
         """Ask for room for a unit that holds so much; gives how much it may hold before it must ask again. Raises
         `RunAbandoned` where it must give way to older ones."""
-        if unit.copies * held_bytes + 2 * self.budget.most_item_bytes <= unit.charged_bytes:
-            return (unit.charged_bytes - 2 * self.budget.most_item_bytes) // unit.copies
+        if self._need(unit, held_bytes) <= unit.charged_bytes:
+            return int((unit.charged_bytes - 2 * self.budget.most_item_bytes) / unit.copies)
         with self._lock:
             self.budget.saw(items=items, held_bytes=held_bytes, most_bytes=held_bytes // max(1, items))
-            need = unit.copies * held_bytes + 2 * self.budget.most_item_bytes
+            need = self._need(unit, held_bytes)
             while unit.generation == self._generation and not self._closed:
                 if self.budget.fits(need - unit.charged_bytes) or self._overdraws(unit, need):
                     self._recharge(unit, need)
                     return held_bytes
-                if not self._may_wait(unit) or self._is_too_large(unit, need):
+                if not self._is_oldest(unit) or self._is_too_large(unit, need):
                     raise RunAbandoned
-                if self._is_oldest(unit) and self._evict():
-                    continue
-                self._blocked += 1
-                self._for_room.wait(0.1)
-                self._blocked -= 1
+                if not self._evict():
+                    self._for_room.wait(0.1)
             raise RunAbandoned
 
     def abandon(self, unit: FeedUnit) -> None:
@@ -278,8 +277,12 @@ class FeedFlow:
     def _admit(self, kind: str) -> FeedUnit | None:
         if self.kinds[0] != kind or not self._started or self._is_reading or self._error is not None:
             return None
+        self._is_cautious = False
         unit = self._again[0] if self._again else self._next_unit()
-        if unit is None or not self._has_room_for(unit):
+        if unit is not None and not self._has_room_for(unit):
+            unit = self._next_unit() if self._is_cautious else None
+            unit = unit if unit is not None and self._has_room_for(unit) else None
+        if unit is None:
             return None
         if self._again:
             heapq.heappop(self._again)
@@ -291,20 +294,28 @@ class FeedFlow:
         charge = self.budget.expected_bytes(unit.stop - unit.start, copies=unit.copies)
         under_way = len(self._running) + len(self._read) + len(self._outputs) + sum(map(len, self._ready.values()))
         fits = self.budget.fits(charge)
+        if not self._knows_sizes() and len(self._running) + len(self._outputs) + sum(map(len, self._ready.values())):
+            return False  # one at a time, until it is known how large they are
         if unit.number == self._next_out:  # whatever waits for this one gives way
             while not fits and self._evict():
                 fits = self.budget.fits(charge)
             if not fits and not self._running and not self._outputs and not any(self._ready.values()):
+                if unit.stop - unit.start > self._aligned and unit not in self._again:
+                    self._is_cautious = True  # some items of it may fit
+                    return False
                 fits = not self._is_too_large(unit, charge)
-        elif under_way:
+        else:
             waits = sum(each.charged_bytes for each in self._outputs) + sum(
                 u.charged_bytes for u in self._read.values()
             )
-            fits = fits and self.budget.has_seen and under_way < _MOST_UNITS and waits <= self.buffer_bytes
+            fits = fits and under_way < _MOST_UNITS and waits <= self.buffer_bytes
         if fits:
             unit.charged_bytes = 0
             self._recharge(unit, charge)
         return fits
+
+    def _knows_sizes(self) -> bool:
+        return self.budget.has_seen and (self._batch is None or self.budget.has_seen_batch)
 
     def _next_unit(self) -> FeedUnit | None:
         """The unit that comes next in the order of reading, not yet counted as begun."""
@@ -313,11 +324,10 @@ class FeedFlow:
             return self._next_of_stream()
         length = self._read_length(len(source))
         stop, is_whole = self._extent(length)
-        copies = 2 if self._batch is not None else 1
         numbers = self._order.indices(self._epoch, self._place, stop, length=len(source)) if stop > self._place else []
         items = ItemRun(self._epoch, list(range(self._place, stop)), numbers, batch=self._batch_number)
         unit = self._unit(items, self._place, stop, is_whole=is_whole and bool(numbers))
-        unit.copies, unit.ends_epoch = copies, stop >= length
+        unit.copies, unit.ends_epoch = self._copies(), stop >= length
         return unit
 
     def _next_of_stream(self) -> FeedUnit | None:
@@ -325,7 +335,7 @@ class FeedFlow:
             return None
         stop, _ = self._extent(1 << 62)
         unit = self._unit(ItemRun(self._epoch, [], [], batch=self._batch_number), self._place, stop, is_whole=False)
-        unit.copies, unit.reads_stream = 2 if self._batch is not None else 1, True
+        unit.copies, unit.reads_stream = self._copies(), True
         return unit
 
     def _unit(self, items: ItemRun, start: int, stop: int, *, is_whole: bool) -> FeedUnit:
@@ -356,16 +366,27 @@ class FeedFlow:
         count = min(count, max(_MOST_ITEMS // self._aligned, 1) * self._aligned)
         if batch is None or self._definition.varies() or batch.size % self._aligned:
             return min(place + count, length), False
-        if place % batch.size == 0 and self._can_afford_batches(batch.size):
+        if not self._is_cautious and place % batch.size == 0 and self._can_afford_batches(batch.size):
             return min(place + batch.size, length), True
-        if not self.budget.has_seen:
+        if self._is_cautious or not self.budget.has_seen:
             count = self._aligned
         return min(place + count, (place // batch.size + 1) * batch.size, length), False
 
     def _can_afford_batches(self, size: int) -> bool:
         """Whether every worker can have a whole batch in work: then items are put together where they are made."""
         workers = sum(self.workers.values()) + 1
-        return self.budget.has_seen and workers * self.budget.expected_bytes(size, copies=2) <= self.budget.limit_bytes
+        return self.budget.has_seen and workers * self._batch_bytes(size) <= self.budget.limit_bytes
+
+    def _batch_bytes(self, size: int) -> int:
+        return self.budget.expected_bytes(size, copies=self._copies())
+
+    def _copies(self) -> float:
+        """How often the bytes of items are held at most: once more in the batch that they are put into."""
+        return 1 + max(1.0, self.budget.batch_growth) if self._batch is not None else 1.0
+
+    def _need(self, unit: FeedUnit, held_bytes: int) -> int:
+        """What a unit that holds so much must be charged: one more item may be as large as two have been."""
+        return int(unit.copies * held_bytes) + 2 * self.budget.most_item_bytes
 
     def _step_on(self, unit: FeedUnit) -> None:
         self._next_number += 1
@@ -410,15 +431,23 @@ class FeedFlow:
             total.items += done.items
             total.bytes += done.bytes
             total.most_bytes = max(total.most_bytes, done.most_bytes)
+        self._learn_sizes(unit, work)
         count = unit.stop - unit.start
-        if unit.output is None and count:
-            largest = max([unit.items.held_bytes, *(done.bytes for done in work)])
-            self.budget.saw(
-                items=count, held_bytes=largest, most_bytes=max(done.most_bytes for done in work[:1] + work)
-            )
-            if unit.at == 0:
-                seconds = sum(done.seconds for done in work) / count
-                self._item_seconds = 0.8 * self._item_seconds + 0.2 * seconds if self._item_seconds else seconds
+        if unit.at == 0 and count:
+            seconds = sum(done.seconds for done in work) / count
+            self._item_seconds = 0.8 * self._item_seconds + 0.2 * seconds if self._item_seconds else seconds
+
+    def _learn_sizes(self, unit: FeedUnit, work: list[StageWork]) -> None:
+        """Learn how large items are, and how much larger their batches."""
+        own = work[: max(0, self._item_stages - unit.at)]
+        count = unit.stop - unit.start
+        if own and count:
+            held, most = max(done.bytes for done in own), max(done.most_bytes for done in own)
+            self.budget.saw(items=count, held_bytes=held, most_bytes=most)
+        if unit.at + len(work) > self._item_stages and unit.items.held_bytes and self._batch is not None:
+            before = max([done.bytes for done in own], default=0) or unit.charged_bytes / unit.copies
+            self.budget.batch_growth = max(self.budget.batch_growth, unit.items.held_bytes / max(1, before))
+            self.budget.has_seen_batch = True
 
     def _settle(self, unit: FeedUnit) -> None:
         """A unit has been through all its stages."""
@@ -451,7 +480,7 @@ class FeedFlow:
         for entry in entries:
             given += self._put_out(entry, unit)
         self.budget.hold(-unit.charged_bytes - self._waiting_bytes + given)
-        self._waiting_bytes = 2 * sum(map(item_bytes, self._assembler.waiting_values))
+        self._waiting_bytes = int(self._copies() * sum(map(item_bytes, self._assembler.waiting_values)))
         self.budget.hold(self._waiting_bytes)
         if unit.ends_epoch:
             self._assembler = BatchAssembler(self._definition, FeedPosition(epoch=unit.epoch + 1))
@@ -479,16 +508,12 @@ class FeedFlow:
             at=self._item_stages,
             end=len(self._stages),
             output=output,
-            copies=2,
+            copies=unit.copies,
             generation=self._generation,
         )
-        batch.charged_bytes = 2 * sum(map(item_bytes, items.values))
+        batch.charged_bytes = int(unit.copies * sum(map(item_bytes, items.values)))
         self._push(batch)
         return batch.charged_bytes
-
-    def _may_wait(self, unit: FeedUnit) -> bool:
-        """Whether a unit that needs more room waits for it: the oldest does, and those that cannot be read again."""
-        return unit.output is not None or self._is_oldest(unit) or not isinstance(self._definition.source, ItemSource)
 
     def _is_oldest(self, unit: FeedUnit) -> bool:
         waiting = (each for queue in (*self._ready.values(), self._again) for each in queue)
@@ -510,11 +535,8 @@ class FeedFlow:
         heapq.heappush(self._again, unit)
 
     def _overdraws(self, unit: FeedUnit, need: int) -> bool:
-        """Let the oldest unit have more than there is where nobody will give anything back: items of a stream, which
-        cannot be read again, and batches whose items cannot."""
-        others_go_on = len(self._running) - self._blocked > 1 or any(output.is_done for output in self._outputs)
-        rereadable = unit.output is None and isinstance(self._definition.source, ItemSource)
-        if others_go_on or rereadable or need > self.budget.limit_bytes or not self._is_oldest(unit):
+        """Let items of a stream have more than there is: they cannot be read again, so they cannot give way."""
+        if isinstance(self._definition.source, ItemSource) or self._is_too_large(unit, need):
             return False
         over = self.budget.held_bytes + need - unit.charged_bytes - self.budget.limit_bytes
         self.overdrawn_bytes = max(self.overdrawn_bytes, over)
@@ -522,6 +544,7 @@ class FeedFlow:
 
     def _is_too_large(self, unit: FeedUnit, need: int) -> bool:
         """Whether a unit needs more than the whole budget; then that is what the consumer hears."""
+        need += self._waiting_bytes  # of the same batch
         if need <= self.budget.limit_bytes:
             return False
         count = max(1, unit.stop - unit.start)

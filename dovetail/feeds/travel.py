@@ -15,15 +15,15 @@ from typing import Any
 
 import cloudpickle
 
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import StageChain
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import StageChain
 
 
 def pack(chain: StageChain) -> tuple[bytes, list[str]]:
     """A chain as bytes, with those of its stages left out that cannot travel; and for each stage why it cannot, or
     nothing.
 
-    >>> from dovetail.feed.definition import feed
+    >>> from dovetail.feeds.definition import feed
     >>> import threading
     >>> lock = threading.Lock()
     >>> _, reasons = pack(StageChain(feed([1]).map(lambda x: x).map(lambda x: lock and x)))

@@ -9,17 +9,17 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.feed.assembly import FeedPosition
-from dovetail.feed.byte_budget import ByteBudget
-from dovetail.feed.definition import DEFAULT_BUDGET_BYTES, Feed
-from dovetail.feed.flow import FeedFlow
-from dovetail.feed.item_cache import ItemCache
-from dovetail.feed.keyed_draws import as_before, one_thread
-from dovetail.feed.plain_reader import PlainReader
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, StageChain
-from dovetail.feed.travel import pack
-from dovetail.feed.workers import FeedWorkers
+from dovetail.feeds.assembly import FeedPosition, item_stages
+from dovetail.feeds.byte_budget import ByteBudget
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.flow import FeedFlow
+from dovetail.feeds.item_cache import ItemCache
+from dovetail.feeds.keyed_draws import as_before, one_thread
+from dovetail.feeds.plain_reader import PlainReader
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, StageChain
+from dovetail.feeds.travel import pack
+from dovetail.feeds.workers import FeedWorkers
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 
 HANG_SECONDS = 300.0
@@ -65,7 +65,7 @@ class RunningFeed:
     """Reads a feed with workers. Iterating gives one epoch, and the next time the next one; an iteration that was left
     off in the middle is not taken up again. For one thread, but for `resize` and `stats`.
 
-    >>> from dovetail.feed.definition import feed
+    >>> from dovetail.feeds.definition import feed
     >>> definition = feed(range(6)).map(lambda number: number * 2).batch(3)
     >>> with RunningFeed(definition) as running:
     ...     running.resize("map", workers=3)
@@ -236,8 +236,11 @@ class _RunningState:
             with as_before(), one_thread():
                 work = self._chain.probe(ItemRun(begin.epoch, [place], numbers))
             if all(done.items for done in work):
-                most = max(done.most_bytes for done in work)
+                items = item_stages(self.definition)
+                most = max(done.most_bytes for done in work[:items])
                 self._budget.saw(items=1, held_bytes=most, most_bytes=most)
+                batch = max([done.most_bytes for done in work[items:]], default=0)
+                self._budget.batch_growth, self._budget.has_seen_batch = max(1.0, batch / max(1, most)), True
         self._refuse_small_budget()
         self._probed = True
         self.follow(self.asked)
@@ -245,7 +248,8 @@ class _RunningState:
     def _refuse_small_budget(self) -> None:
         batch = self.definition.batching()
         size = batch.size if batch is not None else 1
-        need = self._budget.expected_bytes(size, copies=2 if batch is not None else 1)
+        copies = 1 + self._budget.batch_growth if batch is not None else 1
+        need = self._budget.expected_bytes(size, copies=copies)
         if need > self._budget.limit_bytes:
             what = f"a batch of {size} items, twice while it is put together" if batch is not None else "one item"
             raise ProgramError(

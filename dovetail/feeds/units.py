@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from dovetail.feed.assembly import FeedPosition
-from dovetail.feed.stage_chain import ItemFault, ItemRun
+from dovetail.feeds.assembly import FeedPosition
+from dovetail.feeds.stage_chain import ItemFault, ItemRun
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class FeedUnit:
     ends_epoch: bool = False
     output: FeedOutput | None = None
     charged_bytes: int = 0
-    copies: int = 1
+    copies: float = 1.0
     generation: int = 0
     attempts: int = 0
     reads_stream: bool = False

@@ -19,7 +19,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from dovetail.feed.generators import generators_in
+from dovetail.feeds.generators import generators_in
 
 Gather = Callable[[Sequence[int]], Any]
 Places = numpy.typing.NDArray[numpy.int64]

@@ -23,9 +23,12 @@ class ByteBudget:
     item_bytes: float = 0.0
     """The largest mean size of the items in one part that was read."""
     most_item_bytes: int = 0
+    batch_growth: float = 1.0
+    """How many bytes a batch has been at most, for each byte of its items."""
     has_seen: bool = False
+    has_seen_batch: bool = False
 
-    def expected_bytes(self, items: int, *, copies: int) -> int:
+    def expected_bytes(self, items: int, *, copies: float) -> int:
         """What so many items will hold at most while they are worked at, as far as one knows: with `copies` of 2 they
         are copied into a batch."""
         return int(copies * items * self.item_bytes) + 2 * self.most_item_bytes

@@ -4,7 +4,7 @@ They are forked, for to import torch takes seconds, but not from the process tha
 and a fork would copy their locks and not them. A nursery is started anew, once for all feeds of a process, and imports
 what every feed needs. For each feed it forks a server, which unpickles the feed's stages, and for each worker that
 forks a worker, so that workers share what they hold, a dataset in memory included. Nursery and servers compute nothing
-and have one thread. All of them end with the process that reads. Started as `python -P -m dovetail.feed.process_server
+and have one thread. All of them end with the process that reads. Started as `python -P -m dovetail.feeds.process_server
 FILE_DESCRIPTOR`.
 """
 
@@ -23,12 +23,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.feed.stage_chain import ItemRun, RunAbandoned, StageChain
-from dovetail.feed.transport import Channel, decode
+from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain
+from dovetail.feeds.transport import Channel, decode
 from dovetail.vocabulary import ProgramError
 
 _PR_SET_PDEATHSIG = 1
-_SINGLE = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class _Nursery:
@@ -42,7 +42,7 @@ class _Nursery:
         self._pid = os.getpid()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dovetail.feed.process_server", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "dovetail.feeds.process_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_SINGLE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

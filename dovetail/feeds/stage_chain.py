@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.feed.collate import collate
-from dovetail.feed.definition import Feed, FeedStage, gives_rng
-from dovetail.feed.item_bytes import item_bytes
-from dovetail.feed.keyed_draws import global_state, make_rng, may_draw, seed_global
-from dovetail.feed.keys import key, mix
-from dovetail.feed.sources import ItemSource
+from dovetail.feeds.collate import collate
+from dovetail.feeds.definition import Feed, FeedStage, gives_rng
+from dovetail.feeds.item_bytes import item_bytes
+from dovetail.feeds.keyed_draws import global_state, make_rng, may_draw, seed_global
+from dovetail.feeds.keys import key, mix
+from dovetail.feeds.sources import ItemSource
 from dovetail.vocabulary import ProgramError
 
 _ITEMWISE = ("read", "map", "filter")
@@ -79,6 +79,8 @@ class StageChain:
         self.seed, self.skips = definition.seed, definition.skip > 0
         self.source = definition.source
         self._cache_place = definition.cache_place()
+        operations = [stage.operation for stage in self.stages]
+        self._batch_place = operations.index("batch") if "batch" in operations else len(operations)
         self._rng = [gives_rng(stage) for stage in self.stages]
         self.drawing: list[bool | None] = [self._may_draw(stage) for stage in self.stages]
 
@@ -144,7 +146,8 @@ class StageChain:
             if operation in _ITEMWISE:
                 while stop < last and self.stages[stop].operation in _ITEMWISE:
                     stop += 1
-                self._each(items, place, stop, work[place - first : stop - first], seeded, grow, counts_cpu)
+                asks = None if place > self._batch_place else grow  # of batches, all is counted in before
+                self._each(items, place, stop, work[place - first : stop - first], seeded, asks, counts_cpu)
             else:
                 apply = self._collate if operation == "batch" else self._groups
                 self._timed(functools.partial(apply, items, place, seeded), items, work[place - first], counts_cpu)
@@ -349,5 +352,5 @@ def _count(work: StageWork, size: int) -> None:
 def _where(error: Exception) -> str:
     """The line of the user's that raised, in words."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/dovetail/feed/" not in frame.filename.replace("\\", "/")]
+    own = [frame for frame in frames if "/dovetail/feeds/" not in frame.filename.replace("\\", "/")]
     return f" (line {own[-1].lineno} of {own[-1].filename.rpartition('/')[2]})" if own else ""

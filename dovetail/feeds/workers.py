@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.feed.flow import FeedFlow
-from dovetail.feed.keyed_draws import one_thread
-from dovetail.feed.process_server import ProcessServer
-from dovetail.feed.stage_chain import RunAbandoned, StageChain
-from dovetail.feed.transport import Channel
-from dovetail.feed.units import FeedUnit
+from dovetail.feeds.flow import FeedFlow
+from dovetail.feeds.keyed_draws import one_thread
+from dovetail.feeds.process_server import ProcessServer
+from dovetail.feeds.stage_chain import RunAbandoned, StageChain
+from dovetail.feeds.transport import Channel
+from dovetail.feeds.units import FeedUnit
 
 # Units that take less are sent ahead, so that a process does not wait for this one's interpreter.
 _AHEAD_SECONDS = 0.02
@@ -138,7 +138,7 @@ class FeedWorkers:
             return False
 
     def _allowed(self, unit: FeedUnit) -> int:
-        return max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) // unit.copies
+        return int(max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) / unit.copies)
 
     def _hear(self, channel: Channel, sent: "collections.deque[FeedUnit]") -> bool:
         """Take one message of the process; whether its first unit is done with."""

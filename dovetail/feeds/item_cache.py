@@ -10,7 +10,7 @@ import tempfile
 import threading
 from typing import Any
 
-from dovetail.feed.transport import decode, encode
+from dovetail.feeds.transport import decode, encode
 
 
 class DroppedItem:
