@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dovetail.cli import feed as feed_command
 from dovetail.cli import simulate, tasks
 from dovetail.cli import ui as ui_command
 from dovetail.cli.answering import (
@@ -391,6 +392,7 @@ def cluster(
         show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
 
+app.add_typer(feed_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)
 app.add_typer(ui_command.app)

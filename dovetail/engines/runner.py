@@ -14,6 +14,7 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
+from dovetail.engines.feeding import feed_training
 from dovetail.engines.gang_losses import GangLosses
 from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
@@ -161,6 +162,7 @@ def _open_trainers(
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
             members.append(_build_member(member.task, order, around))
+            stack.enter_context(feed_training(members[-1].training, member, around))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):

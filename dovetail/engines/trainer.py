@@ -1,9 +1,10 @@
 """One member's way through an order: resume, step, evaluate, save, report, end."""
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.engines.base import Order
@@ -68,6 +69,10 @@ class Trainer:
         self._save_seconds = 0.0  # what the last one took
         self._flushed_step = 0
         self._warned = False
+        # When it began to take steps, what was spent on other things since, and for how long it had waited for data by
+        # then, and when that was last told.
+        self._began, self._aside_seconds = time.monotonic(), 0.0
+        self._waited_before = self._waited_told = 0.0
 
     @property
     def step(self) -> int:
@@ -92,21 +97,24 @@ class Trainer:
             return True
         with reporting_failure(self.member, self._around):
             if evaluates:
-                self._evaluate()
-                self._keep_best()
+                with self._aside():
+                    self._evaluate()
+                    self._keep_best()
             if flushes:
                 self._flush(wait=False)
             if saves and self._saved_step < self._step < self.member.until_step:
-                self._save(required=False)
+                with self._aside():
+                    self._save(required=False)
             return self._goes_on()
         return False
 
     def stop(self, reason: str) -> None:
         """Save and end early."""
         with reporting_failure(self.member, self._around):
+            data_share = self._data_share()
             if self._step > self._saved_step:
                 self._save(required=True)
-            self._report(AttemptStopped, step=self._step, reason=reason)
+            self._report(AttemptStopped, step=self._step, reason=reason, data_share=data_share)
 
     def _goes_on(self) -> bool:
         if self._step < self.member.until_step and not self._is_done():
@@ -145,7 +153,8 @@ class Trainer:
             )
         elif self.member.task.begins_with:
             self._begin_warm()
-        self._saved_at = self._flushed_at = time.monotonic()
+        self._saved_at = self._flushed_at = self._began = time.monotonic()
+        self._waited_before = self._waited_told = self.session.waited_seconds(self.number)
         self._flush()
 
     def _begin_warm(self) -> None:
@@ -158,6 +167,13 @@ class Trainer:
                 f"task {self.member.task.name!r} must build the model whose weights it begins with, those of step "
                 f"{other.step}: {error} Clone with --fresh where parameters change the model."
             ) from error
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What is done within is not a part of the steps, of which it is told how long they wait for data."""
+        began = time.monotonic()
+        yield
+        self._aside_seconds += time.monotonic() - began
 
     def _evaluation_due(self) -> bool:
         return self._step == self.member.until_step or self._is_regular()
@@ -241,8 +257,18 @@ class Trainer:
             else "Nothing was saved yet."
         )
 
+    def _data_share(self) -> float:
+        """The part of its steps' time, so far, in which it waited for data. An accelerator may have computed meanwhile
+        what it was given before, so that less is lost there."""
+        stepped = time.monotonic() - self._began - self._aside_seconds
+        waited = self.session.waited_seconds(self.number) - self._waited_before
+        return round(min(1.0, waited / stepped), 3) if stepped > 0 else 0.0
+
     def _flush(self, *, wait: bool = True) -> None:
         self._collect(wait=wait)
+        waited = self.session.waited_seconds(self.number)
+        self._around.waited(waited - self._waited_told)
+        self._waited_told = waited
         if not self._warned and (shortfall := self.session.shortfall(self.number)):
             self._warned = True
             self._report(Warned, message=f"{self._order.technique} runs plainly: {shortfall}")
@@ -308,12 +334,19 @@ class Trainer:
                 self._report(PipelineTimed, **found)
 
     def _end(self) -> None:
+        data_share = self._data_share()
         if self._step > self._saved_step or self._step == 0:
             self._save(required=True)
         reason = self._why_early()
         ended = self.member.final or reason
         self._flush()
-        self._report(TaskFinished if ended else RungReached, step=self._step, reason=reason, metrics=self._metrics)
+        self._report(
+            TaskFinished if ended else RungReached,
+            step=self._step,
+            reason=reason,
+            metrics=self._metrics,
+            data_share=data_share,
+        )
 
     def _why_early(self) -> str:
         """What ended it before its last step, or at it; empty where nothing but that step did."""

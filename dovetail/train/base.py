@@ -224,6 +224,10 @@ class TrainingSession(abc.ABC):
         """After how many steps the others take as long as they will; where it says more than none, trials wait."""
         return 0
 
+    def waited_seconds(self, member: int = 0) -> float:
+        """For how long this member's steps have waited for their batches so far; zero where that is not known."""
+        return 0.0
+
     def shortfall(self, member: int = 0) -> str:
         """Why this member's steps are not taken as the technique promises, though they are as exact; empty where they
         are."""
@@ -255,6 +259,10 @@ class GangSession(TrainingSession, Generic[Each]):
     Subclasses say what a step of several is."""
 
     _members: list[Each]
+
+    def waited_seconds(self, member: int = 0) -> float:
+        """For how long one member's steps have waited for their batches."""
+        return self._members[member].waited_seconds()
 
     def shortfall(self, member: int = 0) -> str:
         """Why one member's steps are not taken as promised."""

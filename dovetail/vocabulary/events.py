@@ -222,6 +222,19 @@ class PipelineTimed(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedResized(Event):
+    """The workers of a stage of a task's feed were changed while it ran, from so many to so many, both in words such as
+    `2 threads`, and why. `rate` is what the feed gave before, in batches per second."""
+
+    kind: ClassVar[str] = "resized"
+    stage: str
+    before: str
+    after: str
+    reason: str = ""
+    rate: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDamaged(Event):
     """A damaged checkpoint was passed over."""
 
@@ -232,11 +245,13 @@ class CheckpointDamaged(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStopped(Event):
-    """An attempt ended early after saving, to go on later."""
+    """An attempt ended early after saving, to go on later. `data_share` is the part of its steps' time in which it
+    waited for data, here and where it ends otherwise."""
 
     kind: ClassVar[str] = "stopped"
     step: int
     reason: str = ""
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +301,7 @@ class TaskFinished(Event):
     step: int
     reason: str = ""
     metrics: Mapping[str, float] = FrozenDict()
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +312,7 @@ class RungReached(Event):
     step: int
     reason: str = ""
     metrics: Mapping[str, float] = FrozenDict()
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +468,7 @@ EVENTS: dict[str, type[Event]] = {
         StepsDone,
         CheckpointSaved,
         PipelineTimed,
+        FeedResized,
         CheckpointDamaged,
         AttemptStopped,
         AttemptLost,

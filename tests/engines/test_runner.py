@@ -53,6 +53,7 @@ class Ground:
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
         self.builder = Builder(home=home, isolation=Isolation())
+        self.waited: list[float] = []  # the seconds that steps waited for data, as they were told
         self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
     def member(
@@ -94,6 +95,7 @@ class Ground:
                 threads=1,
                 home=self.home,
                 builder=self.builder,
+                waited=self.waited.append,
             ),
         )
 
