@@ -47,8 +47,9 @@ _FUSING = 2.0
 _SHORT_SECONDS = 0.005
 # A second size is tried where it is so much larger than the first: otherwise the line is known well enough.
 _LARGER = 1.5
-# Compiling halves a step at best (GPT-2s on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with.
-_COMPILED_SHARE, _COMPILE_SECONDS = 0.5, 30.0
+# Compiling halves a step at best (GPTs on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with, and
+# for each layer: 11 s for 5 layers, 25 s for 40, more than a minute for Llamas of 24 blocks.
+_COMPILED_SHARE, _COMPILE_SECONDS, _LAYER_SECONDS = 0.5, 9.0, 0.4
 # Where processes side by side fill an accelerator, fusing leaves at least so much of what they take.
 _LEAST_OF_APART = 0.75
 # Bytes a second of a memory that nobody measured: one channel of a host, and a small device.
@@ -171,7 +172,9 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     if fitting:
         yield _trial(family, kind, members=max(fitting))
     if kind.processor == "cuda" and len(plain) == len(known):
-        yield _trial(family, kind, members=largest, compile="full")
+        seconds = _COMPILE_SECONDS + _LAYER_SECONDS * len(alone.layers)
+        compiled = _trial(family, kind, members=largest, compile="full")
+        yield dataclasses.replace(compiled, compile_seconds=seconds)
 
 
 def _waits_for_graph(evidence: Evidence, alone: Profile, kind: Kind) -> bool:
@@ -294,7 +297,7 @@ def ideal(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
         families=known.families[:1] * trial.members,
         technique="fuse",
         step_seconds=(seconds * (_COMPILED_SHARE if is_compiled else 1.0),) * trial.members,
-        start_seconds=trial.members * known.start_seconds + (_COMPILE_SECONDS if is_compiled else 0.0),
+        start_seconds=trial.members * known.start_seconds + trial.compile_seconds,
         cores=0,
     )
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, Trial, derive_options, trials
+from dovetail.planning.schedule.worth import worthwhile
 from dovetail.planning.techniques import fuse
 from dovetail.vocabulary import Cluster, Family, Kind, LayerProfile, Member, Profile, Rejection
 
@@ -90,6 +91,25 @@ def test_one_gang_of_a_family_is_tried_once_one_task_was_measured() -> None:
     assert wanted([ALONE, GANG], 4, compiled) == ()
     assert wanted([ALONE], 2) == (gang_trial(2),)
     assert wanted([ALONE], 4, trial) == ()
+
+
+def test_compiling_is_tried_where_the_steps_that_are_left_pay_for_it() -> None:
+    def tried(layers: int, steps: int) -> bool:
+        layer = LayerProfile(name="", operation="Linear", forward_seconds=1e-5, backward_seconds=2e-5)
+        alone = dataclasses.replace(
+            ALONE, step_seconds=0.077, layers=tuple(dataclasses.replace(layer, name=str(n)) for n in range(layers))
+        )
+        gang = dataclasses.replace(GANG, step_seconds=0.043, knobs={"members": 8})
+        (compiled,) = trials(["f"], [alone, gang], CLUSTER, members={"f": 8}, failed=[REPLAYED])
+        assert compiled == gang_trial(8, compile="full")
+        offered, _ = derive_options([alone, gang], CLUSTER, members={"f": 8})
+        members = tuple(Member(task=name, steps=steps) for name in "abcdefgh")
+        problem = Problem(cluster=CLUSTER, families=(Family(name="f", members=members),), options=offered)
+        return worthwhile([compiled], problem) == (compiled,)
+
+    assert tried(5, 8_000)
+    assert not tried(300, 8_000)  # a minute or two of compiling, twice, for two minutes won at best
+    assert tried(300, 80_000)
 
 
 def test_gangs_are_tried_once_it_is_known_what_replaying_takes() -> None:
