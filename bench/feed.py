@@ -24,8 +24,8 @@ from reporting import Bar, finish
 from simulated_feed import SimulatedFeed, SimulatedStage
 
 from dovetail.engines.feeding import FeedChange, open_feed
-from dovetail.feed import Feed
-from dovetail.feed import feed as describe_feed
+from dovetail.feeds import Feed
+from dovetail.feeds import feed as describe_feed
 from dovetail.planning.feeds import plan_feed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 

@@ -88,7 +88,7 @@ def tree_bytes() -> int:
 
 def _start_processes() -> None:
     """Let there be the process from which the workers of all feeds are forked, which imports torch once."""
-    from dovetail.feed import feed
+    from dovetail.feeds import feed
     from dovetail.vocabulary.feeds import FeedPlan, StagePlan
 
     first = feed(range(8)).batch(4)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import psutil
 
-from dovetail.feed.definition import Feed
-from dovetail.feed.keyed_draws import as_before
-from dovetail.feed.running import RunningFeed
-from dovetail.feed.sources import ItemSource
-from dovetail.feed.stage_chain import ItemRun, StageChain, StageWork
-from dovetail.feed.travel import pack
+from dovetail.feeds.definition import Feed
+from dovetail.feeds.keyed_draws import as_before
+from dovetail.feeds.running import RunningFeed
+from dovetail.feeds.sources import ItemSource
+from dovetail.feeds.stage_chain import ItemRun, StageChain, StageWork
+from dovetail.feeds.travel import pack
 from dovetail.planning.feeds import FeedModel, fit_scaling
 from dovetail.planning.feeds.feed_model import CORES, LOCK
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan, StageProfile
@@ -52,7 +52,7 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     """The profiles of a feed's stages, in their order, for each kind of worker that could be worth it: processes are
     measured where threads would wait for one another. Takes one or two seconds. Raises what the feed raises.
 
-    >>> from dovetail.feed import feed
+    >>> from dovetail.feeds import feed
     >>> profiles = measure_stages(feed(range(1000)).map(lambda x: x + 1).batch(10), budget_bytes=1 << 24)
     >>> [(profile.name, profile.worker) for profile in profiles if profile.worker == "thread"]
     [('read', 'thread'), ('map', 'thread'), ('batch', 'thread')]

@@ -59,7 +59,7 @@ def inspect_feed(
     """Measure the feed of a workload's task: the first one, or that of this name. Builds its program here, takes a few
     steps with one batch to know what its consumer needs, unless `consumer` is false, and reads for `seconds`."""
     from dovetail.engines.feeding import definition_of, open_feed
-    from dovetail.feed.definition import DEFAULT_BUDGET_BYTES
+    from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES
     from dovetail.train.build import build
 
     chosen = _choose(workload, task)
@@ -105,7 +105,7 @@ def _consumer_rate(training: "Training", task: Task) -> float:
     """How many batches a second this training could take if they were all there: a few steps with the first one."""
     import torch
 
-    from dovetail.feed import Cursor
+    from dovetail.feeds import Cursor
     from dovetail.train import RESIDENT, SessionMember
 
     batch = Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)[0]

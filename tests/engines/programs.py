@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-from dovetail.feed import feed
+from dovetail.feeds import feed
 from dovetail.train import Scheduler, Training
 
 

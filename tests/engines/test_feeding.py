@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
-from dovetail.feed import feed
-from dovetail.feed.running import RunningFeed
+from dovetail.feeds import feed
+from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 from tests.engines.test_runner import Ground, same
 

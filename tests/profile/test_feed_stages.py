@@ -7,7 +7,7 @@ import time
 import numpy
 import pytest
 
-from dovetail.feed import feed
+from dovetail.feeds import feed
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.feeds import StageProfile
