@@ -3,7 +3,19 @@ one reading of them for several trainings."""
 
 from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
+from dovetail.feeds.measurement import measure_stages
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
 
-__all__ = ["Cursor", "Feed", "FeedStats", "RunningFeed", "StageStats", "Tap", "digest", "draw", "feed"]
+__all__ = [
+    "Cursor",
+    "Feed",
+    "FeedStats",
+    "RunningFeed",
+    "StageStats",
+    "Tap",
+    "digest",
+    "draw",
+    "feed",
+    "measure_stages",
+]
