@@ -3,7 +3,6 @@ one reading of them for several trainings."""
 
 from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
-from dovetail.feeds.measurement import measure_stages
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
 
@@ -17,5 +16,4 @@ __all__ = [
     "digest",
     "draw",
     "feed",
-    "measure_stages",
 ]

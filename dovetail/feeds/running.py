@@ -114,10 +114,6 @@ class RunningFeed:
         """What users should know, in sentences."""
         return tuple(self._inner.notes)
 
-    def worker_pids(self) -> Sequence[int]:
-        """The processes that work for it now."""
-        return self._inner.worker_pids()
-
     def resize(self, stage: str, *, workers: int | None = None, worker: str | None = None) -> None:
         """Give a stage more or fewer workers, or another kind of them, from now on. Nothing waits for it."""
         before = self._inner.asked.stage(stage)
