@@ -95,7 +95,11 @@ def run(
     workload: WorkloadFile,
     store: StoreOption = HOME,
     save_seconds: Annotated[
-        float, typer.Option(help="How many seconds of training between two checkpoints of a task.")
+        float,
+        typer.Option(
+            help="How many seconds of training between two checkpoints of a task; more where saving would take more "
+            "than a fiftieth of the time."
+        ),
     ] = 30.0,
     save_steps: Annotated[
         int | None, typer.Option(help="How many steps between two checkpoints of a task, instead of --save-seconds.")

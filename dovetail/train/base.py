@@ -204,6 +204,9 @@ class TrainingSession(abc.ABC):
     After any method raises, only `close` may be called.
     """
 
+    last_losses: torch.Tensor | None = None
+    """The losses of the last step, of its live members in their order, where the session has them in one tensor."""
+
     @abc.abstractmethod
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """Take one optimizer step with each member in `live`; the others are left as they are.

@@ -503,6 +503,13 @@ _COLUMNS: dict[str, tuple[tuple[str, str, Any], ...]] = {
 }
 
 
+# By kind, the name and type of the field that each key in the store stands for.
+_FIELDS: dict[str, dict[str, tuple[str, Any]]] = {
+    kind: {key: (name, schema(cast(type, EVENTS[kind]))[name]) for key, name, _ in columns}
+    for kind, columns in _COLUMNS.items()
+}
+
+
 def _read_field(value: Any, hint: Any, where: str) -> Any:
     # A worker, or whoever wrote the store, may say more than anybody could show.
     return shorten(value) if value.__class__ is hint is str else from_field(hint, value, where)
@@ -521,15 +528,14 @@ def read_event(
         raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {kind!r}.")
     if not isinstance(data, Mapping):
         raise InvalidRecord(f"an event's data must be an object, got {data!r}.")
-    hints = schema(cast(type, cls))
-    # What is stored in place of a body is all of the data; other fields that are not there have their defaults.
-    fields = {
-        name: value
-        if value.__class__ is hints[name] and value.__class__ is not str
-        else _read_field(value, hints[name], f"{cls.__name__}.{name}")
-        for key, name, _ in _COLUMNS[kind]
-        if (value := data.get(key, data)) is not data or name == cls.body
-    }
+    known, fields = _FIELDS[kind], dict[str, Any]()
+    for key, value in data.items():
+        if (field := known.get(key)) is not None:
+            name, hint = field
+            is_plain = value.__class__ is hint and hint is not str
+            fields[name] = value if is_plain else _read_field(value, hint, f"{cls.__name__}.{name}")
+    if cls.body and cls.body not in fields:  # what is stored in its place is all of the data
+        fields[cls.body] = _read_field(data, known[cls.body][1], f"{cls.__name__}.{cls.body}")
     try:
         return cls(task=TaskId(task), attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
     except TypeError as error:  # a field without a default is missing

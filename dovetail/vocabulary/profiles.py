@@ -36,8 +36,9 @@ class Profile:
     `knobs` are those of the option that was measured, `host_bytes` and `disk_bytes` what it took there (zero: not
     known). `accumulate`, `clips`, `precision` and `timetable` are what the training says of its steps: a prediction
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
-    `batch_seconds` is what reading one takes. `busy_seconds` is how long a step keeps the device at work where nobody
-    keeps it waiting (zero: not known).
+    `batch_seconds` is what reading one takes. `build_seconds` is what building one task takes, `compile_seconds` what
+    the first steps of all that train together take beyond others. `busy_seconds` is how long a step keeps the device at
+    work where nobody keeps it waiting (zero: not known).
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -56,6 +57,7 @@ class Profile:
     evaluate_seconds: float = 0.0
     evaluate_every: int | None = None
     build_seconds: float = 0.0
+    compile_seconds: float = 0.0
     save_seconds: float = 0.0
     metrics: tuple[str, ...] = ()
     layers: tuple[LayerProfile, ...] = ()
