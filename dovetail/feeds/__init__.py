@@ -6,4 +6,14 @@ from dovetail.feeds.definition import Feed, feed
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
 
-__all__ = ["Cursor", "Feed", "FeedStats", "RunningFeed", "StageStats", "Tap", "digest", "draw", "feed"]
+__all__ = [
+    "Cursor",
+    "Feed",
+    "FeedStats",
+    "RunningFeed",
+    "StageStats",
+    "Tap",
+    "digest",
+    "draw",
+    "feed",
+]

@@ -4,8 +4,7 @@ They are forked, for to import torch takes seconds, but not from the process tha
 and a fork would copy their locks and not them. A nursery is started anew, once for all feeds of a process, and imports
 what every feed needs. For each feed it forks a server, which unpickles the feed's stages, and for each worker that
 forks a worker, so that workers share what they hold, a dataset in memory included. Nursery and servers compute nothing
-and have one thread. All of them end with the process that reads. Started as `python -P -m dovetail.feeds.process_server
-FILE_DESCRIPTOR`.
+and have one thread. All of them end with the process that reads.
 """
 
 import array
@@ -28,6 +27,7 @@ from dovetail.feeds.transport import Channel, decode
 from dovetail.vocabulary import ProgramError
 
 _PR_SET_PDEATHSIG = 1
+_NURSERY = "from dovetail.feeds.process_server import main; main()"
 _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -42,7 +42,7 @@ class _Nursery:
         self._pid = os.getpid()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dovetail.feeds.process_server", str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _NURSERY, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_SINGLE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -233,7 +233,3 @@ def main() -> None:
     gc.freeze()
     _fork_on_demand(channel, _serve)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -114,10 +114,6 @@ class RunningFeed:
         """What users should know, in sentences."""
         return tuple(self._inner.notes)
 
-    def worker_pids(self) -> Sequence[int]:
-        """The processes that work for it now."""
-        return self._inner.worker_pids()
-
     def resize(self, stage: str, *, workers: int | None = None, worker: str | None = None) -> None:
         """Give a stage more or fewer workers, or another kind of them, from now on. Nothing waits for it."""
         before = self._inner.asked.stage(stage)
@@ -129,6 +125,11 @@ class RunningFeed:
         stages = tuple(asked if each.name == stage else each for each in self._inner.asked.stages)
         self.follow(dataclasses.replace(self._inner.asked, stages=stages))
 
+    def limit_workers(self, most: int) -> None:
+        """Have at most so many workers of each kind from now on, whatever the plan says: trials count them."""
+        self._inner.most_workers = most
+        self._inner.follow(self._inner.asked)
+
     def follow(self, plan: FeedPlan) -> None:
         """Run as another plan says from now on."""
         self._inner.follow(_checked_plan(self.definition, plan))
@@ -136,6 +137,14 @@ class RunningFeed:
     def stats(self) -> FeedStats:
         """What it has done so far. May be called from any thread."""
         return self._inner.stats()
+
+    def worker_pids(self) -> Sequence[int]:
+        """The processes that work for it now."""
+        return self._inner.worker_pids()
+
+    def hand_seconds_per_item(self) -> float:
+        """How long this process's threads were busy handing items to worker processes and taking them back."""
+        return self._inner.hand_seconds_per_item()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the last batch that it gave: valid for any number of workers, and for none."""
@@ -159,6 +168,7 @@ class _RunningState:
         self.definition, self.asked, self.plan = definition, plan, plan
         self.at, self.notes = FeedPosition(), [""][:0]
         self.batches = 0
+        self.most_workers: int | None = None
         self._budget_bytes = budget_bytes
         self._chain = StageChain(definition)
         self._cache = _cache_of(definition, budget_bytes)
@@ -272,6 +282,8 @@ class _RunningState:
         stages = tuple(dataclasses.replace(stage, worker=kind) for stage, kind in zip(plan.stages, kinds, strict=True))
         self.plan = dataclasses.replace(plan, stages=stages)
         workers = {kind: sum(s.workers for s in stages if s.worker == kind) for kind in ("thread", "process")}
+        if self.most_workers is not None:
+            workers = {kind: min(count, self.most_workers) for kind, count in workers.items()}
         buffers = sum(stage.buffer_bytes for stage in stages) or self._budget.limit_bytes // 2
         self._flow.set_workers(kinds, workers, buffers)
         self._workers.start(self._packed[0] if self._packed is not None else None)
@@ -336,6 +348,10 @@ class _RunningState:
     def worker_pids(self) -> Sequence[int]:
         """The processes that work for it now."""
         return sorted(self._workers.pids)
+
+    def hand_seconds_per_item(self) -> float:
+        """Processor seconds of handing an item to a process and back."""
+        return self._workers.hand_seconds / max(1, self._workers.handed_items)
 
     def close(self) -> None:
         """End the workers."""

@@ -38,6 +38,8 @@ class FeedWorkers:
         self._threads: list[threading.Thread] = []
         self._channels: dict[int, Channel] = {}
         self._closed = False
+        self.hand_seconds, self.handed_items = 0.0, 0
+        """Of a core, for handing items to processes and taking them back; and how many items that were."""
         self.pids: set[int] = set()
         """The worker processes that are there."""
 
@@ -115,7 +117,7 @@ class FeedWorkers:
     def _serve(self, pid: int, channel: Channel) -> bool:
         """Hand units to one process until it is to end, which gives True, or ends by itself."""
         sent: collections.deque[FeedUnit] = collections.deque()
-        seconds = 0.0
+        seconds, busy = 0.0, 0.0
         began = time.perf_counter()
         try:
             while True:
@@ -130,9 +132,14 @@ class FeedWorkers:
                     sent.append(unit)
                     began = time.perf_counter() if len(sent) == 1 else began
                     channel.send((unit.items, unit.at, unit.upto, granted, self._counts_cpu))
+                places = sent[0].stop - sent[0].start
                 if self._hear(channel, sent):
-                    now = time.perf_counter()
+                    now, spent = time.perf_counter(), time.thread_time()
                     seconds, began = now - began, now
+                    if busy:  # the first one takes longer, for once
+                        self.hand_seconds += spent - busy
+                        self.handed_items += places
+                    busy = spent
         except (EOFError, ConnectionError, TimeoutError) as error:
             self._replace(pid, sent, hung=isinstance(error, TimeoutError))
             return False

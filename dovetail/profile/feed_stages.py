@@ -9,6 +9,7 @@ process takes beyond a thread, and how rates grow with workers, is seen from the
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import sys
 import threading
@@ -44,6 +45,8 @@ _LEAST_COMPUTING = 0.1
 _QUIET = 0.95
 # Lock and cores are measured this well.
 _LOCK_MARGIN = 1.2
+# What batches take beside their stages counts from this share of what they take in them.
+_LEAST_FLOW = 0.25
 # How many workers show how a feed that waits scales.
 _WAITING_WORKERS = 8
 
@@ -62,7 +65,10 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     chain = StageChain(definition)
     alone = _measure_alone(definition, chain)
     _, reasons = pack(chain)
-    model = FeedModel(profiles=tuple(_thread_profile(alone, place) for place in range(len(chain.stages))))
+    profiles = [_thread_profile(alone, place) for place in range(len(chain.stages))]
+    if not any(chain.drawing):
+        profiles[-1] = _measure_flow(definition, FeedModel(profiles=tuple(profiles)), budget_bytes)
+    model = FeedModel(profiles=tuple(profiles))
     cores = len(os.sched_getaffinity(0))
     crossing = None
     if not any(reasons) and (any(chain.drawing) or _is_lock_the_wall(model, cores)):
@@ -123,7 +129,9 @@ def _measure_alone(definition: Feed, chain: StageChain) -> _Alone:
             for place in range(count):
                 meter.place = place
                 queued = _queued_seconds()
-                (work,) = chain.run(items, place, place + 1, owns_generators=True, counts_cpu=True)
+                # With the first one is found out who draws; to look for that takes longer than many an item.
+                owns = not number or bool(chain.drawing[place])
+                (work,) = chain.run(items, place, place + 1, owns_generators=owns, counts_cpu=True)
                 meter.place = None
                 if items.faults:
                     raise ProgramError(items.faults[0].message)
@@ -222,6 +230,32 @@ def _thread_profile(alone: _Alone, place: int) -> StageProfile:
     )
 
 
+def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> StageProfile:
+    """The last stage's profile with what a batch takes on its way beside its stages: to be admitted, queued, put in
+    order and given. Of small items that is most of what they take."""
+    stages = tuple(StagePlan(name=each.name, worker="thread", workers=1) for each in model.profiles)
+    with _running(definition, FeedPlan(stages=stages), budget_bytes) as (running, batches):
+        before, used = running.stats(), time.process_time()
+        _count(batches, RUNNING_SECONDS)
+        after, used = running.stats(), time.process_time() - used
+    made, in_stages = (
+        [sum(getattr(stage, name) for stage in stats.stages[:places]) for stats in (after, before)]
+        for name, places in (("items", 1), ("cpu_seconds", len(stages)))
+    )
+    batches_made = (made[0] - made[1]) / model.visits[0]
+    more = (used - (in_stages[0] - in_stages[1])) / batches_made if batches_made else 0.0
+    # What is under way when clocks are read, a batch for each worker at most, counts for one of them and not the other.
+    unsure = len(stages) * model.cpu_seconds / batches_made if batches_made else math.inf
+    more = more if more > max(_LEAST_FLOW * model.cpu_seconds, 2 * unsure) else 0.0
+    last = model.profiles[-1]
+    return dataclasses.replace(
+        last,
+        service_seconds=last.service_seconds + more,
+        cpu_seconds=last.cpu_seconds + more,
+        lock_seconds=last.lock_seconds + more,
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Crossing:
     """What a batch takes of the main process that is made in others, as a whole and item by item, and what one of these
@@ -286,7 +320,7 @@ def _unique_bytes(pid: int) -> int:
 @contextlib.contextmanager
 def _running(definition: Feed, plan: FeedPlan, budget_bytes: int) -> Iterator[tuple[RunningFeed, Iterator[object]]]:
     """The feed at work as a plan says, after its first batches."""
-    with RunningFeed(definition, plan=plan, budget_bytes=budget_bytes) as running:
+    with RunningFeed(definition, plan=plan, budget_bytes=budget_bytes, counts_cpu=True) as running:
         batches = iter(running)
         for _ in itertools.islice(batches, LEAST_BATCHES):
             pass

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import dovetail as dt
-from dovetail.feeds import feed
 
 
 def wait(number):
@@ -26,7 +25,7 @@ def waiting(rate=0.1, listed=False):
     model = nn.Linear(4, 1)
     return dt.Training(
         model=model,
-        batches=[torch.ones(8, 4)] if listed else feed(range(100_000)).map(wait).batch(8),
+        batches=[torch.ones(8, 4)] if listed else dt.feed(range(100_000)).map(wait).batch(8),
         loss=lambda model, batch: model(batch).mean(),
         optimizer=torch.optim.SGD(model.parameters(), lr=rate),
     )

@@ -133,7 +133,7 @@ def test_a_worker_process_that_is_killed():
         iterator = iter(running)
         found = [next(iterator) for _ in range(2)]
         for _ in range(2):
-            for pid in running._inner.worker_pids():
+            for pid in running.worker_pids():
                 os.kill(pid, signal.SIGKILL)
             found += [next(iterator) for _ in range(4)]
         found += list(iterator)
