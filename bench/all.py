@@ -16,6 +16,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "overhead": ("overhead.py",),
     "fixed_cost": ("fixed_cost.py",),
     "simulation": ("simulation.py",),
+    "feed": ("feed.py",),
     "joint": ("joint.py",),
     "partition": ("partition.py",),
     "share": ("share.py",),

@@ -2,10 +2,10 @@
 same tasks in a plain eager loop, whole command against whole command.
 
 `python bench/small.py [small|small_other ...] [--steps N] [--long N] [--quick] [--check]`, on one H200. The short sweep
-takes the plain loop about a minute or two. The long one is run by Dovetail only; what the plain loop would take is
-extrapolated from its rate between a few steps and the short sweep, and shown as such. Final losses are compared task by
-task with the plain loop's, beside what another seed of the plain loop does. `--quick` runs a few steps of one task
-each, on a CPU too, and writes nothing.
+takes the plain loop about a minute; what one of exactly a minute takes lies between measured lengths, and is shown as
+such. The long one is run by Dovetail only; what the plain loop would take is extrapolated from its rate between a few
+steps and the short sweep, and shown as such. Final losses are compared task by task with the plain loop's, beside what
+another seed of the plain loop does. `--quick` runs a few steps of one task each, on a CPU too, and writes nothing.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from dovetail.control import open_result
 
 SWEEPS = ("small", "small_other")
 FEW = 20
+MINUTE = 60.0
 SHORT, LONG = 2.5, 6.0
 """How many times faster than the plain loop a sweep must be that takes it a minute, and ten."""
 UNTRIED_OFF, BESIDE_OFF = 0.15, 0.20
@@ -62,18 +63,21 @@ def measure(name: str, *, steps: int, long: int, quick: bool) -> tuple[list[dict
     plain_seconds, losses = plain(path, steps, **more)
     _, others = plain(path, steps, DOVETAIL_BENCH_SEED="1", **more)
     ours, found, used, _ = dovetail(path, steps, **more)
-    rate = (plain_seconds - few_seconds) / (steps - few)
+    rate = max(1e-6, (plain_seconds - few_seconds) / (steps - few))
     long_ours, _, long_used, rates = dovetail(path, long, **more)
     expected = plain_seconds + rate * (long - steps)
     apart = statistics.median(abs(found[task] - losses[task]) for task in losses)
     seeds = statistics.median(abs(others[task] - losses[task]) for task in losses)
     count = len(losses)
+    minute_steps = round(steps + (MINUTE - plain_seconds) / rate)
+    minute = ours + (long_ours - ours) * (minute_steps - steps) / (long - steps)
     rows = [
         row(name, count, steps, plain_seconds, ours, used) | {"loss_apart": apart, "seeds_apart": seeds},
+        row(name, count, minute_steps, MINUTE, minute, used) | {"plain_is": "a minute, both between measured lengths"},
         row(name, count, long, expected, long_ours, long_used) | {"plain_is": "extrapolated"},
     ]
     bars = [
-        Bar(f"{name}, {steps} steps: times faster", plain_seconds / ours, least=SHORT),
+        Bar(f"{name}, what takes the plain loop a minute: times faster", MINUTE / minute, least=SHORT),
         Bar(f"{name}, {long} steps: times faster", expected / long_ours, least=LONG),
         Bar(f"{name}, losses apart from the plain loop's, of what two seeds are", apart / seeds, most=1.5),
     ]

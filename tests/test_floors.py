@@ -33,6 +33,7 @@ PLANNING = {
     "explanation": 1,
     "streaming": 1,
     "pipeline": 1,
+    "feeds": 1,
     "techniques": 2,
     "options": 3,
     "schedule": 4,

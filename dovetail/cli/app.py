@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dovetail.cli import feed as feed_command
 from dovetail.cli import simulate, tasks
 from dovetail.cli import ui as ui_command
 from dovetail.cli.answering import (
@@ -94,7 +95,11 @@ def run(
     workload: WorkloadFile,
     store: StoreOption = HOME,
     save_seconds: Annotated[
-        float, typer.Option(help="How many seconds of training between two checkpoints of a task.")
+        float,
+        typer.Option(
+            help="How many seconds of training between two checkpoints of a task; more where saving would take more "
+            "than a fiftieth of the time."
+        ),
     ] = 30.0,
     save_steps: Annotated[
         int | None, typer.Option(help="How many steps between two checkpoints of a task, instead of --save-seconds.")
@@ -387,6 +392,7 @@ def cluster(
         show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
 
+app.add_typer(feed_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)
 app.add_typer(ui_command.app)

@@ -24,6 +24,8 @@ from dovetail.web.timetable_charts import KEY, PipelineDrawing
 _RANK_COLUMNS = 8  # what stands before a rank's row
 # Of so many failures the traceback stands below the table.
 _TRACEBACKS = 3
+# From this share of its steps on, what a task waits for data is worth telling.
+_WAITED = 0.1
 # As much of a reason as stands in a table; JSON and CSV have all of it.
 _MOST_CELL = 1000
 _COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
@@ -43,7 +45,7 @@ def result(
     warnings = [redact(warning) for warning in found.warnings]
     if as_json:
         summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
-        _print_json({"workload": redact(found.workload), **summary, "warnings": warnings, "tasks": tasks})
+        print_json({"workload": redact(found.workload), **summary, "warnings": warnings, "tasks": tasks})
         return
     if as_csv:
         _print_csv(tasks)
@@ -52,12 +54,21 @@ def result(
     console = Console()
     console.print(rows)
     _print_tracebacks(console, tasks)
+    _print_waits(console, tasks)
     for warning in warnings:
         console.print(plain(f"warning: {warning}", style="yellow"))
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
         )
+
+
+def _print_waits(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """The tasks whose steps waited for data for a part of their time that is worth doing something about."""
+    waited = [f"{task['task']} {task['data_share']:.0%}" for task in tasks if task.get("data_share", 0.0) >= _WAITED]
+    if waited:
+        said = f"steps waited for data: {show_some(waited)} of their time; `dovetail feed` says what would help"
+        console.print(plain(said, style="dim"))
 
 
 def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> None:
@@ -90,7 +101,7 @@ def standing(
     redact = Redactor((row["parameters"] for row in ordered), variables=os.environ)
     shown = redact.record(ordered)
     if as_json:
-        _print_json(shown)
+        print_json(shown)
         return
     if as_csv:
         _print_csv(shown)
@@ -132,7 +143,7 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
     tasks = found.workload.tasks if found.workload else ()
     redact = Redactor((task.parameters for task in tasks), variables=os.environ)
     if as_json:
-        _print_json(redact.record(to_json(found)))
+        print_json(redact.record(to_json(found)))
         return
     found, names = redact.plan(found), {task.identity: escape_controls(redact(task.name)) for task in tasks}
     assert found.schedule is not None
@@ -196,7 +207,7 @@ def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_j
     """What was measured, a row for each family and count; `found` pairs each with the tasks it stands for."""
     found = list(found)
     if as_json:
-        _print_json([{"tasks": name, **_record(profile)} for name, profile in found])
+        print_json([{"tasks": name, **_record(profile)} for name, profile in found])
         return
     rows = _table("tasks", "devices", "step", "evaluation", "peak", "parameters", "optimizer", "layers")
     for name, one in found:
@@ -221,7 +232,7 @@ def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_j
 def cluster(found: Cluster, *, as_json: bool = False) -> None:
     """The devices of a cluster."""
     if as_json:
-        _print_json(to_json(found))
+        print_json(to_json(found))
         return
     rows = _table("devices", "kind", "memory", "matrix", "memory rate")
     for kind, count in found.counts():
@@ -276,7 +287,8 @@ def _print_csv(rows: Sequence[Row]) -> None:
     sys.stdout.write(escape_controls(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Plain data for scripts."""
     Console().print_json(json.dumps(_strict(value), allow_nan=False), highlight=False)
 
 

@@ -80,7 +80,11 @@ def daemon(
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
     save_seconds: Annotated[
-        float, typer.Option(help="How many seconds of training between two checkpoints of a task.")
+        float,
+        typer.Option(
+            help="How many seconds of training between two checkpoints of a task; more where saving would take more "
+            "than a fiftieth of the time."
+        ),
     ] = 30.0,
     keep: Annotated[int, typer.Option(help="How many checkpoints of each task to keep.")] = 2,
     retries: Annotated[

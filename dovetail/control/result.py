@@ -26,7 +26,7 @@ class TaskResult:
 
     Of a task that failed, `reason` says why and in which file and line, `phase` what raised (`building`, `training` or
     `evaluation`, empty where that is not known), and `traceback` has all of it. `best_step` is that of the checkpoint
-    which `Training.keep_best` has kept, if any.
+    which `Training.keep_best` has kept, if any, and `data_share` the part of its steps in which it waited for data.
     """
 
     task: Task
@@ -39,6 +39,7 @@ class TaskResult:
     phase: str = ""
     traceback: str = ""
     best_step: int | None = None
+    data_share: float = 0.0
 
     @property
     def name(self) -> str:
@@ -238,6 +239,7 @@ def result_of(task: Task, progress: Progress | None, store: Store, home: Path) -
         phase=failure.phase if failure else "",
         traceback=failure.log if failure else "",
         best_step=one.best_step,
+        data_share=one.data_share,
     )
 
 
@@ -255,6 +257,7 @@ def table(result: Result) -> list[dict[str, Any]]:
             "status": task.status,
             "step": task.step,
             "reason": task.reason,
+            **({"data_share": task.data_share} if task.data_share else {}),
             **({"phase": task.phase, "traceback": task.traceback} if task.status == "failed" else {}),
             "metrics": dict(task.metrics),
             **_parameters(task),

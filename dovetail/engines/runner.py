@@ -14,7 +14,9 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.trainer import Trainer, mark_end
+from dovetail.engines.feeding import feed_training
+from dovetail.engines.gang_losses import GangLosses
+from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
 from dovetail.engines.worker_context import (
     WorkerContext,
@@ -140,23 +142,27 @@ def _why_rejected(error: BaseException) -> str:
 
 def _train(order: Order, around: WorkerContext) -> None:
     with contextlib.ExitStack() as stack:
-        trainers = _open_trainers(order, around, stack)
+        losses = GangLosses(around.device)
+        trainers = _open_trainers(order, around, losses, stack)
         live = [trainer for trainer in trainers if trainer.begin()]
         while live:
             if reason := around.stop_reason():
                 for trainer in live:
                     trainer.stop(reason)
                 return
-            live = _advance(live, around)
+            live = _advance(live, losses, around)
 
 
-def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitStack) -> "list[Trainer]":
+def _open_trainers(
+    order: Order, around: WorkerContext, losses: GangLosses, stack: contextlib.ExitStack
+) -> "list[Trainer]":
     """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
             members.append(_build_member(member.task, order, around))
+            stack.enter_context(feed_training(members[-1].training, member, around))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):
@@ -166,22 +172,25 @@ def _open_trainers(order: Order, around: WorkerContext, stack: contextlib.ExitSt
         stack.enter_context(contextlib.closing(session))
         if isinstance(session, RankedSession):
             session.doing = around.doing
-        return [Trainer(order, number, members[number].training, session, around) for number in range(len(members))]
+        return [
+            Trainer(order, number, member.training, session, losses, around) for number, member in enumerate(members)
+        ]
     return []
 
 
-def _advance(live: "list[Trainer]", around: WorkerContext) -> "list[Trainer]":
+def _advance(live: "list[Trainer]", losses: GangLosses, around: WorkerContext) -> "list[Trainer]":
     """Take one step of all members; gives the trainers that have more to do."""
     session, gang = live[0].session, [trainer.member for trainer in live]
+    numbers = [trainer.number for trainer in live]
     reports = None
     around.doing(f"step {live[0].step + 1}")
     # A session that raised is of no more use to anybody in it.
     with reporting_failure(gang[0], around, gang=gang):
-        reports = session.advance([trainer.number for trainer in live])
+        reports = session.advance(numbers)
     if reports is None:
         return []
-    mark = mark_end(around.device)  # one for all: to make one takes as long as all else that is done for a member
-    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report, mark)]
+    losses.add(numbers, reports, in_one=session.last_losses)
+    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report)]
 
 
 def _first_batch(training: Training) -> Any:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from dovetail.engines.base import Order
 from dovetail.engines.best_value import BestValue
+from dovetail.engines.gang_losses import GangLosses
 from dovetail.engines.worker_context import WorkerContext, event_of, reporting_failure
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
@@ -34,6 +33,8 @@ from dovetail.vocabulary.work import suggest_goal
 
 FLUSH_SECONDS = 0.5
 FLUSH_STEPS = 512
+# At most so much of the time goes into regular saves: sixteen fused GPTs spent a tenth of it.
+SAVING_SHARE = 0.02
 
 
 class Trainer:
@@ -43,26 +44,35 @@ class Trainer:
     """
 
     def __init__(
-        self, order: Order, number: int, training: Training, session: TrainingSession, around: WorkerContext
+        self,
+        order: Order,
+        number: int,
+        training: Training,
+        session: TrainingSession,
+        losses: GangLosses,
+        around: WorkerContext,
     ) -> None:
         self.number, self.member, self.session = number, order.members[number], session
-        self._order, self._training, self._around = order, training, around
+        self._order, self._training, self._losses, self._around = order, training, losses, around
         self._every = training.evaluate_every or training.steps_per_epoch()
-        self._step = self._saved_step = self._timed_step = 0
+        self._step = self._looked_step = self._saved_step = self._timed_step = 0
         self._metrics: dict[str, float] = {}
         stop, goal = self.member.task.stop, training.goal or suggest_goal(training.keep_best or "")
         self._patience = _best(stop.metric if stop.patience else None, stop.direction)
         self._best = _best(training.keep_best, goal)
         self._last: Mapping[str, Any] = {}
         self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
-        self._losses: list[torch.Tensor] = []
-        self._logged: list[tuple[int, Mapping[str, Any]]] = []
-        self._marks: list[torch.cuda.Event | None] = []  # the ends of the last two steps in the device's queue
+        self._logged: list[tuple[int, Mapping[str, Any]]] = []  # steps to report of that were not looked at
         self._points: list[list[Any]] = []  # to report next
         self._carried: list[list[Any]] = []  # reported, but not known to be in the store
         self._flushed_at = self._saved_at = time.monotonic()
+        self._save_seconds = 0.0  # what the last one took
         self._flushed_step = 0
         self._warned = False
+        # When it began to take steps, what was spent on other things since, and for how long it had waited for data by
+        # then, and when that was last told.
+        self._began, self._aside_seconds = time.monotonic(), 0.0
+        self._waited_before = self._waited_told = 0.0
 
     @property
     def step(self) -> int:
@@ -76,20 +86,35 @@ class Trainer:
             return self._goes_on()
         return False
 
-    def after(self, report: StepReport, mark: "torch.cuda.Event | None") -> bool:
-        """A step was taken, whose end is at this mark; whether there is another to take."""
+    def after(self, report: StepReport) -> bool:
+        """A step was taken, whose loss is among those of the gang; whether there is another to take."""
+        self._step, self._last = report.step, report.metrics
+        if self._step % self._training.log_every == 0 or self._step == self.member.until_step:
+            self._logged.append((self._step, report.metrics))
+        # A step of a fused gang may take a millisecond for all its members: most have nothing more to do after it.
+        evaluates, flushes, saves = self._evaluation_due(), self._flush_due(), self._save_due()
+        if not (evaluates or flushes or saves):
+            return True
         with reporting_failure(self.member, self._around):
-            self._marks = [*self._marks[-1:], mark]
-            self._after(report)
+            if evaluates:
+                with self._aside():
+                    self._evaluate()
+                    self._keep_best()
+            if flushes:
+                self._flush(wait=False)
+            if saves and self._saved_step < self._step < self.member.until_step:
+                with self._aside():
+                    self._save(required=False)
             return self._goes_on()
         return False
 
     def stop(self, reason: str) -> None:
         """Save and end early."""
         with reporting_failure(self.member, self._around):
+            data_share = self._data_share()
             if self._step > self._saved_step:
                 self._save(required=True)
-            self._report(AttemptStopped, step=self._step, reason=reason)
+            self._report(AttemptStopped, step=self._step, reason=reason, data_share=data_share)
 
     def _goes_on(self) -> bool:
         if self._step < self.member.until_step and not self._is_done():
@@ -118,7 +143,7 @@ class Trainer:
             self._report(CheckpointDamaged, path=str(damage.path), reason=damage.reason)
         if state is not None:
             self.session.load(state, self.number)
-            self._step = self._saved_step = self._flushed_step = state.step
+            self._step = self._looked_step = self._saved_step = self._flushed_step = state.step
             self._metrics = dict(state.values["progress"]["metrics"])
             # Points that may not have reached the store before the last attempt ended.
             self._points = [list(point) for point in state.values["progress"]["points"]]
@@ -128,7 +153,8 @@ class Trainer:
             )
         elif self.member.task.begins_with:
             self._begin_warm()
-        self._saved_at = self._flushed_at = time.monotonic()
+        self._saved_at = self._flushed_at = self._began = time.monotonic()
+        self._waited_before = self._waited_told = self.session.waited_seconds(self.number)
         self._flush()
 
     def _begin_warm(self) -> None:
@@ -142,20 +168,12 @@ class Trainer:
                 f"{other.step}: {error} Clone with --fresh where parameters change the model."
             ) from error
 
-    def _after(self, report: StepReport) -> None:
-        self._step = report.step
-        self._losses.append(report.loss)
-        self._last = report.metrics
-        if report.step % self._training.log_every == 0 or report.step == self.member.until_step:
-            self._logged.append((len(self._losses) - 1, report.metrics))
-        if self._evaluation_due():
-            self._evaluate()
-            self._keep_best()
-        now = time.monotonic()
-        if now - self._flushed_at > FLUSH_SECONDS or len(self._losses) >= FLUSH_STEPS:
-            self._flush(wait=False)
-        if self._save_due(now) and self._saved_step < self._step < self.member.until_step:
-            self._save(required=False)
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What is done within is not a part of the steps, of which it is told how long they wait for data."""
+        began = time.monotonic()
+        yield
+        self._aside_seconds += time.monotonic() - began
 
     def _evaluation_due(self) -> bool:
         return self._step == self.member.until_step or self._is_regular()
@@ -203,28 +221,25 @@ class Trainer:
                 self._best = before
 
     def _collect(self, *, wait: bool = True) -> None:
-        """Bring losses over from the device, look at them, and turn the logged ones into points. Unless `wait`, the
-        newest step's stay there: the device may still be at it, and whoever waits for it leaves the device without work
-        (a spilled step of 1.05 s took 1.38 s)."""
-        ahead = 0 if wait or self._marks[-1] is None else 1
-        count = len(self._losses) - ahead
-        if count < 1:
+        """Bring losses over from the device, look at them, and turn the logged ones into points. Unless `wait`, those
+        of steps that the device is still at stay there."""
+        values = self._losses.take(self.number, wait=wait)
+        if not values:
             return
-        first = self._step - len(self._losses) + 1
-        with _beside(self._marks[0]) if ahead else contextlib.nullcontext():
-            self._look(first, self._losses[:count], [(n, metrics) for n, metrics in self._logged if n < count])
-        if not ahead:
-            self._stepwise = _stepwise(float(self._losses[-1].float()), self._last)
-        self._losses = self._losses[count:]
-        self._logged = [(n - count, metrics) for n, metrics in self._logged if n >= count]
+        first, self._looked_step = self._looked_step + 1, self._looked_step + len(values)
+        logged = [(step, metrics) for step, metrics in self._logged if step <= self._looked_step]
+        self._logged = self._logged[len(logged) :]
+        with self._losses.beside(wait=wait):
+            self._look(first, values, logged)
+        if wait:
+            self._stepwise = _stepwise(values[-1], self._last)
 
-    def _look(self, first: int, losses: list[torch.Tensor], logged: list[tuple[int, Mapping[str, Any]]]) -> None:
-        values = torch.stack([loss.float() for loss in losses]).tolist()
+    def _look(self, first: int, values: list[float], logged: list[tuple[int, Mapping[str, Any]]]) -> None:
         sound = next((offset for offset, value in enumerate(values) if not math.isfinite(value)), len(values))
-        for offset, metrics in logged:
-            if offset < sound:
-                found = _stepwise(values[offset], metrics)
-                self._points += [[name, first + offset, value] for name, value in found.items()]
+        for step, metrics in logged:
+            if step - first < sound:
+                found = _stepwise(values[step - first], metrics)
+                self._points += [[name, step, value] for name, value in found.items()]
         if sound < len(values):
             at = first + sound
             # How it came there is what one wants to see.
@@ -242,8 +257,18 @@ class Trainer:
             else "Nothing was saved yet."
         )
 
+    def _data_share(self) -> float:
+        """The part of its steps' time, so far, in which it waited for data. An accelerator may have computed meanwhile
+        what it was given before, so that less is lost there."""
+        stepped = time.monotonic() - self._began - self._aside_seconds
+        waited = self.session.waited_seconds(self.number) - self._waited_before
+        return round(min(1.0, waited / stepped), 3) if stepped > 0 else 0.0
+
     def _flush(self, *, wait: bool = True) -> None:
         self._collect(wait=wait)
+        waited = self.session.waited_seconds(self.number)
+        self._around.waited(waited - self._waited_told)
+        self._waited_told = waited
         if not self._warned and (shortfall := self.session.shortfall(self.number)):
             self._warned = True
             self._report(Warned, message=f"{self._order.technique} runs plainly: {shortfall}")
@@ -254,13 +279,19 @@ class Trainer:
         self._points = []
         self._flushed_at, self._flushed_step = now, self._step
 
-    def _save_due(self, now: float) -> bool:
+    def _flush_due(self) -> bool:
+        return self._step - self._looked_step >= FLUSH_STEPS or time.monotonic() - self._flushed_at > FLUSH_SECONDS
+
+    def _save_due(self) -> bool:
         every = self._order.save_every_steps
         if every is not None:
             return self._step % every == 0
-        return now - self._saved_at > self._order.save_every_seconds
+        # All members wait for each other's saves.
+        least_seconds = len(self._order.members) * self._save_seconds / SAVING_SHARE
+        return time.monotonic() - self._saved_at > max(self._order.save_every_seconds, least_seconds)
 
     def _save(self, *, required: bool) -> None:
+        began = time.monotonic()
         self._around.doing(f"saving step {self._step}")
         self._flush()
         self._report_timings()
@@ -292,6 +323,7 @@ class Trainer:
             self._saved_at = time.monotonic()
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
+        self._save_seconds = self._saved_at - began
         self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size, best_step=best_step)
 
     def _report_timings(self) -> None:
@@ -302,12 +334,19 @@ class Trainer:
                 self._report(PipelineTimed, **found)
 
     def _end(self) -> None:
+        data_share = self._data_share()
         if self._step > self._saved_step or self._step == 0:
             self._save(required=True)
         reason = self._why_early()
         ended = self.member.final or reason
         self._flush()
-        self._report(TaskFinished if ended else RungReached, step=self._step, reason=reason, metrics=self._metrics)
+        self._report(
+            TaskFinished if ended else RungReached,
+            step=self._step,
+            reason=reason,
+            metrics=self._metrics,
+            data_share=data_share,
+        )
 
     def _why_early(self) -> str:
         """What ended it before its last step, or at it; empty where nothing but that step did."""
@@ -325,25 +364,6 @@ class Trainer:
 
 def _best(metric: str | None, goal: str | None) -> BestValue | None:
     return BestValue(metric=metric, goal=goal) if metric is not None and goal is not None else None
-
-
-def mark_end(device: torch.device) -> "torch.cuda.Event | None":
-    """The end of what the device was given to do so far; None for a CPU, which does everything at once."""
-    if device.type != "cuda":
-        return None
-    mark = torch.cuda.Event()
-    mark.record()
-    return mark
-
-
-@contextlib.contextmanager
-def _beside(mark: "torch.cuda.Event | None") -> Iterator[None]:
-    """Within, reading from the device waits for this mark and not for what was queued after it."""
-    assert mark is not None
-    stream = torch.cuda.Stream()
-    stream.wait_event(mark)
-    with torch.cuda.stream(stream):
-        yield
 
 
 def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:

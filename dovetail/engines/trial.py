@@ -4,6 +4,7 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
+import contextlib
 import dataclasses
 import gc
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
+from dovetail.engines.feeding import feed_training
 from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
@@ -37,9 +39,18 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
             trainings.append(around.builder.build(task) if size == 1 else build_in_gang(task, around.builder))
         build_seconds = (time.monotonic() - start) / size
         try:
-            found = _once(
-                order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs, is_whole=knobs == asked
-            )
+            with contextlib.ExitStack() as stack:
+                feeds = [stack.enter_context(feed_training(each, order.members[0], around)) for each in trainings]
+                found = _once(
+                    order,
+                    around,
+                    technique,
+                    trainings,
+                    build_seconds=build_seconds,
+                    knobs=knobs,
+                    is_whole=knobs == asked,
+                )
+                found = dataclasses.replace(found, feed=feeds[0].profiles if feeds[0] is not None else ())
             # What a session was told of this worker's places is no part of the option.
             return dataclasses.replace(found, knobs={**knobs, "members": size} if size > 1 else knobs)
         except Exception as error:

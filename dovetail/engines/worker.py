@@ -90,6 +90,7 @@ class TimeSpent:
         """An order begins."""
         self._seconds: dict[str, float] = {}
         self._word, self._since = "", time.monotonic()
+        self._waited = 0.0
 
     def __init__(self) -> None:
         self.begin()
@@ -101,10 +102,17 @@ class TimeSpent:
             self._seconds[self._word] = self._seconds.get(self._word, 0.0) + now - self._since
         self._word, self._since = word, now
 
+    def wait(self, seconds: float) -> None:
+        """So much of the time that steps took was waited for data."""
+        self._waited += seconds
+
     def end(self) -> dict[str, float]:
         """What it was spent on; the time goes on."""
         self.change(self._word)
-        return {word: round(seconds, 6) for word, seconds in self._seconds.items()}
+        found = dict(self._seconds)
+        if waited := min(self._waited, found.get("step", 0.0)):
+            found |= {"step": found["step"] - waited, "data": waited}
+        return {word: round(seconds, 6) for word, seconds in found.items()}
 
 
 class Worker:
@@ -194,6 +202,7 @@ class Worker:
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
                     doing=self._set_action,
+                    waited=self._spent.wait,
                     redact=self._redact,
                     lane=message.get("lane", 0),
                 ),

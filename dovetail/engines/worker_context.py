@@ -43,6 +43,8 @@ class WorkerContext:
     """This process among those that carry out the order together, one a device; None where there is only this one."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
+    waited: Callable[[float], None] = lambda seconds: None
+    """Called with how many seconds of the steps so far, not told before, were waited for data."""
     lane: int = 0
     """Of several workers on one device each has a lane, from 1 on; 0: this one has its device for itself."""
     redact: Redactor = dataclasses.field(default_factory=Redactor)

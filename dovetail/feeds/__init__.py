@@ -4,7 +4,6 @@ one reading of them for several trainings."""
 from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
-from dovetail.feeds.measurement import measure_stages
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
 
@@ -19,6 +18,5 @@ __all__ = [
     "digest",
     "draw",
     "feed",
-    "measure_stages",
     "why_left_alone",
 ]

@@ -7,6 +7,7 @@ nothing of models or checkpoints.
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,8 @@ class Cursor:
         self._digests: list[str] = []
         self.epoch = 0
         self.index = 0
+        self.waited_seconds = 0.0
+        """For how long whoever takes batches has waited for them."""
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -125,10 +128,12 @@ class Cursor:
         taken: list[Any] = []
         while len(taken) < count:
             self._before_draw(self.epoch, self.index)
+            asked = time.perf_counter()
             try:
                 batch = next(self._iterator)
             except StopIteration:
                 return taken
+            self.waited_seconds += time.perf_counter() - asked
             if self.index < DIGESTED_BATCHES and not _is_stateful(self._batches):
                 self._digests.append(digest(batch))
             self.index += 1

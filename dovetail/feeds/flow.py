@@ -71,6 +71,7 @@ class FeedFlow:
         self._waiting_bytes = 0
         self._open_epoch = begin.epoch
         self._stream = None
+        self._is_broken = False
 
     # What the consumer calls
 
@@ -106,6 +107,8 @@ class FeedFlow:
                 self._for_output.wait()
             self.waited_seconds += time.perf_counter() - start
             found = self._outputs[0]
+            if found.error is not None:
+                raise found.error
             if found.fault is None:
                 self._outputs.popleft()
                 self.budget.hold(-found.charged_bytes)
@@ -271,7 +274,9 @@ class FeedFlow:
             self._for_work[kind].wait()
 
     def _admit(self, kind: str) -> FeedUnit | None:
-        if self.kinds[0] != kind or not self._started or self._is_reading or self._error is not None:
+        if self.kinds[0] != kind or not self._started or self._is_reading or self._is_broken:
+            return None
+        if self._error is not None:
             return None
         if self._again:
             return heapq.heappop(self._again) if self._has_room_for(self._again[0]) else None
@@ -410,6 +415,8 @@ class FeedFlow:
         self.budget.hold(-unit.charged_bytes - self._waiting_bytes + given)
         self._waiting_bytes = int(self._cutter.copies() * sum(map(item_bytes, self._assembler.waiting_values)))
         self.budget.hold(self._waiting_bytes)
+        if unit.error is not None:  # in its turn, so that what was read before it is given first, whoever is faster
+            self._outputs.append(FeedOutput(after=FeedPosition(epoch=unit.epoch), error=unit.error))
         if unit.ends_epoch:
             self._assembler = BatchAssembler(self._definition, FeedPosition(epoch=unit.epoch + 1))
         self._for_output.notify()
@@ -500,22 +507,24 @@ class FeedFlow:
         """Read a unit's items from the stream."""
         unit.reads_stream = False
         source, count = self._definition.source, unit.stop - unit.start
+        found: list[tuple[int, Any]] = []
         try:
             if self._stream is None:
                 assert not isinstance(source, ItemSource)
                 self._stream = shuffled_stream(iter(source), self._definition.order(), unit.epoch)
                 collections.deque(itertools.islice(self._stream, unit.start), maxlen=0)
-            found = list(itertools.islice(self._stream, count))
+            for each in itertools.islice(self._stream, count):
+                found.append(each)
         except BaseException as error:
-            self.fail(error)
-            found = []
+            unit.error = error
         with self._lock:
+            self._is_broken = unit.error is not None
             self._is_reading = False
             self._for_room.notify_all()
             unit.stop = unit.start + len(found)
             unit.items.places = list(range(unit.start, unit.stop))
             unit.items.numbers, unit.items.values = [each[0] for each in found], [each[1] for each in found]
-            unit.ends_epoch = len(found) < count
+            unit.ends_epoch = len(found) < count and unit.error is None
             self._cutter.end_stream_unit(unit)
             if unit.ends_epoch:
                 self._stream = None

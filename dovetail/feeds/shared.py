@@ -43,6 +43,11 @@ class Tap:
         return int(self.place[1])
 
     @property
+    def waited_seconds(self) -> float:
+        """For how long it has waited for batches that it read itself."""
+        return self._cursor.waited_seconds
+
+    @property
     def place(self) -> tuple[Any, ...]:
         """Where it stands; taps of the same data at the same place can be handed the same batches."""
         if self._leader is not None:

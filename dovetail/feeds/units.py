@@ -9,11 +9,13 @@ from dovetail.feeds.stage_chain import ItemFault, ItemRun
 
 @dataclasses.dataclass(slots=True, eq=False)
 class FeedOutput:
-    """One thing that the feed will give: a batch, a fault, or the end of an epoch; and where it stands after it."""
+    """One thing that the feed will give: a batch, a fault, what its stream raised, or the end of an epoch; and where it
+    stands after it."""
 
     after: FeedPosition
     value: Any = None
     fault: ItemFault | None = None
+    error: BaseException | None = None
     is_done: bool = True
     charged_bytes: int = 0
 
@@ -43,6 +45,8 @@ class FeedUnit:
     generation: int = 0
     attempts: int = 0
     reads_stream: bool = False
+    error: BaseException | None = None
+    """What the stream raised behind its items."""
     hits: dict[int, Any] | None = None
     """What the cache had, by number."""
 

@@ -11,6 +11,7 @@ from dovetail.vocabulary.events import DevicesReleased
 PAUSE_SECONDS = 60.0
 CAUSES = {
     "training": "steps of tasks",
+    "waiting for data": "steps that waited for their next batch",
     "evaluating": "evaluations",
     "saving": "checkpoints written",
     "loading": "checkpoints read",
@@ -23,7 +24,13 @@ CAUSES = {
 }
 """Each cause and what it means, in the order in which they are shown."""
 # What a worker says it is doing while it trains, where that is not a cause by itself.
-_WORDS = {"step": "training", "opening": "building", "reading": "handing over", "waiting": "handing over"}
+_WORDS = {
+    "step": "training",
+    "data": "waiting for data",
+    "opening": "building",
+    "reading": "handing over",
+    "waiting": "handing over",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,8 @@ class Progress:
     # The threads it last had, where its devices are cores: it keeps them, for its rounding depends on them.
     count: int = 0
     steps_per_second: float = 0.0
+    # The part of its last attempt's steps in which it waited for data.
+    data_share: float = 0.0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     spans: list[Span] = dataclasses.field(default_factory=list)
     changes: int = 0  # how many events have changed it
@@ -202,16 +204,19 @@ def _idle(one: Progress) -> str:
 
 def _finished(one: Progress, event: TaskFinished) -> None:
     _end(one, event, status="finished", step=event.step, reason=event.reason)
+    one.data_share = event.data_share or one.data_share
     one.metrics |= event.metrics
 
 
 def _rested(one: Progress, event: RungReached) -> None:
     _end(one, event, status="resting", step=event.step, reason=event.reason)
+    one.data_share = event.data_share or one.data_share
     one.metrics |= event.metrics
 
 
 def _stopped(one: Progress, event: AttemptStopped) -> None:
     _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
+    one.data_share = event.data_share or one.data_share
 
 
 def _halved(one: Progress, event: TaskHalved) -> None:

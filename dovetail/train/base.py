@@ -204,6 +204,9 @@ class TrainingSession(abc.ABC):
     After any method raises, only `close` may be called.
     """
 
+    last_losses: torch.Tensor | None = None
+    """The losses of the last step, of its live members in their order, where the session has them in one tensor."""
+
     @abc.abstractmethod
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """Take one optimizer step with each member in `live`; the others are left as they are.
@@ -220,6 +223,10 @@ class TrainingSession(abc.ABC):
     def warmup_steps(self) -> int:
         """After how many steps the others take as long as they will; where it says more than none, trials wait."""
         return 0
+
+    def waited_seconds(self, member: int = 0) -> float:
+        """For how long this member's steps have waited for their batches so far; zero where that is not known."""
+        return 0.0
 
     def shortfall(self, member: int = 0) -> str:
         """Why this member's steps are not taken as the technique promises, though they are as exact; empty where they
@@ -252,6 +259,10 @@ class GangSession(TrainingSession, Generic[Each]):
     Subclasses say what a step of several is."""
 
     _members: list[Each]
+
+    def waited_seconds(self, member: int = 0) -> float:
+        """For how long one member's steps have waited for their batches."""
+        return self._members[member].waited_seconds()
 
     def shortfall(self, member: int = 0) -> str:
         """Why one member's steps are not taken as promised."""

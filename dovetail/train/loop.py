@@ -63,6 +63,10 @@ class LoopSession(TrainingSession):
             self._undeclared.check(self._watched_steps)
         return [report]
 
+    def waited_seconds(self, member: int = 0) -> float:
+        """For how long its steps have waited for their batches."""
+        return self._cursor.waited_seconds
+
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """The user's metrics, in evaluation mode, without gradients."""
         training = self._training

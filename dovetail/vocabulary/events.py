@@ -222,6 +222,19 @@ class PipelineTimed(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedResized(Event):
+    """The workers of a stage of a task's feed were changed while it ran, from so many to so many, both in words such as
+    `2 threads`, and why. `rate` is what the feed gave before, in batches per second."""
+
+    kind: ClassVar[str] = "resized"
+    stage: str
+    before: str
+    after: str
+    reason: str = ""
+    rate: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDamaged(Event):
     """A damaged checkpoint was passed over."""
 
@@ -232,11 +245,13 @@ class CheckpointDamaged(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStopped(Event):
-    """An attempt ended early after saving, to go on later."""
+    """An attempt ended early after saving, to go on later. `data_share` is the part of its steps' time in which it
+    waited for data, here and where it ends otherwise."""
 
     kind: ClassVar[str] = "stopped"
     step: int
     reason: str = ""
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +301,7 @@ class TaskFinished(Event):
     step: int
     reason: str = ""
     metrics: Mapping[str, float] = FrozenDict()
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +312,7 @@ class RungReached(Event):
     step: int
     reason: str = ""
     metrics: Mapping[str, float] = FrozenDict()
+    data_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +468,7 @@ EVENTS: dict[str, type[Event]] = {
         StepsDone,
         CheckpointSaved,
         PipelineTimed,
+        FeedResized,
         CheckpointDamaged,
         AttemptStopped,
         AttemptLost,
@@ -485,6 +503,13 @@ _COLUMNS: dict[str, tuple[tuple[str, str, Any], ...]] = {
 }
 
 
+# By kind, the name and type of the field that each key in the store stands for.
+_FIELDS: dict[str, dict[str, tuple[str, Any]]] = {
+    kind: {key: (name, schema(cast(type, EVENTS[kind]))[name]) for key, name, _ in columns}
+    for kind, columns in _COLUMNS.items()
+}
+
+
 def _read_field(value: Any, hint: Any, where: str) -> Any:
     # A worker, or whoever wrote the store, may say more than anybody could show.
     return shorten(value) if value.__class__ is hint is str else from_field(hint, value, where)
@@ -503,15 +528,14 @@ def read_event(
         raise InvalidRecord(f"an event's kind must be one of {sorted(EVENTS)}, got {kind!r}.")
     if not isinstance(data, Mapping):
         raise InvalidRecord(f"an event's data must be an object, got {data!r}.")
-    hints = schema(cast(type, cls))
-    # What is stored in place of a body is all of the data; other fields that are not there have their defaults.
-    fields = {
-        name: value
-        if value.__class__ is hints[name] and value.__class__ is not str
-        else _read_field(value, hints[name], f"{cls.__name__}.{name}")
-        for key, name, _ in _COLUMNS[kind]
-        if (value := data.get(key, data)) is not data or name == cls.body
-    }
+    known, fields = _FIELDS[kind], dict[str, Any]()
+    for key, value in data.items():
+        if (field := known.get(key)) is not None:
+            name, hint = field
+            is_plain = value.__class__ is hint and hint is not str
+            fields[name] = value if is_plain else _read_field(value, hint, f"{cls.__name__}.{name}")
+    if cls.body and cls.body not in fields:  # what is stored in its place is all of the data
+        fields[cls.body] = _read_field(data, known[cls.body][1], f"{cls.__name__}.{cls.body}")
     try:
         return cls(task=TaskId(task), attempt=attempt, at_seconds=from_field(float, at_seconds, "at_seconds"), **fields)
     except TypeError as error:  # a field without a default is missing

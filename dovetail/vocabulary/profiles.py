@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.feeds import StageProfile
 from dovetail.vocabulary.records import FrozenDict
 
 
@@ -36,8 +37,9 @@ class Profile:
     `knobs` are those of the option that was measured, `host_bytes` and `disk_bytes` what it took there (zero: not
     known). `accumulate`, `clips`, `precision` and `timetable` are what the training says of its steps: a prediction
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
-    `batch_seconds` is what reading one takes. `busy_seconds` is how long a step keeps the device at work where nobody
-    keeps it waiting (zero: not known).
+    `batch_seconds` is what reading one takes. `build_seconds` is what building one task takes, `compile_seconds` what
+    the first steps of all that train together take beyond others. `busy_seconds` is how long a step keeps the device at
+    work where nobody keeps it waiting (zero: not known). `feed` are the stages of the feed that it reads, if it does.
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -56,6 +58,7 @@ class Profile:
     evaluate_seconds: float = 0.0
     evaluate_every: int | None = None
     build_seconds: float = 0.0
+    compile_seconds: float = 0.0
     save_seconds: float = 0.0
     metrics: tuple[str, ...] = ()
     layers: tuple[LayerProfile, ...] = ()
@@ -71,6 +74,7 @@ class Profile:
     shares: str = ""
     batch_seconds: float = 0.0
     busy_seconds: float = 0.0
+    feed: tuple[StageProfile, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))

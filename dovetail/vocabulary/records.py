@@ -154,6 +154,8 @@ def to_json(value: Any) -> Json:
     >>> to_json(Stop(steps=5))["steps"]
     5
     """
+    if value.__class__ in _PLAIN and value.__class__ is not float:
+        return cast(Json, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(getattr(value, name)) for name in schema(type(value))}
     if isinstance(value, Mapping):
@@ -189,9 +191,9 @@ def from_field(hint: Any, data: Any, where: str) -> Any:
     """
     if data.__class__ is hint and hint in _PLAIN:  # most fields are, of the many events that a store holds
         return data
-    cls = next((each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)), None)
+    cls = _form(hint).record
     if cls is not None and isinstance(data, Mapping):
-        data = {key: value for key, value in data.items() if key in schema(cast(type, cls))}
+        data = {key: value for key, value in data.items() if key in schema(cls)}
     return _decode(hint, data, where)
 
 
@@ -244,18 +246,36 @@ def schema(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """What a type is made of; `record` is the record in it, if there is one."""
+
+    hint: Any
+    origin: Any
+    arguments: tuple[Any, ...]
+    record: type | None
+
+
+@functools.cache
+def _form(hint: Any) -> _Form:
+    hint = getattr(hint, "__supertype__", hint)  # text with a name of its own, such as a task's identity
+    arguments = typing.get_args(hint)
+    record = next((each for each in (hint, *arguments) if dataclasses.is_dataclass(each)), None)
+    return _Form(hint, typing.get_origin(hint), arguments, cast("type | None", record))
+
+
 def _decode(hint: Any, data: Any, where: str) -> Any:
     if data.__class__ is hint and hint in _PLAIN:
         return data
-    hint = getattr(hint, "__supertype__", hint)  # text with a name of its own, such as a task's identity
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    form = _form(hint)
+    hint, origin, arguments = form.hint, form.origin, form.arguments
     if hint is Any:
         return freeze(plain(data))
     if origin in (types.UnionType, typing.Union):
         if data is None and type(None) in arguments:
             return None
         return _decode(next(a for a in arguments if a is not type(None)), data, where)
-    if dataclasses.is_dataclass(hint):
+    if form.record is hint:
         return _decode_record(cast(type, hint), data, where)
     if origin is tuple:
         return _decode_tuple(arguments, data, where)
@@ -290,6 +310,8 @@ def _decode_record(cls: type, data: Any, where: str) -> Any:
 def _decode_tuple(arguments: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
     _expect(isinstance(data, list | tuple), "a list", data, where)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
+        if arguments[0] in _PLAIN and all(item.__class__ is arguments[0] for item in data):
+            return tuple(data)
         return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     _expect(len(data) == len(arguments), f"a list of {len(arguments)}", data, where)
     return tuple(

@@ -45,6 +45,7 @@ _LONGEST_PLAIN = 12
 _FOLDERS = ("PWD", "OLDPWD")
 # What is worth remembering, of names and words that come again and again.
 _MOST_NAMES, _LONGEST_WORD = 10_000, 200
+_NUMBERS = frozenset({int, float, bool, type(None)})
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -206,6 +207,8 @@ class Redactor:
         return self.name(given) if isinstance(given, str) else given
 
     def _value(self, value: Any) -> Any:
+        if value.__class__ in _NUMBERS:  # told at a glance, which a mapping is not
+            return to_json(value)
         if isinstance(value, Mapping):
             return self.parameters(value)
         if isinstance(value, list | tuple):
@@ -214,6 +217,8 @@ class Redactor:
 
 
 def _secrets(value: Any, *, secret: bool = False) -> Iterable[str]:
+    if value.__class__ in _NUMBERS and not secret:
+        return
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _secrets(item, secret=secret or is_secret(name, item))

@@ -42,6 +42,15 @@ def test_simulation_meets_its_bars_at_a_small_size() -> None:
     assert "300 tasks on 32 devices" in done.stdout
 
 
+@pytest.mark.process
+def test_a_feed_is_set_beside_fixed_settings_and_the_loader() -> None:
+    done = run("bench/feed.py", "frees", "simulated", "memory", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "frees, of the best fixed setting" in done.stdout
+    assert "simulated, ours over what was hoped for" in done.stdout
+    assert "memory, peak over a budget of 64 MiB, large" in done.stdout
+
+
 def test_overhead_prints_its_table() -> None:
     done = run("bench/overhead.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from dovetail.cli import show
 from dovetail.cli.app import app
 from dovetail.store import Point, Store
 from dovetail.vocabulary import Option, Placement, Plan, Program, Rejection, Schedule, Stop, Task, Workload
-from dovetail.vocabulary.events import TaskFailed, Warned
+from dovetail.vocabulary.events import TaskFailed, TaskFinished, Warned
 
 
 def _row(name: str, **metrics: float) -> dict[str, object]:
@@ -125,6 +125,20 @@ def test_errors_steer_no_terminal(tmp_path):
     assert found.exit_code == 2
     assert "\x1b" not in found.output
     assert r"\x1b]0;owned" in found.output
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.34, "steps waited for data: a 34% of their time"), (0.05, "")])
+def test_what_tasks_waited_for_data_is_shown_where_it_matters(tmp_path, monkeypatch, share, said):
+    monkeypatch.setenv("COLUMNS", "200")
+    task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
+    done = TaskFinished(task=task.identity, attempt=1, at_seconds=2.0, step=9, data_share=share)
+    with Store(tmp_path, write=True) as store:
+        store.add(tasks=[("w", task)], events=[done])
+    found = CliRunner().invoke(app, ["show", "--store", str(tmp_path)]).output
+    assert said in found
+    assert ("waited for data" in found) == bool(said)
+    rows = json.loads(CliRunner().invoke(app, ["show", "--json", "--store", str(tmp_path)]).output)["tasks"]
+    assert rows[0]["data_share"] == share
 
 
 def test_a_listed_task_shows_no_secret(monkeypatch):

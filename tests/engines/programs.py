@@ -10,6 +10,7 @@ import time
 import torch
 from torch import nn
 
+from dovetail.feeds import feed
 from dovetail.train import Scheduler, Training
 
 
@@ -180,3 +181,40 @@ def babbling():
 def misnaming():
     """Names a metric by half of a character."""
     return _training(_square, evaluate=lambda model: {"half a \ud800": 1.0})
+
+
+class _Slow:
+    """Batches that take a while to come."""
+
+    def __iter__(self):
+        for _ in range(4):
+            time.sleep(0.01)
+            yield torch.ones(8, 4)
+
+
+def hungry():
+    """Waits for its data for most of the time."""
+    training = _training(_square)
+    training.batches = _Slow()
+    return training
+
+
+def _noisy(number, rng):
+    return torch.from_numpy(rng.normal(size=4).astype("float32")) + number
+
+
+def fed(plainly=False):
+    """Reads a feed that shuffles and draws, or the very same batches, epoch after epoch, without one."""
+    noise = feed(range(32)).map(_noisy).shuffle(8).batch(8)
+    training = _training(_square)
+    training.batches = _Epochs(noise) if plainly else noise
+    return training
+
+
+class _Epochs:
+    def __init__(self, feed):
+        self._feed, self._epoch = feed, -1
+
+    def __iter__(self):
+        self._epoch += 1
+        return iter(list(self._feed.epoch(self._epoch)))

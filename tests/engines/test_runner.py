@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dovetail.engines import MemberOrder, Order
+from dovetail.engines import MemberOrder, Order, trainer
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
 from dovetail.train import checkpoint
@@ -53,6 +53,7 @@ class Ground:
         self.events: list[Event] = []
         self.stops_after = ""  # the kind of event after which it is told to stop
         self.builder = Builder(home=home, isolation=Isolation())
+        self.waited: list[float] = []  # the seconds that steps waited for data, as they were told
         self.steps_left = -1  # after so many steps it is told to stop; never where negative
 
     def member(
@@ -94,6 +95,7 @@ class Ground:
                 threads=1,
                 home=self.home,
                 builder=self.builder,
+                waited=self.waited.append,
             ),
         )
 
@@ -159,6 +161,27 @@ def test_a_stop_saves_every_member(ground: Ground) -> None:
     ground.run("train", gang, "interleave", save_every_steps=5)
     assert [ground.ends(member) for member in gang] == [["stopped"], ["stopped"]]
     assert all(ground.saved(member) for member in gang)
+
+
+def test_saves_that_take_long_are_further_apart(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    write = checkpoint.write
+
+    def slow_write(*given: Any, **named: Any) -> Any:
+        now[0] += 1.0
+        return write(*given, **named)
+
+    def tick() -> float:
+        now[0] += 0.1  # each time it is asked: a few times a step
+        return now[0]
+
+    monkeypatch.setattr(trainer.time, "monotonic", tick)
+    monkeypatch.setattr(trainer.checkpoints, "write", slow_write)
+    (member,) = [ground.member("tower", steps=400)]
+    ground.run("train", [member], "resident", save_every_seconds=2.0)
+    first, second, *_ = [event.step for event in ground.of(member, "saved")]
+    assert first < 2.0 / 0.1
+    assert second - first > 100  # a second's save is paid by fifty seconds of training
 
 
 def test_a_member_that_diverges_leaves_the_others_alone(ground: Ground) -> None:

@@ -70,6 +70,17 @@ def test_a_plateau_lowers_the_rate_at_regular_evaluations_alone(ground):
     assert not same(ground.saved(still), ground.saved(whole))
 
 
+def test_what_steps_wait_for_data_is_told_and_not_what_resuming_reads(ground):
+    """Sleeping takes no less than it is told to, so that the seconds have a least value."""
+    member = ground.member("hungry", steps=12, name="hungry")
+    run_in_two(ground, member, stop=6)
+    (stopped,), end = ground.of(member, "stopped"), finished(ground, member)
+    assert 0 < stopped.data_share <= 1
+    assert 0 < end.data_share <= 1
+    assert sum(ground.waited) >= 12 * 0.01
+    assert min(ground.waited) >= 0
+
+
 def test_more_patience_goes_on_where_less_ended(ground):
     ground.run("train", [member_of(ground, "one", stop=PATIENT)], "resident")
     member = member_of(ground, "one", stop=PATIENT | {"patience": 5})

@@ -40,6 +40,19 @@ def test_a_process_keeps_within_the_memory_of_a_limited_device(kind, asked):
     assert found == asked
 
 
+def test_what_steps_waited_for_data_is_taken_from_what_they_took():
+    spent = worker.TimeSpent()
+    spent.change("step 1")
+    spent.wait(1e-9)
+    spent.change("saving")
+    found = spent.end()
+    assert set(found) == {"step", "data", "saving"}
+    spent.begin()
+    spent.change("saving")
+    spent.wait(5.0)  # nobody takes steps
+    assert set(spent.end()) == {"saving"}
+
+
 def test_a_worker_that_served_an_earlier_run_keeps_nothing_of_it(monkeypatch):
     configured = []
     monkeypatch.setattr(worker, "_configure", lambda *given: configured.append(given))

@@ -255,14 +255,20 @@ def test_what_cannot_be_sent_back():
         read(definition, "process")
 
 
-def test_a_stream_that_raises():
+@pytest.mark.parametrize("workers", [1, 5])
+def test_a_stream_that_raises_does_so_behind_what_it_gave(workers):
     class Broken:
         def __iter__(self):
-            yield 1
+            yield from range(5)
             raise OSError("the disk is gone")
 
-    with pytest.raises(OSError, match="the disk is gone"):
-        read(feed(Broken()).batch(2))
+    definition = feed(Broken()).map(lambda number: number).batch(2)
+    for _ in range(20):  # whoever is first must not matter
+        with RunningFeed(definition, plan=plan(definition, "thread", workers)) as running:
+            given = iter(running)
+            assert [next(given).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+            with pytest.raises(OSError, match="the disk is gone"):
+                next(given)
 
 
 @pytest.mark.parametrize(

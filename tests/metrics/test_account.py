@@ -20,7 +20,9 @@ def order(start: float, end: float, *devices: str, purpose: str = "train", **sec
     )
 
 
-spent = st.dictionaries(st.sampled_from(["step", "saving", "building", "importing", "humming"]), st.floats(0, 9))
+spent = st.dictionaries(
+    st.sampled_from(["step", "data", "saving", "building", "importing", "humming"]), st.floats(0, 9)
+)
 
 
 @given(
@@ -42,6 +44,12 @@ def test_causes_add_up_to_the_whole(
     assert all(value >= -1e-9 for value in found.seconds.values())
     assert sum(found.seconds.values()) == pytest.approx(2 * found.whole_seconds)
     assert sum(map(found.share, CAUSES)) == pytest.approx(1.0 if orders else 0.0)
+
+
+def test_waiting_for_data_is_a_cause_of_its_own() -> None:
+    found = account([order(0, 4, "n0:0", step=3, data=1)], devices=1)
+    assert found.seconds["training"] == 3
+    assert found.share("waiting for data") == 0.25
 
 
 def test_what_is_done_for_trials_and_fingerprints_is_theirs_but_for_imports() -> None:

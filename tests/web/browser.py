@@ -100,3 +100,17 @@ class Sight:
         """Nothing may have gone wrong but what was allowed to."""
         left = [text for text in self.wrong if not any(word in text for word in self.allowed)]
         assert left == []
+
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+def broken_rules(sight: "Sight", what: str) -> dict[str, list[str]]:
+    """The rules of WCAG of level A and AA that axe-core finds broken in what is shown, with where and how."""
+    sight.page.evaluate(AXE)
+    result = sight.page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
+    return {
+        f"{what}: {each['id']}": [node["html"][:120] + node["failureSummary"] for node in each["nodes"][:2]]
+        for each in result["violations"]
+    }

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.store import Store
-from tests.web.browser import VIEWS, Sight, serving
+from tests.web.browser import VIEWS, Sight, broken_rules, serving
 from tests.web.synthetic import fill_sweep
 from tests.web.test_page import make_sweep_task
 
 pytestmark = pytest.mark.process
-
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -28,10 +25,5 @@ def test_no_rule_is_broken(tmp_path: Path, look: Callable[..., Sight], scheme: s
             sight.page.wait_for_timeout(700)
             for details in sight.page.locator("details").all():
                 details.evaluate("each => { each.open = true; }")
-            sight.page.evaluate(AXE)
-            result = sight.page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
-            broken |= {
-                f"{view}: {each['id']}": [node["html"][:120] + node["failureSummary"] for node in each["nodes"][:2]]
-                for each in result["violations"]
-            }
+            broken |= broken_rules(sight, view)
     assert broken == {}

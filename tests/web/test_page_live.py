@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.store import holder
 from tests.cli.processes import begin, dovetail, end, events, rows, until, write
-from tests.web.browser import Sight, find_chromium, serving
+from tests.web.browser import Sight, broken_rules, find_chromium, serving
 
 pytestmark = pytest.mark.process
 
@@ -75,8 +75,10 @@ def kill(folder: Path) -> None:
 
 
 def act(sight: Sight, button: str, verb: str, says: str, **fields: str) -> None:
-    """Press a button of a task's page, fill in its dialog, and wait for the controller's answer."""
+    """Press a button of a task's page, fill in its dialog, and wait for the controller's answer. A dialog must be as
+    accessible as the views."""
     sight.page.click(f"main button:text-is('{button}')")
+    assert broken_rules(sight, button) == {}
     for name, value in fields.items():
         sight.page.fill(f"dialog [name={name}]", value)
     sight.page.click(f"dialog button[type=submit]:text-is('{verb}')")

@@ -39,13 +39,16 @@ def allow_all(technique: str, knobs: Knobs) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A short measured run that planning asks for; `knobs` where there are several of one technique."""
+    """A short measured run that planning asks for; `knobs` where there are several of one technique. `compile_seconds`
+    is what compiling is expected to take, in the trial and again where its option is used; trials that differ in
+    nothing else are the same."""
 
     family: str
     technique: str
     kind: str
     count: int
     knobs: Knobs = FrozenDict()
+    compile_seconds: float = dataclasses.field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))

@@ -8,10 +8,10 @@ seconds and the same bytes. So both are lines in K. Where gangs of two sizes wer
 
 with s_1 the step of one task alone. `traffic` is what the updates of one more member move (parameters, gradients and
 optimizer state, once each way) at the memory rate of the kind: a small gang can take no longer than one task, and
-without that bound a large one would be free. Below m the line goes through twice s_1 at one member: what fusing itself
-takes does not shrink with the gang. On a CPU, of four families lines through two measured gangs gave 1.5 to 2.0 × s_1
-there. A frozen base that all share is in the bytes of one task and not in the slope, so it is counted once without
-anybody saying so.
+without that bound a large one would be free. Below m the line goes through what a gang of one takes, and does not rise
+towards it: on an accelerator a step replayed from a graph, else twice s_1, for what fusing itself takes does not shrink
+with the gang (on a CPU, of four families lines through two measured gangs gave 1.5 to 2.0 × s_1 there). A frozen base
+that all share is in the bytes of one task and not in the slope, so it is counted once without anybody saying so.
 
 Families of like layers, whose steps alone take about as long, are not all tried: two are, and the others borrow, in
 proportion to what they take alone. A random search over widths and depths has many families and little time.
@@ -37,7 +37,7 @@ from dovetail.vocabulary import FrozenDict, Kind, Option, Profile
 
 # So many of a family are fused in its first trial, and at most so many at all.
 TRIED, _MOST = 4, 64
-# On a CPU the first trial is of as many as there are, where building them takes no longer than this.
+# The first trial is of as many as there are, where building them takes no longer than this.
 _BUILD_SECONDS = 1.0
 # So many of like families are tried for all of them.
 _OF_A_LIKENESS = 2
@@ -47,8 +47,9 @@ _FUSING = 2.0
 _SHORT_SECONDS = 0.005
 # A second size is tried where it is so much larger than the first: otherwise the line is known well enough.
 _LARGER = 1.5
-# Compiling halves a step at best (GPT-2s on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with.
-_COMPILED_SHARE, _COMPILE_SECONDS = 0.5, 30.0
+# Compiling halves a step at best (GPTs on an H200: 10.9 ms instead of 20.7) and takes about so long to begin with, and
+# for each layer: 11 s for 5 layers, 25 s for 40, more than a minute for Llamas of 24 blocks.
+_COMPILED_SHARE, _COMPILE_SECONDS, _LAYER_SECONDS = 0.5, 9.0, 0.4
 # Where processes side by side fill an accelerator, fusing leaves at least so much of what they take.
 _LEAST_OF_APART = 0.75
 # Bytes a second of a memory that nobody measured: one channel of a host, and a small device.
@@ -64,8 +65,9 @@ def option(profile: Profile, *, kind: Kind) -> Option:
     (0.002, 0.002, 0.002, 0.002)
     """
     members = _size(profile)
-    one = resident.option(dataclasses.replace(profile, evaluate_seconds=0.0), kind=kind)
-    evaluating = resident.option(profile, kind=kind)
+    apart = dataclasses.replace(profile, compile_seconds=0.0)
+    one = resident.option(dataclasses.replace(apart, evaluate_seconds=0.0), kind=kind)
+    evaluating = resident.option(apart, kind=kind)
     # Members are evaluated one after another, while the others wait.
     share = evaluating.step_seconds[0] - one.step_seconds[0]
     once = evaluating.start_seconds - one.start_seconds
@@ -74,14 +76,17 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         families=one.families * members,
         technique="fuse",
         step_seconds=(profile.step_seconds + members * share,) * members,
-        start_seconds=members * (one.start_seconds + once),
+        start_seconds=members * (one.start_seconds + once) + profile.compile_seconds,
         knobs={name: value for name, value in profile.knobs.items() if name != "members"},
         host_bytes=one.host_bytes if kind.processor == "cpu" else members * one.host_bytes,
     )
 
 
-def predict(measured: Sequence[Profile], *, alone: Profile, kind: Kind, members: int) -> Option:
-    """A gang of another size, from measured ones and one task alone on the same device.
+def predict(
+    measured: Sequence[Profile], *, alone: Profile, kind: Kind, members: int, one_seconds: float | None = None
+) -> Option:
+    """A gang of another size, from measured ones and one task alone on the same device. `one_seconds` is what a gang of
+    one takes, where that is known.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> alone = Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=100 << 20)
@@ -94,23 +99,29 @@ def predict(measured: Sequence[Profile], *, alone: Profile, kind: Kind, members:
     >>> [round(predict([four, eight], alone=alone, kind=cpu, members=size).step_seconds[0], 6) for size in (2, 6, 10)]
     [0.015, 0.017, 0.019]
     """
-    nearest, each_seconds, each_bytes = _line(measured, alone, kind, members)
+    one_seconds = _FUSING * alone.step_seconds if one_seconds is None else one_seconds
+    nearest, each_seconds, each_bytes = _line(measured, alone, kind, members, one_seconds)
     more = members - _size(nearest)
     sized = dataclasses.replace(
         nearest,
-        # A smaller gang takes no less than its share of one task alone, nor than nothing.
-        step_seconds=max(nearest.step_seconds + more * each_seconds, alone.step_seconds / _size(nearest)),
+        # A smaller gang takes no less for each member than a larger one does.
+        step_seconds=max(nearest.step_seconds + more * each_seconds, nearest.step_seconds * _share(nearest, members)),
         peak_bytes=max(nearest.peak_bytes + more * each_bytes, alone.peak_bytes),
         knobs={**nearest.knobs, "members": members},
     )
     return dataclasses.replace(option(sized, kind=kind), measured=False)
 
 
-def _line(measured: Sequence[Profile], alone: Profile, kind: Kind, members: int) -> tuple[Profile, float, int]:
+def _share(measured: Profile, members: int) -> float:
+    return min(1.0, members / _size(measured))
+
+
+def _line(
+    measured: Sequence[Profile], alone: Profile, kind: Kind, members: int, one_seconds: float
+) -> tuple[Profile, float, int]:
     """The measured gang to start from, and the seconds and bytes that each further member adds to it."""
     gangs = sorted(measured, key=_size)
     nearest = min(gangs, key=lambda gang: abs(_size(gang) - members))
-    grows = members > _size(nearest)
     traffic = 2 * (2 * nearest.parameter_bytes + nearest.optimizer_bytes)
     least_seconds = traffic / (kind.memory_bytes_per_second or _UNKNOWN[kind.processor])
     if len(gangs) > 1:
@@ -120,8 +131,10 @@ def _line(measured: Sequence[Profile], alone: Profile, kind: Kind, members: int)
         each_bytes = max(0, large.peak_bytes - small.peak_bytes) // between
         return nearest, max(seconds, least_seconds if members > _size(large) else 0.0), each_bytes
     others = max(1, _size(nearest) - 1)
-    seconds = (nearest.step_seconds - alone.step_seconds * (1.0 if grows else _FUSING)) / others
-    return nearest, max(seconds, least_seconds), max(0, nearest.peak_bytes - alone.peak_bytes) // others
+    more_bytes = max(0, nearest.peak_bytes - alone.peak_bytes) // others
+    if members < _size(nearest):
+        return nearest, max(0.0, (nearest.step_seconds - one_seconds) / others), more_bytes
+    return nearest, max((nearest.step_seconds - alone.step_seconds) / others, least_seconds), more_bytes
 
 
 def _around(gangs: Sequence[Profile], members: int) -> tuple[Profile, Profile]:
@@ -135,10 +148,10 @@ def _size(profile: Profile) -> int:
 
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
-    """Of a family with several tasks, once one was measured alone: a small gang, or on a CPU, where memory is seldom
-    short, a large one; then, where there are clearly more tasks, a gang of as many as fit, so that other sizes are
-    predicted from two; and on an accelerator a compiled one. Whether a family can be fused at all only the first trial
-    can say; one that can borrow from others finds out when it starts."""
+    """Of a family with several tasks, once one was measured alone: a gang of all that surely fit and are built at once,
+    since the gain of a small one says little; then, where there are clearly more tasks, a gang of as many as fit, so
+    that other sizes are predicted from two; and on an accelerator a compiled one of that size. Whether a family can be
+    fused at all only the first trial can say; one that can borrow from others finds out when it starts."""
     alone = _alone(evidence, family, kind.name, 1)
     count = evidence.members.get(family, 1)
     if alone is None or not _may_fuse(evidence, alone, kind) or _waits_for_graph(evidence, alone, kind):
@@ -159,7 +172,9 @@ def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     if fitting:
         yield _trial(family, kind, members=max(fitting))
     if kind.processor == "cuda" and len(plain) == len(known):
-        yield _trial(family, kind, members=largest, compile="full")
+        seconds = _COMPILE_SECONDS + _LAYER_SECONDS * len(alone.layers)
+        compiled = _trial(family, kind, members=largest, compile="full")
+        yield dataclasses.replace(compiled, compile_seconds=seconds)
 
 
 def _waits_for_graph(evidence: Evidence, alone: Profile, kind: Kind) -> bool:
@@ -239,14 +254,16 @@ def _borrowed(evidence: Evidence, alone: Profile, kind: Kind) -> list[Profile]:
 
 def _first_size(evidence: Evidence, alone: Profile, kind: Kind) -> int:
     count = evidence.members[alone.family]
-    if kind.processor != "cpu":
-        return min(TRIED, count)
     one = resident.option(alone, kind=kind)
     fitting = (
         size
         for size in gang_sizes(count, most=_MOST)
         if size * alone.build_seconds < _BUILD_SECONDS
-        and misfit(dataclasses.replace(one, host_bytes=size * one.host_bytes), evidence.cluster) is None
+        and misfit(
+            dataclasses.replace(one, device_bytes=size * one.device_bytes, host_bytes=size * one.host_bytes),
+            evidence.cluster,
+        )
+        is None
     )
     return max(fitting, default=min(TRIED, count))
 
@@ -280,7 +297,7 @@ def ideal(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
         families=known.families[:1] * trial.members,
         technique="fuse",
         step_seconds=(seconds * (_COMPILED_SHARE if is_compiled else 1.0),) * trial.members,
-        start_seconds=trial.members * known.start_seconds + (_COMPILE_SECONDS if is_compiled else 0.0),
+        start_seconds=trial.members * known.start_seconds + trial.compile_seconds,
         cores=0,
     )
 
@@ -291,6 +308,8 @@ def offers(evidence: Evidence) -> Iterator[Option]:
         kind = evidence.cluster.kind(alone.kind)
         measured = evidence.of(technique="fuse", family=alone.family, kind=alone.kind, count=alone.count)
         best = evidence.least_seconds(alone.kind).get(alone.family, float("inf"))
+        replayed = evidence.of(technique="graph", family=alone.family, kind=alone.kind, count=alone.count)
+        one_seconds = min((each.step_seconds for each in replayed), default=None)
         groups: dict[object, list[Profile]] = {}
         for profile in measured or _borrowed(evidence, alone, kind):
             groups.setdefault(profile.knobs.get("compile"), []).append(profile)
@@ -298,7 +317,7 @@ def offers(evidence: Evidence) -> Iterator[Option]:
             for size in gang_sizes(evidence.members.get(alone.family, 1), most=_MOST):
                 if measured and size in map(_size, gangs):
                     continue
-                found = predict(gangs, alone=alone, kind=kind, members=size)
+                found = predict(gangs, alone=alone, kind=kind, members=size, one_seconds=one_seconds)
                 if found.step_seconds[0] < size * best:
                     yield found
 

@@ -56,7 +56,7 @@ def option(profile: Profile, *, kind: Kind) -> Option:
         kind=kind.name,
         count=profile.count,
         step_seconds=(profile.step_seconds + share,),
-        start_seconds=profile.build_seconds + profile.save_seconds + once,
+        start_seconds=profile.build_seconds + profile.compile_seconds + profile.save_seconds + once,
         device_bytes=0 if cpu else profile.peak_bytes,
         host_bytes=profile.peak_bytes if cpu else _host_bytes(profile),
         cores=profile.count if cpu else 1,

@@ -104,7 +104,7 @@ class FuseSession(GangSession[FusedMember]):
         rows = tuple(live)
         if not rows:
             return []
-        batches = [self._run_guarded(place, self._members[number].take) for place, number in enumerate(rows)]
+        batches = self._take_batches(rows)
         if rows != self._stack.rows:
             self._restack(rows)
         parts = self._parts(batches)
@@ -116,6 +116,7 @@ class FuseSession(GangSession[FusedMember]):
         except Exception as error:
             raise self._failure(batches, error) from error
         self._stack.count()
+        self.last_losses = losses
         found = zip(self._stack.members, losses.unbind(), metrics, strict=True)
         return [member.count_step(loss, own) for member, loss, own in found]
 
@@ -166,6 +167,16 @@ class FuseSession(GangSession[FusedMember]):
 
     # One step
 
+    def _take_batches(self, rows: Sequence[int]) -> list[list[Any]]:
+        taken: list[list[Any]] = []
+        try:
+            for number in rows:
+                taken.append(self._members[number].take())
+        except Exception as error:
+            error.member = len(taken)  # type: ignore[attr-defined]
+            raise
+        return taken
+
     def _parts(self, batches: Sequence[Sequence[Any]]) -> list[StackPart]:
         """The step's microbatches in order, those of one form together."""
         parts = []
@@ -175,13 +186,16 @@ class FuseSession(GangSession[FusedMember]):
                 if number < len(own):
                     form, leaves = flatten(own[number])
                     groups.setdefault((form, len(own)), []).append((place, leaves))
-            for place in (place for group in groups.values() for place, _ in group):
-                self._stack.members[place].begin(number)
-            parts += [self._part(form, divisor, group) for (form, divisor), group in groups.items()]
+            parts += [self._part(number, form, divisor, group) for (form, divisor), group in groups.items()]
         return parts
 
-    def _part(self, form: Form, divisor: int, group: Sequence[tuple[int, list[torch.Tensor]]]) -> StackPart:
+    def _part(
+        self, microbatch: int, form: Form, divisor: int, group: Sequence[tuple[int, list[torch.Tensor]]]
+    ) -> StackPart:
         places, outlined = tuple(place for place, _ in group), self._outline(form)
+        if outlined.draws:
+            for place in places:
+                self._stack.members[place].begin(microbatch)
         numbers = [self._stack.rows[place] for place in places]
         return StackPart(
             form=form,
@@ -273,13 +287,6 @@ class FuseSession(GangSession[FusedMember]):
         return self._outlines[form]
 
     # What goes wrong
-
-    def _run_guarded(self, place: int, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:
-            error.member = place  # type: ignore[attr-defined]
-            raise
 
     def _failure(self, batches: Sequence[Sequence[Any]], error: Exception) -> TrainingError:
         """Whose fault it was: that of the first whose own model rejects its batch too."""

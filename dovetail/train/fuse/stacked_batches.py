@@ -33,11 +33,11 @@ def flatten(batch: Any) -> tuple[Form, list[torch.Tensor]]:
 def _form(batch: Any, tensors: list[torch.Tensor]) -> Form:
     if isinstance(batch, torch.Tensor):
         tensors.append(batch)
-        return ("tensor", tuple(batch.shape), batch.dtype)
-    if isinstance(batch, Mapping):
-        return ("mapping", type(batch), tuple(batch), tuple(_form(value, tensors) for value in batch.values()))
+        return ("tensor", batch.shape, batch.dtype)
     if isinstance(batch, list | tuple):
-        return ("sequence", type(batch), tuple(_form(value, tensors) for value in batch))
+        return ("sequence", type(batch), tuple([_form(value, tensors) for value in batch]))
+    if isinstance(batch, Mapping):
+        return ("mapping", type(batch), tuple(batch), tuple([_form(value, tensors) for value in batch.values()]))
     try:
         hash(batch)
     except TypeError:
@@ -65,7 +65,7 @@ def stack(rows: Sequence[Sequence[torch.Tensor]], device: torch.device) -> list[
     found = []
     for tensors in zip(*rows, strict=True):
         if device.type == "cpu" or tensors[0].device.type != "cpu":
-            found.append(torch.stack([tensor.to(device) for tensor in tensors]))
+            found.append(torch.stack([each if each.device == device else each.to(device) for each in tensors]))
         else:  # one copy from pinned memory, which nothing waits for
             shape = (len(tensors), *tensors[0].shape)
             pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)

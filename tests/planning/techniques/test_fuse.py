@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.planning import PLANNERS, Problem, Trial, derive_options, trials
+from dovetail.planning.schedule.worth import worthwhile
 from dovetail.planning.techniques import fuse
 from dovetail.vocabulary import Cluster, Family, Kind, LayerProfile, Member, Profile, Rejection
 
@@ -24,7 +25,7 @@ ALONE = Profile(
 GANG = dataclasses.replace(ALONE, technique="fuse", step_seconds=0.0016, peak_bytes=6 << 30, knobs={"members": 4})
 
 
-@given(st.integers(2, 64))
+@given(st.integers(4, 64))
 def test_a_larger_gang_takes_longer_and_more_but_less_than_its_members_alone(members: int) -> None:
     found = fuse.predict([GANG], alone=ALONE, kind=H200, members=members)
     more = fuse.predict([GANG], alone=ALONE, kind=H200, members=members + 1)
@@ -32,6 +33,21 @@ def test_a_larger_gang_takes_longer_and_more_but_less_than_its_members_alone(mem
     assert found.step_seconds[0] < more.step_seconds[0]
     assert found.step_seconds[0] < members * ALONE.step_seconds
     assert found.device_bytes + (1 << 30) == more.device_bytes
+
+
+def test_a_smaller_gang_is_no_slower_than_a_larger_one_and_no_faster_than_its_share() -> None:
+    sixteen = dataclasses.replace(GANG, step_seconds=0.021, knobs={"members": 16})
+    eager = dataclasses.replace(ALONE, step_seconds=0.017)  # mostly launches, which a gang shares
+    for one_seconds in (None, 0.002):
+        four = fuse.predict([sixteen], alone=eager, kind=H200, members=4, one_seconds=one_seconds)
+        assert 0.021 * 4 / 16 <= four.step_seconds[0] <= 0.021
+    assert four.step_seconds[0] == pytest.approx(0.002 + 3 * 0.019 / 15)
+
+
+def test_what_is_compiled_is_compiled_once_for_the_gang() -> None:
+    full = dataclasses.replace(GANG, build_seconds=0.5, compile_seconds=9.0, knobs={"members": 4, "compile": "full"})
+    assert fuse.option(full, kind=H200).start_seconds == 4 * 0.5 + 9.0
+    assert fuse.predict([full], alone=ALONE, kind=H200, members=16).start_seconds == 16 * 0.5 + 9.0
 
 
 def test_a_base_that_all_share_is_counted_once() -> None:
@@ -66,12 +82,34 @@ def test_one_gang_of_a_family_is_tried_once_one_task_was_measured() -> None:
         return trials(["f"], known, CLUSTER, members={"f": members}, failed=[REPLAYED, *failed])
 
     assert trial not in wanted([], 4)
+    assert wanted([ALONE], 16) == (gang_trial(16),)
+    assert wanted([dataclasses.replace(ALONE, build_seconds=0.2)], 16) == (trial,)  # building more takes seconds
+    assert wanted([dataclasses.replace(ALONE, peak_bytes=30 << 30)], 16) == (gang_trial(3),)  # more may not fit
     assert wanted([ALONE], 4) == (trial,)
     assert wanted([ALONE], 1) == ()
     assert wanted([ALONE, GANG], 4) == (compiled,)
     assert wanted([ALONE, GANG], 4, compiled) == ()
     assert wanted([ALONE], 2) == (gang_trial(2),)
     assert wanted([ALONE], 4, trial) == ()
+
+
+def test_compiling_is_tried_where_the_steps_that_are_left_pay_for_it() -> None:
+    def tried(layers: int, steps: int) -> bool:
+        layer = LayerProfile(name="", operation="Linear", forward_seconds=1e-5, backward_seconds=2e-5)
+        alone = dataclasses.replace(
+            ALONE, step_seconds=0.077, layers=tuple(dataclasses.replace(layer, name=str(n)) for n in range(layers))
+        )
+        gang = dataclasses.replace(GANG, step_seconds=0.043, knobs={"members": 8})
+        (compiled,) = trials(["f"], [alone, gang], CLUSTER, members={"f": 8}, failed=[REPLAYED])
+        assert compiled == gang_trial(8, compile="full")
+        offered, _ = derive_options([alone, gang], CLUSTER, members={"f": 8})
+        members = tuple(Member(task=name, steps=steps) for name in "abcdefgh")
+        problem = Problem(cluster=CLUSTER, families=(Family(name="f", members=members),), options=offered)
+        return worthwhile([compiled], problem) == (compiled,)
+
+    assert tried(5, 8_000)
+    assert not tried(300, 8_000)  # a minute or two of compiling, twice, for two minutes won at best
+    assert tried(300, 80_000)
 
 
 def test_gangs_are_tried_once_it_is_known_what_replaying_takes() -> None:

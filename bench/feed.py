@@ -1,0 +1,275 @@
+"""Feeds on eight pipelines: beside the best fixed setting of the same runtime, the best `DataLoader`, and what others
+have; what they hold, what an item costs, what a resize costs, and how far predictions are off.
+
+`python bench/feed.py [PART ...] [--check] [--quick] [--without-peers]`. A part is a pipeline by name, or `memory`,
+`overhead`, `resize`, `simulated`; all of them where none is named. The best fixed setting is searched exhaustively, in
+the same run: every kind of worker for every stage, and every number of each kind in `THREADS` and `PROCESSES`, each for
+a moment, and the best of these again for as long as ours. Others have environments of their own, which are made in a
+cache folder; whoever cannot be installed is named with the reason.
+"""
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from feed_memory import memory_rows
+from feed_peers import PACKAGES, rate_of
+from feed_pipelines import PIPELINES, Numbers, Pipeline, steady_rate
+from reporting import Bar, finish
+from simulated_feed import SimulatedFeed, SimulatedStage
+
+from dovetail.engines.feeding import FeedChange, open_feed
+from dovetail.feeds import Feed
+from dovetail.feeds import feed as describe_feed
+from dovetail.planning.feeds import plan_feed
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+
+THREADS, PROCESSES = (3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), (3, 4, 6)
+BUDGET_BYTES = 256 << 20
+# A glance at each fixed setting, and how many of the best are looked at for longer.
+GLANCE_SECONDS, AGAIN = 0.8, 3
+REACHED_SECONDS = 10.0
+OTHERS = ("memory", "overhead", "resize", "simulated")
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("parts", nargs="*", metavar="PART", help=", ".join([*PIPELINES, *OTHERS]))
+    arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
+    arguments.add_argument("--quick", action="store_true", help="glances only, without peers; writes nothing")
+    arguments.add_argument("--without-peers", action="store_true", help="leave the pipelines of others out")
+    chosen = arguments.parse_args()
+    if unknown := set(chosen.parts) - {*PIPELINES, *OTHERS}:
+        arguments.error(f"PART must be one of {', '.join([*PIPELINES, *OTHERS])}, got {', '.join(sorted(unknown))}")
+    parts = chosen.parts or ["frees", "simulated"] if chosen.quick else chosen.parts or [*PIPELINES, *OTHERS]
+    rows, bars = [], []
+    for part in parts:
+        found, mine = measure(part, quick=chosen.quick, peers=not (chosen.quick or chosen.without_peers))
+        rows += found
+        bars += mine
+    ratios = [row["over DataLoader"] for row in rows if "over DataLoader" in row]
+    if len(ratios) == len(PIPELINES):
+        bars.append(Bar("all, geometric mean over the best DataLoader", statistics.geometric_mean(ratios), least=1.3))
+    return finish("feed", rows, bars, check=chosen.check, quick=chosen.quick, part_by="part")
+
+
+def measure(part: str, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """The rows and bars of one part."""
+    if part in PIPELINES:
+        return compare(PIPELINES[part], quick=quick, peers=peers)
+    return {"memory": memory, "overhead": overhead, "resize": resize, "simulated": simulated}[part](quick=quick)
+
+
+# The eight pipelines
+
+
+def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """One pipeline by everybody."""
+    seconds, warm = (1.0, 0.5) if quick else (6.0, 3.0)
+    ours = follow(pipeline, seconds=seconds, settle_seconds=warm if quick else REACHED_SECONDS)
+    best, setting = best_static(pipeline, seconds=seconds, quick=quick)
+    loader, workers = best_loader(pipeline, seconds=seconds, most=2 if quick else 8)
+    row: dict[str, Any] = {
+        "part": pipeline.name,
+        "items/s": ours["rate"],
+        "workers": ours["workers"],
+        "resizes": ours["resizes"],
+        "best fixed": best,
+        "fixed workers": setting,
+        "of best fixed": ours["rate"] / best,
+        "reached seconds": reached(ours["times"], 0.95 * best, pipeline),
+        "predicted": ours["predicted"],
+        "DataLoader": loader,
+        "loader workers": workers,
+        "over DataLoader": ours["rate"] / loader,
+    }
+    bars = [
+        Bar(f"{pipeline.name}, of the best fixed setting", row["of best fixed"], least=0.95),
+        Bar(f"{pipeline.name}, seconds until that was reached", row["reached seconds"], most=REACHED_SECONDS),
+        Bar(f"{pipeline.name}, prediction off by", abs(row["predicted"] / ours["rate"] - 1), most=0.1),
+    ]
+    for peer in PACKAGES if peers else ():
+        rate, reason = rate_of(peer, pipeline, seconds=seconds, warm_seconds=warm)
+        row[peer] = rate if rate is not None else reason
+        if rate is not None:
+            bars.append(Bar(f"{pipeline.name}, over {peer}", ours["rate"] / rate, least=0.95))
+    return [row], bars
+
+
+def define(pipeline: Pipeline) -> Feed:
+    """The pipeline as a feed."""
+    found = describe_feed(range(pipeline.items))
+    for stage in pipeline.stages:
+        found = found.map(stage)
+    return found.batch(pipeline.batch)
+
+
+def follow(pipeline: Pipeline, *, seconds: float, settle_seconds: float) -> dict[str, Any]:
+    """The pipeline as a feed that is measured, planned, opened and followed, from nothing. It is counted after
+    `settle_seconds` from the beginning, and once it has come to where the pipeline is counted from."""
+    times, changes = [time.perf_counter()], list[FeedChange]()
+    with open_feed(define(pipeline), budget_bytes=BUDGET_BYTES, report=changes.append) as feed:
+        batches = iter(feed)
+        while times[-1] - times[0] < settle_seconds or (len(times) - 1) * pipeline.batch < pipeline.counted_from:
+            next(batches)
+            times.append(time.perf_counter())
+        settled = len(times) - 1
+        while times[-1] - times[settled] < seconds:
+            next(batches)
+            times.append(time.perf_counter())
+        plan, predicted = feed.plan, feed.predicted_per_second()
+    return {
+        "rate": (len(times) - 1 - settled) * pipeline.batch / (times[-1] - times[settled]),
+        "times": times,
+        "workers": in_short(plan),
+        "resizes": len(changes),
+        "predicted": predicted * pipeline.batch,
+    }
+
+
+def in_short(plan: FeedPlan) -> str:
+    """A plan's workers: `4t 2p` are four threads, then two processes."""
+    return " ".join(f"{stage.workers}{stage.worker[0]}" for stage in plan.stages)
+
+
+def reached(times: list[float], rate: float, pipeline: Pipeline, *, window: float = 1.0) -> float:
+    """After how many seconds, from the beginning or from when its items changed, a feed gave so many items a second."""
+    changed = pipeline.counted_from // pipeline.batch
+    start, later = times[min(changed, len(times) - 1)], times[changed + 1 :]
+    for first, at in enumerate(later):
+        last = next((number for number in range(first, len(later)) if later[number] - at >= window), None)
+        if last is None:
+            break
+        if (last - first) * pipeline.batch / (later[last] - at) >= rate:
+            return at - start
+    return math.nan
+
+
+def best_static(pipeline: Pipeline, *, seconds: float, quick: bool) -> tuple[float, str]:
+    """The best rate of all fixed settings, and which it was."""
+    glance = GLANCE_SECONDS / 2 if quick else GLANCE_SECONDS
+    found = [(fixed_rate(pipeline, plan, seconds=glance), plan) for plan in settings(pipeline, quick=quick)]
+    best = sorted(found, key=lambda each: -each[0])[: 1 if quick else AGAIN]
+    again = [(fixed_rate(pipeline, plan, seconds=seconds, warm_seconds=2.0), plan) for _, plan in best]
+    rate, plan = max(again, key=lambda each: each[0])
+    return rate, in_short(plan)
+
+
+def settings(pipeline: Pipeline, *, quick: bool) -> Iterator[FeedPlan]:
+    """Every kind of worker for every function, with every number of workers of each kind: stages of one kind share
+    theirs. Numbers are read, and batches are put together, where the functions beside them run."""
+    threads, processes = ((1, 2), (1,)) if quick else (THREADS, PROCESSES)
+    names = [stage.name for stage in define(pipeline).work_stages()]
+    for chosen in itertools.product(("thread", "process"), repeat=len(pipeline.stages)):
+        kinds = [chosen[0], *chosen, chosen[-1]]
+        counts = {"thread": threads, "process": processes}
+        for workers in itertools.product(*(counts[kind] for kind in sorted(set(kinds)))):
+            yield pooled_plan(names, kinds, dict(zip(sorted(set(kinds)), workers, strict=True)))
+
+
+def pooled_plan(names: list[str], kinds: list[str], workers: dict[str, int]) -> FeedPlan:
+    """A plan whose stages of each kind have so many workers together, and one each at the least."""
+    stages = []
+    for number, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        is_first = kind not in kinds[:number]
+        count = max(1, workers[kind] - kinds.count(kind) + 1) if is_first else 1
+        stages.append(StagePlan(name=name, worker=kind, workers=count, buffer_bytes=BUDGET_BYTES // len(names)))
+    return FeedPlan(stages=tuple(stages))
+
+
+def fixed_rate(pipeline: Pipeline, plan: FeedPlan, *, seconds: float, warm_seconds: float = 0.5) -> float:
+    """Items per second with a fixed plan."""
+    with define(pipeline).open(plan, budget_bytes=BUDGET_BYTES) as running:
+        return steady_rate(running, pipeline, warm_seconds=warm_seconds, seconds=seconds)
+
+
+def best_loader(pipeline: Pipeline, *, seconds: float, most: int) -> tuple[float, int]:
+    """The best rate of torch's own loader over 0 to so many workers, and with how many."""
+    from torch.utils.data import DataLoader
+
+    found = []
+    for workers in range(most + 1):
+        batches: Iterable[Any] = DataLoader(Numbers(pipeline), batch_size=pipeline.batch, num_workers=workers)
+        found.append((steady_rate(batches, pipeline, warm_seconds=1.0, seconds=max(1.0, seconds / 2)), workers))
+    return max(found)
+
+
+# Memory, overhead, resizes, and virtual time
+
+
+def memory(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """What feeds hold against their budgets, and one peer."""
+    rows = memory_rows(seconds=1.0 if quick else 5.0, quick=quick)
+    bars = [
+        Bar(f"memory, peak over a budget of {row['budget']}, {row['case']}", row["peak over budget"], most=1.0)
+        for row in rows
+        if row["by"] == "feed"
+    ]
+    return [{"part": "memory", **row} for row in rows], bars
+
+
+def overhead(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """What an item costs that takes nothing."""
+    pipeline = PIPELINES["small"]
+    rate = follow(pipeline, seconds=1.0 if quick else 5.0, settle_seconds=3.0)["rate"]
+    row = {"part": "overhead", "items/s": rate, "microseconds an item": 1e6 / rate}
+    return [row], [Bar("overhead, microseconds an item", 1e6 / rate, most=15.0)]
+
+
+def resize(*, quick: bool, turns: int = 3) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Ten seconds with a resize of a worker more and one back, beside ten without."""
+    seconds, pipeline = 2.0 if quick else 10.0, PIPELINES["frees"]
+    lost = []
+    names = [stage.name for stage in define(pipeline).work_stages()]
+    plan = FeedPlan(
+        stages=tuple(
+            StagePlan(name=name, worker="thread", workers=count) for name, count in zip(names, (1, 2, 1), strict=True)
+        )
+    )
+    for _ in range(1 if quick else turns):
+        with define(pipeline).open(plan, budget_bytes=BUDGET_BYTES) as running:
+            steady_rate(running, pipeline, warm_seconds=1.0, seconds=1.0)
+            before = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds)
+            running.resize(names[1], workers=3, worker="thread")
+            first = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds / 2)
+            running.resize(names[1], workers=2, worker="thread")
+            second = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds / 2)
+            lost.append(1 - (first + second) / (2 * before))
+    row = {"part": "resize", "items lost of ten seconds": statistics.median(lost)}
+    return [row], [Bar("resize, items lost of ten seconds", max(0.0, statistics.median(lost)), most=0.01)]
+
+
+def simulated(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """ray#65540 in virtual time: two stages of 0.17 and 0.21 s on 128 cores, for which 56 and 70 workers were hoped
+    for, and 83 and 4 were given."""
+    profiles = [
+        StageProfile(name=name, worker="process", service_seconds=seconds, cpu_seconds=seconds)
+        for name, seconds in (("first", 0.17), ("second", 0.21))
+    ]
+    plan = plan_feed(profiles, cores=128, budget_bytes=1 << 30)
+    ways = {"ours": [stage.workers for stage in plan.stages], "hoped for": [56, 70], "Ray's": [83, 4]}
+    rows, rates = [], {}
+    for way, workers in ways.items():
+        stages = [
+            SimulatedStage(
+                name=each.name,
+                computes=lambda item, each=each: each.cpu_seconds,
+                workers=count,
+                buffer_items=16 * count,
+            )
+            for each, count in zip(profiles, workers, strict=True)
+        ]
+        feed = SimulatedFeed(stages, cores=128)
+        feed.run(20.0 if quick else 120.0)
+        rates[way] = feed.rate(10.0)
+        rows.append({"part": "simulated", "case": way, "workers": str(workers), "items/s": rates[way]})
+    return rows, [Bar("simulated, ours over what was hoped for", rates["ours"] / rates["hoped for"], least=1.0)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""A feed inside a worker: measured, planned, opened, and followed while it runs.
+
+`feed` knows how to read and to resize, `planning.feeds` what would be best; here one is told what the other says. Looks
+are taken in the thread that takes batches, between two of them, so that nothing here needs a lock.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dovetail.engines.base import MemberOrder
+from dovetail.engines.worker_context import WorkerContext, event_of
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.running import FeedStats, RunningFeed
+from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
+from dovetail.profile.feed_stages import measure_stages
+from dovetail.train.base import Training
+from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.events import FeedResized
+
+# Short enough to follow a disk that slows down, and long enough that rates mean something.
+LOOK_SECONDS = 1.0
+# A consumer that waits for less than this share of its time is served.
+SERVED = 0.03
+# A feed that gives just as much as is taken makes its consumer wait for each slow item: some more is aimed at.
+HEADROOM = 1.25
+# What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
+SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
+# The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
+# had grown by 73.
+HELD_SHARE = 0.7
+# However long a feed has run, it is expected to run for as long again, and for this long at least.
+LEAST_HORIZON_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedChange:
+    """One stage of a running feed that was resized."""
+
+    stage: str
+    before: str
+    after: str
+    reason: str
+    rate: float
+
+
+_M_MMAP_THRESHOLD = -3
+Report = Callable[[FeedChange], None]
+
+
+class WatchedFeed:
+    """A running feed as batches of a training: iterated once an epoch, resumed through its state, followed and resized
+    on the way. Called from one thread."""
+
+    def __init__(
+        self,
+        running: RunningFeed,
+        *,
+        profiles: tuple[StageProfile, ...],
+        plan: FeedPlan,
+        cores: float,
+        budget_bytes: int,
+        consumer_threads: int = 0,
+        report: Report = lambda change: None,
+        watches: bool = True,
+    ) -> None:
+        self._watches = watches
+        self.profiles, self.plan = profiles, plan
+        self._running, self._report = running, report
+        self._cores, self._budget_bytes, self._consumer_threads = cores, budget_bytes, consumer_threads
+        self._began = self._looked = time.monotonic()
+        self._batches, self._consuming_seconds = 0, 0.0  # since the last look
+        self._seen = self._observe()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._running:
+            handed = time.monotonic()
+            yield batch
+            asked = time.monotonic()
+            self._batches += 1
+            self._consuming_seconds += asked - handed
+            if self._watches and asked - self._looked > LOOK_SECONDS:
+                self._look(asked)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: epoch and position."""
+        return self._running.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on there at the next `iter`."""
+        self._running.load_state_dict(state)
+
+    def stats(self) -> FeedStats:
+        """What its stages have done since it was opened, and hold now."""
+        return self._running.stats()
+
+    def predicted_per_second(self) -> float:
+        """The batches per second that its workers should give, as its stages are now, to a consumer that takes all."""
+        return predict_feed(self.profiles, self.plan, cores=self._cores)[0]
+
+    def close(self) -> None:
+        """End its workers."""
+        self._running.close()
+
+    def _look(self, now: float) -> None:
+        """See what the stages did since the last look, and resize where that is worth it."""
+        seconds, batches, consuming = now - self._looked, self._batches, self._consuming_seconds
+        seen = self._observe()
+        observations = [_since(self._seen[name], each) for name, each in seen.items()]
+        self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
+        if not batches or consuming > (1 - SERVED) * seconds:
+            return
+        found = decide(
+            self.profiles,
+            self.plan,
+            observations,
+            seconds=seconds,
+            measured_per_second=batches / seconds,
+            cores=self._cores,
+            budget_bytes=self._budget_bytes,
+            consumer_per_second=HEADROOM * batches / consuming if consuming else None,
+            consumer_cpu_seconds=self._consumer_threads * consuming / batches,
+            horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
+            switch_seconds=max(SWITCH_SECONDS[stage.worker] for stage in self.plan.stages),
+        )
+        self.profiles = found.profiles
+        if found.reason:
+            self._resize(found.plan, found.reason, rate=batches / seconds)
+
+    def _resize(self, plan: FeedPlan, reason: str, *, rate: float) -> None:
+        self._running.follow(plan)
+        for before, after in zip(self.plan.stages, plan.stages, strict=True):
+            if (before.worker, before.workers) != (after.worker, after.workers):
+                change = FeedChange(
+                    stage=after.name, before=in_words(before), after=in_words(after), reason=reason, rate=rate
+                )
+                self._report(change)
+        self.plan = plan
+
+    def _observe(self) -> dict[str, StageObservation]:
+        """What each stage has done since the feed was opened."""
+        return {
+            each.name: StageObservation(
+                name=each.name,
+                items=each.items,
+                busy_seconds=each.busy_seconds,
+                cpu_seconds=each.cpu_seconds,
+                most_bytes=each.most_bytes,
+            )
+            for each in self._running.stats().stages
+        }
+
+
+def in_words(stage: StagePlan) -> str:
+    """A stage's workers.
+
+    >>> in_words(StagePlan(name="decode", worker="process", workers=2))
+    '2 processes'
+    """
+    plural = {"thread": "threads", "process": "processes"}[stage.worker]
+    return f"{stage.workers} {stage.worker if stage.workers == 1 else plural}"
+
+
+def _since(before: StageObservation, now: StageObservation) -> StageObservation:
+    return dataclasses.replace(
+        now,
+        items=now.items - before.items,
+        busy_seconds=now.busy_seconds - before.busy_seconds,
+        cpu_seconds=now.cpu_seconds - before.cpu_seconds,
+    )
+
+
+def open_feed(
+    definition: Feed,
+    *,
+    cores: float = 0.0,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    consumer_per_second: float | None = None,
+    consumer_threads: int = 0,
+    known: tuple[StageProfile, ...] = (),
+    report: Report = lambda change: None,
+    watches: bool = True,
+) -> contextlib.closing[WatchedFeed]:
+    """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
+    (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
+    `consumer_threads` are those of a training on the same cores."""
+    cores = cores or float(len(os.sched_getaffinity(0)))
+    _return_large_blocks(budget_bytes)
+    held_bytes = int(HELD_SHARE * budget_bytes)
+    is_known = {each.name for each in known} == {stage.name for stage in definition.work_stages()}
+    profiles = known if is_known else _profiles_of(definition, held_bytes)
+    plan = plan_feed(profiles, cores=cores, budget_bytes=held_bytes, consumer_per_second=consumer_per_second)
+    watched = WatchedFeed(
+        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=True),
+        profiles=profiles,
+        plan=plan,
+        cores=cores,
+        budget_bytes=held_bytes,
+        consumer_threads=consumer_threads,
+        report=report,
+        watches=watches,
+    )
+    return contextlib.closing(watched)
+
+
+def _return_large_blocks(budget_bytes: int) -> None:
+    """Let memory that is a noticeable part of a budget go back to the system as soon as it is freed. Left alone, the
+    allocator keeps blocks of up to 32 MiB for each thread once one of that size was freed."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, max(256 << 10, min(32 << 20, budget_bytes // 256)))
+
+
+# What was measured in this process. Two definitions that look the same and are not are both followed anyway.
+_MEASURED: dict[tuple[str, int], tuple[StageProfile, ...]] = {}
+
+
+def _profiles_of(definition: Feed, budget_bytes: int) -> tuple[StageProfile, ...]:
+    """What was measured of a feed, now or for an earlier training of this process."""
+    key = repr(definition), budget_bytes
+    if key not in _MEASURED:
+        _MEASURED[key] = measure_stages(definition, budget_bytes=budget_bytes)
+    return _MEASURED[key]
+
+
+def definition_of(batches: Any) -> tuple[Feed | None, str]:
+    """The feed that reads these batches, or None and why there is none.
+
+    >>> definition_of([1, 2])
+    (None, 'they are a list, and no feed: describe them with dt.feed.')
+    """
+    if isinstance(batches, Feed):
+        return batches, ""
+    return None, f"they are a {type(batches).__name__}, and no feed: describe them with dt.feed."
+
+
+def feed_training(
+    training: Training, member: MemberOrder, around: WorkerContext
+) -> contextlib.AbstractContextManager[WatchedFeed | None]:
+    """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
+    each resize is an event of its task. Other trainings are left as they are, and None is given."""
+    definition, _ = definition_of(training.batches)
+    if definition is None:
+        return contextlib.nullcontext()
+
+    def report(change: FeedChange) -> None:
+        around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
+
+    around.doing("feeding")
+    return _reading_through(training, definition, known=member.feed, threads=around.threads, report=report)
+
+
+@contextlib.contextmanager
+def _reading_through(
+    training: Training, definition: Feed, *, known: tuple[StageProfile, ...], threads: int, report: Report
+) -> Iterator[WatchedFeed]:
+    with open_feed(definition, consumer_threads=threads, known=known, report=report) as feed:
+        training.batches = feed
+        try:
+            yield feed
+        finally:
+            training.batches = definition

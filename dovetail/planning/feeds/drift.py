@@ -1,0 +1,265 @@
+"""What a running feed shows of its stages, and what follows: profiles that are true now, and a plan for them.
+
+A worker at an item is either computing or waiting, for a disk or for its turn on a core. The clock cannot tell the last
+two apart. But stages that only compute have nothing to wait for but their turn: how much longer they take by the clock
+than by that of the core holds for all, and what others wait beyond that is their own. Where turns are waited for though
+this feed uses neither all cores nor the lock, somebody else does, and only the rest is planned with.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of, predict_feed
+from dovetail.planning.feeds.feed_planner import plan_feed
+from dovetail.planning.feeds.resizing import worth_resizing
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+
+# From this share of cores or lock on, workers wait for one another.
+_USED_UP = 0.9
+# A stage waits for nothing of its own where no more of its time than this was waiting when it was measured.
+_COMPUTING = 0.1
+# Turns are waited for from this slowdown on; less is what switching takes.
+_CROWDED = 1.3
+# A share of a core is left for whoever wants it, however much others take.
+_LEAST_CORES = 0.25
+# Of fewer items than this nothing is concluded: one slow one among them would look like drift.
+_LEAST_ITEMS = 20
+# A new estimate counts this much against what was believed before, so that one odd second does not resize a feed.
+_WEIGHT = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageObservation:
+    """What the workers of a stage did for a while: how many items they made, for how many seconds all of them together
+    were at work on items, for how many of these a core was busy, and the largest item they made.
+
+    >>> StageObservation(name="decode", items=100, busy_seconds=0.5, cpu_seconds=0.3).items
+    100
+    """
+
+    name: str
+    items: int
+    busy_seconds: float
+    cpu_seconds: float
+    most_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedDecision:
+    """What was concluded from watching a feed: profiles that are true now, the plan to go on with, and why, which is
+    empty where the plan stays."""
+
+    profiles: tuple[StageProfile, ...]
+    plan: FeedPlan
+    reason: str = ""
+
+
+def follow_drift(
+    profiles: Sequence[StageProfile],
+    plan: FeedPlan,
+    observations: Sequence[StageObservation],
+    *,
+    seconds: float,
+    cores: float,
+) -> tuple[StageProfile, ...]:
+    """The profiles of a feed's stages after `seconds` in which this was observed of them. A kind of worker that did not
+    run changes in proportion to the one that did.
+
+    >>> slow = StageProfile(name="read", worker="thread", service_seconds=1.0)
+    >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=4),))
+    >>> seen = StageObservation(name="read", items=40, busy_seconds=120.0, cpu_seconds=0.0)
+    >>> follow_drift([slow], plan, [seen], seconds=30.0, cores=2)[0].service_seconds
+    2.0
+    """
+    model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
+    slowdown = max(
+        _own_slowdown(model, plan, seen, seconds=seconds, cores=cores), _seen_slowdown(model, seen, seconds=seconds)
+    )
+    changed = {
+        own.name: (own, _updated(own, seen[own.name], slowdown=slowdown)) for own in model.profiles if own.name in seen
+    }
+    return tuple(_in_proportion(each, *changed[each.name]) if each.name in changed else each for each in profiles)
+
+
+def _seen_slowdown(model: FeedModel, seen: Mapping[str, StageObservation], *, seconds: float) -> float:
+    """How many times as long as they compute those stages took by the clock that do nothing but compute."""
+    computing = [
+        seen[each.name]
+        for each in model.profiles
+        if each.name in seen and each.service_seconds - each.cpu_seconds <= _COMPUTING * each.service_seconds
+    ]
+    cpu = sum(each.cpu_seconds for each in computing)
+    # A few microseconds of a short stage tell nothing.
+    return sum(each.busy_seconds for each in computing) / cpu if cpu > 0.02 * seconds else 1.0
+
+
+def free_cores(
+    profiles: Sequence[StageProfile],
+    plan: FeedPlan,
+    observations: Sequence[StageObservation],
+    *,
+    seconds: float,
+    cores: float,
+    consumer_cpu_seconds: float = 0.0,
+) -> float:
+    """How many of its cores a feed and its consumer really have: all of them, unless workers waited for their turn
+    though the two used less than there is.
+
+    >>> loop = StageProfile(name="loop", worker="process", service_seconds=1e-3, cpu_seconds=1e-3)
+    >>> plan = FeedPlan(stages=(StagePlan(name="loop", worker="process", workers=2),))
+    >>> alone = StageObservation(name="loop", items=2000, busy_seconds=2.0, cpu_seconds=2.0)
+    >>> crowded = StageObservation(name="loop", items=1000, busy_seconds=2.0, cpu_seconds=1.0)
+    >>> [free_cores([loop], plan, [each], seconds=1.0, cores=2) for each in (alone, crowded)]
+    [2, 1.0]
+    """
+    model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
+    used = sum(each.cpu_seconds for each in observations) / seconds + consumer_cpu_seconds / seconds
+    held = sum(
+        seen[each.name].cpu_seconds / seconds * each.lock_seconds / each.cpu_seconds
+        for each in model.paid
+        if each.cpu_seconds and each.name in seen
+    )
+    crowded = _seen_slowdown(model, seen, seconds=seconds) > _CROWDED
+    if not crowded or used > _USED_UP * cores or held > _USED_UP:
+        return cores
+    return max(_LEAST_CORES, used)
+
+
+def _own_slowdown(
+    model: FeedModel, plan: FeedPlan, seen: Mapping[str, StageObservation], *, seconds: float, cores: float
+) -> float:
+    """How many times as long as alone computing may take, because others compute; 1 where cores and lock suffice."""
+    busy_cores = holding = 0.0
+    computing = locking = 0
+    for profile, stage in zip(model.profiles, plan.stages, strict=True):
+        if profile.cpu_seconds and profile.name in seen:
+            cpu = seen[profile.name].cpu_seconds / seconds
+            busy_cores += cpu
+            holding += cpu * profile.lock_seconds / profile.cpu_seconds
+            computing += stage.workers
+            locking += stage.workers if profile.lock_seconds else 0
+    found = computing / cores if busy_cores > _USED_UP * cores else 1.0
+    return max(1.0, found, locking if holding > _USED_UP else 1.0)
+
+
+def _updated(profile: StageProfile, seen: StageObservation, *, slowdown: float) -> StageProfile:
+    if seen.items < _LEAST_ITEMS:
+        return profile
+    cpu = seen.cpu_seconds / seen.items
+    waited = max(0.0, seen.busy_seconds / seen.items - cpu)
+    alone = max(0.0, profile.service_seconds - profile.cpu_seconds)
+    waited = max(min(waited, alone), waited - cpu * (slowdown - 1))
+    return _blend(profile, service=cpu + waited, cpu=cpu, most_bytes=seen.most_bytes)
+
+
+def _blend(profile: StageProfile, *, service: float, cpu: float, most_bytes: int) -> StageProfile:
+    service = (1 - _WEIGHT) * profile.service_seconds + _WEIGHT * service
+    cpu = min(service, (1 - _WEIGHT) * profile.cpu_seconds + _WEIGHT * cpu)
+    lock = profile.lock_seconds / profile.cpu_seconds * cpu if profile.cpu_seconds else profile.lock_seconds
+    return dataclasses.replace(
+        profile,
+        service_seconds=service,
+        cpu_seconds=cpu,
+        lock_seconds=lock,
+        most_bytes=max(profile.most_bytes, most_bytes),
+    )
+
+
+def _in_proportion(profile: StageProfile, before: StageProfile, after: StageProfile) -> StageProfile:
+    """A stage's profile with a kind of worker, after that with another has changed."""
+    if profile.worker == after.worker:
+        return after
+    cpu = after.cpu_seconds / before.cpu_seconds if before.cpu_seconds else 1.0
+    waited, after_waited = (each.service_seconds - each.cpu_seconds for each in (before, after))
+    longer = after_waited / waited if waited > 0 else 1.0
+    own_wait = max(0.0, profile.service_seconds - profile.cpu_seconds)
+    return dataclasses.replace(
+        profile,
+        service_seconds=profile.cpu_seconds * cpu + own_wait * longer,
+        cpu_seconds=profile.cpu_seconds * cpu,
+        most_bytes=max(profile.most_bytes, after.most_bytes),
+    )
+
+
+def decide(
+    profiles: Sequence[StageProfile],
+    plan: FeedPlan,
+    observations: Sequence[StageObservation],
+    *,
+    seconds: float,
+    measured_per_second: float,
+    cores: float,
+    budget_bytes: int,
+    consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
+    horizon_seconds: float,
+    switch_seconds: float,
+) -> FeedDecision:
+    """What to do with a feed of which this was observed: go on as it is, or resize it, and why.
+
+    >>> read = StageProfile(name="read", worker="thread", service_seconds=0.1)
+    >>> plan = plan_feed([read], cores=1, budget_bytes=0, consumer_per_second=20.0)
+    >>> seen = StageObservation(name="read", items=100, busy_seconds=30.0, cpu_seconds=0.0)  # 0.3 s now, and not 0.1
+    >>> found = decide([read], plan, [seen], seconds=15.0, measured_per_second=6.7, cores=1, budget_bytes=0,
+    ...                consumer_per_second=20.0, horizon_seconds=60.0, switch_seconds=1.0)
+    >>> [stage.workers for stage in plan.stages], [stage.workers for stage in found.plan.stages]
+    ([2], [4])
+    >>> found.reason
+    "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
+    """
+    now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
+    cores = free_cores(
+        profiles,
+        plan,
+        observations,
+        seconds=seconds,
+        cores=cores,
+        consumer_cpu_seconds=consumer_cpu_seconds * measured_per_second * seconds,
+    )
+    rate, wall = predict_feed(
+        now,
+        plan,
+        cores=cores,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+    )
+    current = dataclasses.replace(plan, items_per_second=rate, wall=wall)
+    proposed = plan_feed(
+        now,
+        cores=cores,
+        budget_bytes=budget_bytes,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+    )
+    if _workers(proposed) == _workers(plan) or not worth_resizing(
+        current,
+        proposed,
+        measured_per_second=measured_per_second,
+        horizon_seconds=horizon_seconds,
+        switch_seconds=switch_seconds,
+    ):
+        return FeedDecision(profiles=now, plan=plan)
+    reason = f"{_why(profiles, now, plan)}: {proposed.items_per_second:.4g} a second are expected instead of"
+    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {measured_per_second:.4g}.")
+
+
+def _workers(plan: FeedPlan) -> list[tuple[str, str, int]]:
+    return [(stage.name, stage.worker, stage.workers) for stage in plan.stages]
+
+
+def _why(before: Sequence[StageProfile], now: Sequence[StageProfile], plan: FeedPlan) -> str:
+    """The stage that has changed most, in words."""
+    earlier, later = by_stage(before), by_stage(now)
+
+    def change(stage: StagePlan) -> float:
+        first, second = earlier[stage.name].get(stage.worker), later[stage.name].get(stage.worker)
+        if first is None or second is None or not first.service_seconds:
+            return 0.0
+        return abs(second.service_seconds / first.service_seconds - 1)
+
+    most = max(plan.stages, key=change)
+    if change(most) < 0.1:
+        return f"{plan.wall} was the wall" if plan.wall else "the plan was made for another load"
+    first, second = earlier[most.name][most.worker], later[most.name][most.worker]
+    was, now_takes = (f"{each.service_seconds * 1e3:.3g} ms" for each in (first, second))
+    return f"{most.name!r} takes {now_takes} an item and not {was}"

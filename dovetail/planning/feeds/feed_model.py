@@ -1,0 +1,154 @@
+"""What a feed gives, as a formula of its stages' workers. Chooses nothing.
+
+A final item is what the feed gives at its end, mostly a batch. Stage i makes v_i items for one of them: v of the last
+stage is 1, and v of the one before is v_i · inputs_i. With a_i workers, whose rate r_i follows the universal law
+(`StageProfile.rate`), throughput in final items per second is
+
+    T = min( min_i r_i(a_i) / v_i,  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
+
+where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
+hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
+out. Memory is Σ a_i (worker_i + most_i) + buffer_i bytes. Cores and lock bound T and not the workers: a worker that
+waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+
+CORES, LOCK, MEMORY, CONSUMER = "cores", "the interpreter's lock", "memory", "the consumer"
+"""What may be a feed's wall beside a stage."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedModel:
+    """The stages of a feed in their order, each with the profile of the kind of worker that it has.
+
+    >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3)
+    >>> batch = StageProfile(name="batch", worker="thread", service_seconds=1e-3, cpu_seconds=1e-3, inputs=16)
+    >>> FeedModel(profiles=(read, batch)).visits
+    (16.0, 1.0)
+    """
+
+    profiles: tuple[StageProfile, ...]
+    visits: tuple[float, ...] = dataclasses.field(init=False)
+    """How many items each stage makes for one that the feed gives."""
+    paid: tuple[StageProfile, ...] = dataclasses.field(init=False, repr=False)
+    """The profiles without what stages are spared of handing items over."""
+
+    def __post_init__(self) -> None:
+        found = [1.0]
+        for profile in reversed(self.profiles[1:]):
+            found.append(found[-1] * profile.inputs)
+        object.__setattr__(self, "visits", tuple(reversed(found)))
+
+        object.__setattr__(self, "paid", tuple(map(self._pay, range(len(self.profiles)))))
+
+    def _pay(self, stage: int) -> StageProfile:
+        """A stage's profile, less what it is spared where its neighbours are in processes as it is."""
+        profile = self.profiles[stage]
+        around = (stage - 1, stage + 1)
+        near = sum(0 <= other < len(self.profiles) and self.profiles[other].worker == "process" for other in around)
+        if profile.worker != "process" or not near:
+            return profile
+        spared = near / 2 * profile.lock_seconds
+        return dataclasses.replace(
+            profile,
+            service_seconds=max(0.0, profile.service_seconds - spared),
+            cpu_seconds=max(0.0, profile.cpu_seconds - spared),
+            lock_seconds=profile.lock_seconds - spared,
+        )
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Core seconds of one final item."""
+        return sum(visits * profile.cpu_seconds for visits, profile in zip(self.visits, self.paid, strict=True))
+
+    @property
+    def lock_seconds(self) -> float:
+        """For how long one final item holds the lock of the main process's interpreter."""
+        return sum(visits * profile.lock_seconds for visits, profile in zip(self.visits, self.paid, strict=True))
+
+    def rate(self, stage: int, workers: int) -> float:
+        """Final items per second that this many workers of a stage allow."""
+        return self.paid[stage].rate(workers) / self.visits[stage]
+
+    def limits(
+        self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0
+    ) -> dict[str, float]:
+        """Final items per second that each thing allows that all stages share. A consumer that computes on the same
+        cores takes `consumer_cpu_seconds` of them for each item.
+
+        >>> loop = StageProfile(name="loop", worker="thread", service_seconds=0.5, cpu_seconds=0.5, lock_seconds=0.25)
+        >>> FeedModel(profiles=(loop,)).limits(cores=4)
+        {'the consumer': inf, "the interpreter's lock": 4.0, 'cores': 8.0}
+        """
+        consumer = math.inf if consumer_per_second is None else consumer_per_second
+        cpu_seconds = self.cpu_seconds + consumer_cpu_seconds
+        return {
+            CONSUMER: consumer,
+            LOCK: 1 / self.lock_seconds if self.lock_seconds else math.inf,
+            CORES: cores / cpu_seconds if cpu_seconds else math.inf,
+        }
+
+    def least_buffer(self, stage: int) -> int:
+        """The bytes that must be able to wait behind a stage: one item, or as many as the next makes one of."""
+        following = self.profiles[stage + 1 :]
+        # A filter makes one item of several, too, but one after another. Nothing tells it from a batch here, and to
+        # keep room for those it passes over does no harm where there is some.
+        gathered = math.ceil(following[0].inputs) if following else 1
+        profile = self.profiles[stage]
+        return max(profile.most_bytes, gathered * profile.item_bytes)
+
+    def worker_bytes(self, stage: int) -> int:
+        """The bytes of one more worker of a stage, and of the item that it is at work on."""
+        return self.profiles[stage].worker_bytes + self.profiles[stage].most_bytes
+
+    def least_bytes(self, workers: Sequence[int]) -> int:
+        """The bytes of these workers with the least buffers."""
+        return sum(count * self.worker_bytes(stage) + self.least_buffer(stage) for stage, count in enumerate(workers))
+
+
+def by_stage(profiles: Sequence[StageProfile]) -> dict[str, dict[str, StageProfile]]:
+    """Profiles by stage, in the order of the feed, and by kind of worker."""
+    found: dict[str, dict[str, StageProfile]] = {}
+    for profile in profiles:
+        found.setdefault(profile.name, {})[profile.worker] = profile
+    return found
+
+
+def model_of(profiles: Sequence[StageProfile], stages: Sequence[StagePlan]) -> FeedModel:
+    """The model of a feed whose stages have these kinds of workers; one that was not measured counts as the other."""
+    measured = by_stage(profiles)
+    return FeedModel(profiles=tuple(_profile(measured[stage.name], stage.worker) for stage in stages))
+
+
+def _profile(measured: Mapping[str, StageProfile], worker: str) -> StageProfile:
+    return measured.get(worker) or next(iter(measured.values()))
+
+
+def predict_feed(
+    profiles: Sequence[StageProfile],
+    plan: FeedPlan,
+    *,
+    cores: float,
+    consumer_per_second: float | None = None,
+    consumer_cpu_seconds: float = 0.0,
+) -> tuple[float, str]:
+    """What a feed gives with the workers of a plan, in final items per second, and what keeps it from more.
+
+    >>> read = StageProfile(name="read", worker="thread", service_seconds=0.01)
+    >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=3),))
+    >>> predict_feed([read], plan, cores=1), predict_feed([read], plan, cores=1, consumer_per_second=50)
+    ((300.0, 'read'), (50, 'the consumer'))
+    """
+    model = model_of(profiles, plan.stages)
+    found = model.limits(
+        cores=cores, consumer_per_second=consumer_per_second, consumer_cpu_seconds=consumer_cpu_seconds
+    )
+    for number, stage in enumerate(plan.stages):
+        found[stage.name] = model.rate(number, stage.workers)
+    wall = min(found, key=lambda name: found[name])
+    return found[wall], wall

@@ -1,0 +1,99 @@
+"""Why a feed is planned as it is, in sentences."""
+
+import math
+from collections.abc import Iterator
+
+from dovetail.planning.feeds.feed_model import CONSUMER, CORES, LOCK, MEMORY, FeedModel
+from dovetail.planning.feeds.feed_search import (
+    EQUAL,
+    FeedLimits,
+    Measured,
+    WorkerChoice,
+    best_choice,
+    fill,
+    least_choice,
+)
+from dovetail.vocabulary.units import show_bytes, show_seconds
+
+_PLURALS = {"thread": "threads", "process": "processes"}
+
+
+def stage_reasons(choice: WorkerChoice, measured: Measured, limits: FeedLimits) -> Iterator[str]:
+    """For each stage, why it has so many workers, and why not of another kind."""
+    model = choice.model
+    for number, (profile, count) in enumerate(zip(model.paid, choice.workers, strict=True)):
+        workers = f"{count} {profile.worker if count == 1 else _PLURALS[profile.worker]}"
+        text = f"{profile.name!r} has {workers}: {choice.rate * model.visits[number]:.4g} items a second are needed"
+        text += f", and one gives {profile.rate(1):.4g}." if profile.service_seconds else "."
+        for other in measured[profile.name].values():
+            if other.worker != profile.worker:
+                swapped = (*model.profiles[:number], other, *model.profiles[number + 1 :])
+                text += f" {_against(choice, fill(FeedModel(profiles=swapped), limits), _PLURALS[other.worker])}"
+        if not profile.portable:
+            text += " It cannot travel to a process."
+        yield text
+
+
+def _against(choice: WorkerChoice, other: WorkerChoice | None, workers: str) -> str:
+    """What the same feed would come to with another kind of worker at one stage."""
+    if other is None:
+        return f"With {workers} it would not fit into the budget."
+    if other.rate < choice.rate * (1 - EQUAL):
+        return f"With {workers} the feed would give {other.rate:.4g} a second, and {_name(other.wall)} be the wall."
+    if other.cores > choice.cores:
+        return f"With {workers} the feed would keep {other.cores:.3g} cores busy instead of {choice.cores:.3g}."
+    return (
+        f"With {workers} the feed would hold {show_bytes(other.least_bytes)} and not {show_bytes(choice.least_bytes)}."
+    )
+
+
+def _name(wall: str) -> str:
+    if wall in (CORES, MEMORY):
+        return {CORES: "the cores", MEMORY: "memory"}[wall]
+    return wall if wall in (LOCK, CONSUMER) else repr(wall)
+
+
+def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) -> str:
+    """What keeps the feed from giving more."""
+    model, rate = choice.model, choice.rate
+    if choice.wall == CONSUMER:
+        free = best_choice(measured, limits.without_consumer())
+        assert free is not None
+        return f"The consumer is the wall: it takes {rate:.4g} a second, and the feed could give {free.rate:.4g}."
+    if choice.wall == CORES:
+        also = f" and its consumer {show_seconds(limits.consumer_cpu_seconds)}" if limits.consumer_cpu_seconds else ""
+        return (
+            f"The cores are the wall: one item at the end takes {show_seconds(model.cpu_seconds)} of a core{also}, and "
+            f"{limits.cores:g} of them give {rate:.4g} a second."
+        )
+    if choice.wall == LOCK:
+        return (
+            f"The interpreter's lock is the wall: one item at the end holds it for {show_seconds(model.lock_seconds)}, "
+            f"and one thread at a time can."
+        )
+    slowest = min(range(len(model.profiles)), key=lambda stage: model.rate(stage, choice.workers[stage]))
+    name, count = model.profiles[slowest].name, choice.workers[slowest]
+    if choice.wall == MEMORY:
+        left = limits.budget_bytes - choice.least_bytes
+        return (
+            f"Memory is the wall: one more worker of {name!r}, the slowest stage, needs "
+            f"{show_bytes(model.worker_bytes(slowest))}, and {show_bytes(left)} of "
+            f"{show_bytes(limits.budget_bytes)} are left."
+        )
+    more = "one stage is given no more" if count >= limits.most_workers else "more would not make it faster"
+    return f"{name!r} is the wall: with {count} workers it gives {rate:.4g} a second, and {more}."
+
+
+def why_infeasible(measured: Measured, budget_bytes: int) -> str:
+    """Why not even one worker for each stage fits into the budget."""
+    model = least_choice(measured)
+    needs = {
+        profile.name: model.worker_bytes(number) + model.least_buffer(number)
+        for number, profile in enumerate(model.profiles)
+    }
+    largest = max(needs, key=lambda name: needs[name])
+    return (
+        f"a feed must have room for one worker of each stage with its item, and for what waits behind it: that is "
+        f"{show_bytes(math.fsum(needs.values()))}, of which {largest!r} takes {show_bytes(needs[largest])}; the budget "
+        f"is {show_bytes(budget_bytes)}. Raise the budget, or make items or batches smaller."
+    )

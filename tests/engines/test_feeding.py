@@ -1,0 +1,142 @@
+"""A feed inside a worker: followed and resized while it runs, and what is learned does not depend on it."""
+
+import dataclasses
+import itertools
+import time
+
+import pytest
+import torch
+
+from dovetail.engines import feeding
+from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
+from dovetail.feeds import feed
+from dovetail.feeds.running import RunningFeed
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from tests.engines.test_runner import Ground, same
+
+BUDGET_BYTES = 64 << 20
+
+
+def wait(number: int) -> torch.Tensor:
+    time.sleep(5e-3)
+    return torch.tensor([float(number)])
+
+
+@pytest.fixture
+def ground(tmp_path):
+    return Ground(tmp_path)
+
+
+def definition():
+    return feed(range(100_000)).map(wait).batch(4)
+
+
+def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
+    """One thread for each stage, where eight would be worth it."""
+    stages = tuple(StagePlan(name=name, worker="thread", workers=1) for name in ("read", "wait", "batch"))
+    profiles = (
+        StageProfile(name="read", worker="thread", service_seconds=1e-6),
+        StageProfile(name="wait", worker="thread", service_seconds=5e-3),
+        StageProfile(name="batch", worker="thread", service_seconds=1e-5, cpu_seconds=1e-5, inputs=4),
+    )
+    plan = FeedPlan(stages=stages, items_per_second=50.0, wall="wait")
+    return WatchedFeed(
+        RunningFeed(definition, plan=plan, budget_bytes=BUDGET_BYTES, counts_cpu=True),
+        profiles=profiles,
+        plan=plan,
+        cores=2,
+        budget_bytes=BUDGET_BYTES,
+        report=changes.append,
+    )
+
+
+def test_a_feed_that_starves_its_consumer_is_resized_and_gives_the_same_batches() -> None:
+    waiting, changes = definition(), list[FeedChange]()
+    following, found = watched(waiting, changes), []
+    try:
+        for batch in itertools.islice(following, 20_000):
+            found.append(batch)
+            if changes and len(found) > 300:
+                break
+    finally:
+        following.close()
+    assert changes
+    assert {change.stage for change in changes} <= {"read", "wait", "batch"}
+    change = next(change for change in changes if change.stage == "wait")
+    assert change.before == "1 thread"
+    assert change.after == f"{following.plan.stage('wait').workers} threads"
+    assert following.plan.stage("wait").workers > 1
+    assert "a second are expected instead of" in change.reason
+    assert change.rate > 0
+    for one, other in zip(found[:50], waiting.epoch(0), strict=False):
+        assert torch.equal(one, other)
+
+
+def test_a_feed_that_serves_its_consumer_is_left_alone() -> None:
+    """The consumer takes longer than one worker does."""
+    changes = list[FeedChange]()
+    following = watched(definition(), changes)
+    plan = following.plan
+    try:
+        for _ in itertools.islice(following, 30):
+            time.sleep(0.06)
+    finally:
+        following.close()
+    assert changes == []
+    assert following.plan == plan
+
+
+def test_a_feed_is_measured_planned_and_opened_for_its_consumer() -> None:
+    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, consumer_per_second=100.0) as opened:
+        assert opened.plan.wall == "the consumer"
+        assert opened.plan.stage("wait").workers >= 2
+        first = next(iter(opened))
+    assert first.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_is_no_feed_says_so() -> None:
+    assert definition_of(definition())[1] == ""
+    assert definition_of((1, 2)) == (None, "they are a tuple, and no feed: describe them with dt.feed.")
+
+
+def test_a_task_learns_the_same_from_a_feed_as_from_its_batches_in_a_list(ground: Ground) -> None:
+    fed, listed = (ground.member("fed", steps=9, name=name, plainly=name == "listed") for name in ("fed", "listed"))
+    ground.run("train", [fed], "resident")
+    ground.run("train", [listed], "resident")
+    assert ground.ends(fed) == ground.ends(listed) == ["finished"], ground.events
+    assert same(ground.saved(fed), ground.saved(listed))
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5])
+def test_a_task_goes_on_in_the_middle_of_its_feed(ground: Ground, stop: int) -> None:
+    """Epochs have four steps: it is stopped within the first, at its end, and in the second."""
+    whole, parts = ground.member("fed", steps=9, name="whole"), ground.member("fed", steps=9, name="parts")
+    ground.run("train", [whole], "resident")
+    ground.steps_left = stop
+    ground.run("train", [parts], "resident")
+    ground.steps_left = -1
+    assert ground.ends(parts) == ["stopped"]
+    ground.run("train", [parts], "resident")
+    assert same(ground.saved(parts), ground.saved(whole))
+
+
+def test_a_trial_reads_through_the_feed(ground: Ground) -> None:
+    member = ground.member("fed", steps=9)
+    ground.run("measure", [member], "resident")
+    (measured,) = ground.of(member, "measured")
+    assert measured.profile.steps_per_epoch == 4
+    assert {each.name for each in measured.profile.feed} == {"read", "_noisy", "batch"}
+
+
+def test_what_a_trial_has_measured_of_a_feed_is_not_measured_again(ground: Ground, monkeypatch) -> None:
+    member = ground.member("fed", steps=9)
+    ground.run("measure", [member], "resident")
+    (measured,) = ground.of(member, "measured")
+
+    def refuse(*given: object, **named: object) -> None:
+        raise AssertionError("it was measured again")
+
+    monkeypatch.setattr(feeding, "_MEASURED", {})  # as in another process
+    monkeypatch.setattr(feeding, "measure_stages", refuse)
+    ground.run("train", [dataclasses.replace(member, feed=measured.profile.feed)], "resident")
+    assert ground.ends(member) == ["finished"], ground.events

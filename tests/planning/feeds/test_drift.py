@@ -1,0 +1,128 @@
+"""What is believed of stages after watching them, and what is not."""
+
+import dataclasses
+
+import pytest
+
+from dovetail.planning.feeds import StageObservation, decide, plan_feed
+from dovetail.planning.feeds.drift import follow_drift, free_cores
+from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+
+DECODE = StageProfile(name="decode", worker="thread", service_seconds=4e-3, cpu_seconds=3e-3, lock_seconds=1e-3)
+PROCESS = dataclasses.replace(DECODE, worker="process", service_seconds=5e-3, lock_seconds=1e-4)
+
+
+def plan(workers: int) -> FeedPlan:
+    return FeedPlan(stages=(StagePlan(name="decode", worker="thread", workers=workers),))
+
+
+def seen(items: int, *, cpu: float, waited: float, most_bytes: int = 0) -> StageObservation:
+    return StageObservation(
+        name="decode",
+        items=items,
+        busy_seconds=items * (cpu + waited),
+        cpu_seconds=items * cpu,
+        most_bytes=most_bytes,
+    )
+
+
+def followed(profiles: list[StageProfile], observation: StageObservation, *, workers: int = 1, cores: float = 8):
+    found = tuple(profiles)
+    for _ in range(30):  # each look goes half of the way
+        found = follow_drift(found, plan(workers), [observation], seconds=1.0, cores=cores)
+    return found
+
+
+def test_heavier_items_and_what_they_hold_are_believed() -> None:
+    (now,) = followed([DECODE], seen(100, cpu=6e-3, waited=1e-3, most_bytes=77))
+    assert now.service_seconds == pytest.approx(7e-3)
+    assert now.cpu_seconds == pytest.approx(6e-3)
+    assert now.lock_seconds == pytest.approx(2e-3)
+    assert now.most_bytes == 77
+
+
+def test_one_look_counts_for_half() -> None:
+    (now,) = follow_drift([DECODE], plan(1), [seen(100, cpu=5e-3, waited=1e-3)], seconds=1.0, cores=8)
+    assert now.service_seconds == pytest.approx(5e-3)
+
+
+def test_waiting_for_a_turn_on_a_core_is_not_the_stages_own() -> None:
+    """Four who compute on two cores take twice as long by the clock; nothing has changed about the stage."""
+    (now,) = followed([DECODE], seen(650, cpu=3e-3, waited=4e-3), workers=4, cores=2)
+    assert now.service_seconds == pytest.approx(4e-3)
+
+
+def test_what_others_take_of_the_cores_is_not_the_stages_own() -> None:
+    """A stage that only computes takes twice as long by the clock, and the feed uses half of the cores: others use the
+    rest. A stage beside it that waits seems to wait longer by what it computes, and no more is concluded."""
+    loop = StageProfile(name="loop", worker="process", service_seconds=2e-3, cpu_seconds=2e-3)
+    both = [loop, DECODE]
+    now = FeedPlan(stages=(StagePlan(name="loop", worker="process", workers=2), *plan(2).stages))
+    crowded = [
+        StageObservation(name="loop", items=200, busy_seconds=0.8, cpu_seconds=0.4),
+        StageObservation(name="decode", items=200, busy_seconds=200 * 7e-3, cpu_seconds=200 * 3e-3),
+    ]
+    found = follow_drift(both, now, crowded, seconds=1.0, cores=2)
+    assert [each.service_seconds for each in found] == pytest.approx([2e-3, 4e-3])
+    assert free_cores(both, now, crowded, seconds=1.0, cores=2) == pytest.approx(1.0)
+    decision = decide(
+        both,
+        dataclasses.replace(now, items_per_second=400.0),
+        crowded,
+        seconds=1.0,
+        measured_per_second=200.0,
+        cores=2,
+        budget_bytes=0,
+        horizon_seconds=1000.0,
+        switch_seconds=0.1,
+    )
+    assert decision.reason == ""
+
+
+def test_a_slower_disk_is_told_from_full_cores() -> None:
+    (now,) = followed([DECODE], seen(650, cpu=3e-3, waited=40e-3), workers=4, cores=2)
+    assert now.service_seconds == pytest.approx(40e-3)
+
+
+def test_a_few_items_prove_nothing() -> None:
+    assert followed([DECODE], seen(19, cpu=1.0, waited=1.0)) == (DECODE,)
+
+
+def test_the_other_kind_of_worker_changes_in_proportion() -> None:
+    _, now = followed([DECODE, PROCESS], seen(100, cpu=6e-3, waited=2e-3))
+    assert now.cpu_seconds == pytest.approx(6e-3)
+    assert now.service_seconds == pytest.approx(6e-3 + 2 * 2e-3)
+    assert now.lock_seconds == PROCESS.lock_seconds  # sending takes as long as before
+
+
+def test_nothing_is_resized_where_nothing_changed() -> None:
+    now = plan_feed([DECODE], cores=2, budget_bytes=0)
+    found = decide(
+        [DECODE],
+        now,
+        [seen(500, cpu=3e-3, waited=1e-3)],
+        seconds=1.0,
+        measured_per_second=0.9 * now.items_per_second,
+        cores=2,
+        budget_bytes=0,
+        horizon_seconds=1000.0,
+        switch_seconds=0.1,
+    )
+    assert (found.plan, found.reason) == (now, "")
+
+
+def test_a_plan_for_another_load_is_made_again_and_names_its_wall() -> None:
+    now = dataclasses.replace(plan(1), items_per_second=250.0, wall="decode")
+    found = decide(
+        [DECODE],
+        now,
+        [seen(250, cpu=3e-3, waited=1e-3)],
+        seconds=1.0,
+        measured_per_second=250.0,
+        cores=2,
+        budget_bytes=0,
+        horizon_seconds=10.0,
+        switch_seconds=0.1,
+    )
+    assert found.plan.stages[0].workers == 3
+    assert found.reason == "decode was the wall: 666.7 a second are expected instead of 250."
