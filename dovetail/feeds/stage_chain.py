@@ -208,7 +208,9 @@ class StageChain:
         """Many items at once through one stage after another. Gives False, with nothing done, where one raises: one by
         one it will be found which."""
         done = [StageWork() for _ in stages]
-        places, numbers, values = [][:0], [][:0], [][:0]
+        places: list[int] = []
+        numbers: list[int] = []
+        values: list[Any] = []
         try:
             # Not all of them, for what stages give one another is held meanwhile.
             for start in range(0, len(items.numbers), _MOST_AT_ONCE):
