@@ -71,7 +71,7 @@ class ProcessServer:
     def __init__(self, pickled: bytes) -> None:
         self._lock, self._pickled = threading.Lock(), pickled
         self._channel: Channel | None = None
-        self._closed = False
+        self._closed = self._forks_nothing = False
         self.pid = 0
 
     def fork(self) -> tuple[int, Channel]:
@@ -82,7 +82,7 @@ class ProcessServer:
                 if self._channel is None:
                     self._begin()
                 assert self._channel is not None
-                return _fork_through(self._channel)
+                return self._start_alone() if self._forks_nothing else _fork_through(self._channel)
             except (EOFError, OSError) as error:
                 raise ProgramError(
                     "the process that forks a feed's workers must stay alive; it has ended. A module that the stages "
@@ -95,9 +95,17 @@ class ProcessServer:
             channel.close()
             raise EOFError
         self._channel = channel
-        self._channel.send((list(sys.path), os.getcwd(), dict(os.environ), self._pickled))
-        if why := self._channel.receive():
-            raise ProgramError(why)
+        self._forks_nothing = _send_stages(channel, self._pickled, forks=True) > 1
+
+    def _start_alone(self) -> tuple[int, Channel]:
+        """A worker that unpickles the stages itself: a fork would lack the threads that they start."""
+        pid, channel = _Nursery.fork()
+        try:
+            _send_stages(channel, self._pickled, forks=False)
+        except BaseException:
+            channel.close()
+            raise
+        return pid, channel
 
     def close(self) -> None:
         """End it and all its workers."""
@@ -109,6 +117,15 @@ class ProcessServer:
             os.kill(self.pid, signal.SIGKILL)
         with self._lock:
             self._channel.close()
+
+
+def _send_stages(channel: Channel, pickled: bytes, *, forks: bool) -> int:
+    """Have a process unpickle stages; gives how many threads it has then."""
+    channel.send((list(sys.path), os.getcwd(), dict(os.environ), pickled, forks))
+    threads, why = channel.receive()
+    if why:
+        raise ProgramError(why)
+    return int(threads)
 
 
 def _fork_through(channel: Channel) -> tuple[int, Channel]:
@@ -161,8 +178,8 @@ def _be_child(become: Callable[[Channel], None], channel: Channel, of_parent: Ch
 
 
 def _serve(channel: Channel) -> None:
-    """Be the server of one feed."""
-    path, folder, environment, pickled = channel.receive()
+    """Be the server of one feed, or a worker that no server can fork."""
+    path, folder, environment, pickled, forks = channel.receive()
     sys.path[:] = path
     os.environ.update({**environment, **_SINGLE})
     with contextlib.suppress(OSError):
@@ -170,12 +187,15 @@ def _serve(channel: Channel) -> None:
     try:
         chain: StageChain = decode(pickled, ())
     except BaseException as error:
-        channel.send(
+        why = (
             f"a stage of a feed must be importable where its workers run; unpickling it raised "
             f"{type(error).__name__}: {error}."
         )
+        channel.send((0, why))
         return
-    channel.send("")
+    channel.send((len(os.listdir("/proc/self/task")), ""))
+    if not forks:
+        _work(chain, channel)
     gc.collect()
     gc.freeze()  # what was imported stays, and its pages are shared
     _fork_on_demand(channel, lambda worker: _work(chain, worker))

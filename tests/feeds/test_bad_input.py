@@ -1,6 +1,7 @@
 """What can go wrong with a feed, each with what the user is told, and nothing lost."""
 
 import os
+import queue
 import resource
 import signal
 import threading
@@ -225,6 +226,40 @@ def test_a_function_that_draws_and_cannot_travel_runs_in_the_consumer():
     assert same(found, list(definition))
     assert "draws from global generators and cannot travel" in notes[0]
     assert "so everything is read in the thread that asks for batches, without workers" in notes[0]
+
+
+class Threaded:
+    """A dataset that has a thread wherever it is, as some libraries have as soon as they are imported."""
+
+    def __init__(self):
+        self.__setstate__({})
+
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        self.answers = queue.Queue()
+        self.questions = queue.Queue()
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self):
+        while True:
+            self.answers.put(self.questions.get())
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.questions.put(index)
+        return self.answers.get(timeout=60), os.getpid()
+
+
+@pytest.mark.process
+def test_what_starts_threads_is_not_forked():
+    """In a fork there would be nobody to answer."""
+    found, _ = read(feed(Threaded()), "process", 2)
+    assert [number for number, _ in found] == list(range(20))
+    assert os.getpid() not in {pid for _, pid in found}
 
 
 @pytest.mark.process
