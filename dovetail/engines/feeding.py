@@ -286,16 +286,17 @@ def _own_cores() -> float:
 
 
 @contextlib.contextmanager
-def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[None]:
+def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[float]:
     """Within, a training's loader is read by the workers that are best for these stages and a consumer that takes so
-    many steps a second where it need not wait."""
+    many steps a second where it need not wait; gives how many batches a second they should give, once what was read
+    ahead is used up."""
     loader: Any = training.batches
     wanted = HEADROOM * training.accumulate * steps_per_second if steps_per_second else None
     plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES, consumer_per_second=wanted)
     with RunningLoader(loader, plan=plan, budget_bytes=_HELD_BYTES) as running:
         training.batches = running
         try:
-            yield
+            yield plan.items_per_second
         finally:
             training.batches = loader
 
@@ -317,10 +318,10 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
 
 def feed_training(
     training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool
-) -> contextlib.AbstractContextManager[WatchedFeed | None]:
+) -> contextlib.AbstractContextManager[object]:
     """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
     each resize is an event of its task. So does one that `is_alone` and whose loader a trial has found to be the wall.
-    Other trainings are left as they are, and None is given."""
+    Other trainings are left as they are. Where the batches are a feed, the `WatchedFeed` is given."""
     definition, _ = definition_of(training.batches)
     if definition is None:
         if is_alone and member.feed and isinstance(training.batches, DataLoader):
