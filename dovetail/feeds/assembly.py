@@ -74,17 +74,16 @@ class BatchAssembler:
         self._stage, self._skip = definition.batching(), definition.skip
         self._at = begin.copy()
         self._first = begin.place
-        self._waiting = ItemRun(begin.epoch, [], [], [])
+        self._waiting: list[tuple[int, int, Any]] = []
 
     @property
     def waiting_values(self) -> list[Any]:
         """The items that wait for others of their batch."""
-        return self._waiting.values or []
+        return [value for _, _, value in self._waiting]
 
     def add(self, items: ItemRun, *, ends: bool) -> Iterator[Assembled]:
         """Take the next items; where the epoch `ends` with them, give what is left, and its end."""
-        waiting, size = self._waiting, self._stage.size if self._stage is not None else 1
-        assert waiting.values is not None
+        size = self._stage.size if self._stage is not None else 1
         faults = iter(sorted(items.faults, key=lambda fault: fault.place))
         fault = next(faults, None)
         for place, number, value in zip(items.places, items.numbers, items.values or (), strict=True):
@@ -95,13 +94,9 @@ class BatchAssembler:
                 fault = next(faults, None)
             if place < self._first:
                 continue  # read only because it belongs to a group
-            waiting.places.append(place)
-            waiting.numbers.append(number)
-            waiting.values.append(value)
-            if len(waiting.places) == size:
+            self._waiting.append((place, number, value))
+            if len(self._waiting) == size:
                 yield self._give()
-                waiting = self._waiting
-                assert waiting.values is not None
         while fault is not None:
             if (found := self._left_out(fault)) is not None:
                 yield found
@@ -112,7 +107,7 @@ class BatchAssembler:
 
     def add_batch(self, items: ItemRun, *, places: int, ends: bool) -> Iterator[Assembled]:
         """Take so many places' items, which are a whole batch already."""
-        assert not self._waiting.places
+        assert not self._waiting
         self._at.place += places
         if items.faults:
             yield Assembled(after=self._at.copy(), fault=items.faults[0])
@@ -138,17 +133,17 @@ class BatchAssembler:
         return dataclasses.replace(fault, message=message + fault.message)
 
     def _give(self) -> Assembled:
-        items = self._waiting
-        items.batch = self._at.index
+        places, numbers, values = (list(each) for each in zip(*self._waiting, strict=True))
+        items = ItemRun(self._at.epoch, places, numbers, values, batch=self._at.index)
         self._at.index += 1
-        self._at.place = items.places[-1] + 1
-        self._waiting = ItemRun(self._at.epoch, [], [], [])
+        self._at.place = places[-1] + 1
+        self._waiting = []
         return Assembled(after=self._at.copy(), items=items)
 
     def _end(self) -> Iterator[Assembled]:
-        if self._waiting.places and not (self._stage is not None and self._stage.drop_last):
+        if self._waiting and not (self._stage is not None and self._stage.drop_last):
             yield self._give()
-        self._waiting = ItemRun(self._at.epoch, [], [], [])
+        self._waiting = []
         yield Assembled(after=self._at.copy(ended=True))
 
 

@@ -491,7 +491,8 @@ class FeedFlow:
         return True
 
     def _names(self, unit: FeedUnit) -> list[str]:
-        return [stage.name for stage in self._stages[unit.at : max(unit.upto, unit.at + 1)]]
+        last = unit.upto if unit.upto > unit.at else unit.end
+        return [stage.name for stage in self._stages[unit.at : last]]
 
     def _made_room(self) -> None:
         self._for_work[self.kinds[0]].notify()

@@ -29,6 +29,8 @@ _DRAWING_NAMES = {"choice", "choices", "sample", "normal", "normal_", "uniform",
 _METHODS = ("__call__", "forward", "__getitem__", "__getitems__", "__iter__", "__next__", "read")
 _DEPTH = 4
 _WANTS = "rng"
+_TRIED = 20
+_TWISTER_BYTES = 4 * 624 + 4
 
 
 def wants_rng(function: Callable[..., Any]) -> bool:
@@ -144,6 +146,44 @@ def seed_global(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)
+
+
+def begin_trial() -> None:
+    """Put the global generators where `has_drawn` tells whether anybody has drawn. For a thread that owns them."""
+    seed_global(_TRIED)
+
+
+def has_drawn() -> bool:
+    """Whether anybody has drawn since `begin_trial`: 20 µs, where to ask all of them takes 110.
+
+    >>> with as_before():
+    ...     begin_trial()
+    ...     before, _, after = has_drawn(), random.random(), has_drawn()
+    >>> before, after
+    (False, True)
+    """
+    python, theirs, host = _tried()
+    return random.getstate() != python or _numpy_memory() != theirs or not torch.equal(_host_state(), host)
+
+
+@functools.cache
+def _tried() -> tuple[Any, Any, torch.Tensor]:
+    with as_before():
+        seed_global(_TRIED)
+        return random.getstate(), _numpy_memory(), _host_state()
+
+
+def _host_state() -> torch.Tensor:
+    return torch.default_generator.get_state()
+
+
+def _numpy_memory() -> Any:
+    """The memory of NumPy's Mersenne twister. What it keeps of a pair of normal numbers is not in it, but seeding drops
+    that, and to have one it must draw."""
+    generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
+    if type(generator) is not numpy.random.MT19937:
+        return repr(numpy.random.get_state())
+    return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
 
 
 def global_state() -> tuple[Any, ...]:

@@ -188,7 +188,8 @@ def _work(chain: StageChain, channel: Channel) -> None:
     torch.set_num_threads(1)
     waiting: list[Any] = []  # units that were sent ahead
     while True:
-        items, first, last, granted, counts_cpu = waiting.pop(0) if waiting else channel.receive()
+        fields, first, last, granted, counts_cpu = waiting.pop(0) if waiting else channel.receive()
+        items = ItemRun(*fields)
         grow = _Granted(channel, waiting, granted)
         try:
             work = chain.run(items, first, last, owns_generators=True, grow=grow, counts_cpu=counts_cpu)
@@ -217,7 +218,8 @@ class _Granted:
 
 def _answer(channel: Channel, items: ItemRun, work: Any, drawing: Any) -> None:
     try:
-        channel.send(("done", items, work, drawing, channel.without_memory))
+        done = [each.as_tuple() for each in work]
+        channel.send(("done", items.as_tuple(), done, drawing, channel.without_memory))
     except OSError:
         raise
     except Exception as error:

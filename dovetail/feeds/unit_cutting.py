@@ -4,6 +4,8 @@ long enough that handing them over does not count.
 What comes out does not depend on it. Knows places and sizes; knows nothing of workers but how many there are.
 """
 
+from collections.abc import Sequence
+
 from dovetail.feeds.assembly import FeedPosition, alignment, item_stages
 from dovetail.feeds.byte_budget import ByteBudget
 from dovetail.feeds.definition import Feed
@@ -72,14 +74,14 @@ class UnitCutter:
         unit.hits = None
         batch = unit.start // self._batch.size if self._batch is not None else 0
         numbers = self.numbers(unit)
-        unit.items = ItemRun(unit.epoch, list(range(unit.start, unit.start + len(numbers))), numbers, batch=batch)
+        unit.items = ItemRun(unit.epoch, range(unit.start, unit.start + len(numbers)), numbers, batch=batch)
 
-    def numbers(self, unit: FeedUnit) -> list[int]:
+    def numbers(self, unit: FeedUnit) -> Sequence[int]:
         """Which items of the source stand at the places of a unit."""
         source = self._definition.source
         assert isinstance(source, ItemSource)
-        if unit.stop <= unit.start:
-            return []
+        if unit.stop <= unit.start or not self._order.windows:
+            return range(unit.start, unit.stop)
         return self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source))
 
     def saw(self, stage: int, seconds_per_item: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from dovetail.feeds.flow import FeedFlow
 from dovetail.feeds.keyed_draws import one_thread
 from dovetail.feeds.process_server import ProcessServer
-from dovetail.feeds.stage_chain import RunAbandoned, StageChain
+from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain, StageWork
 from dovetail.feeds.transport import Channel
 from dovetail.feeds.units import FeedUnit
 
@@ -131,7 +131,7 @@ class FeedWorkers:
                     granted = self._allowed(unit)
                     sent.append(unit)
                     began = time.perf_counter() if len(sent) == 1 else began
-                    channel.send((unit.items, unit.at, unit.upto, granted, self._counts_cpu))
+                    channel.send((unit.items.as_tuple(), unit.at, unit.upto, granted, self._counts_cpu))
                 places = sent[0].stop - sent[0].start
                 if self._hear(channel, sent):
                     now, spent = time.perf_counter(), time.thread_time()
@@ -170,7 +170,7 @@ class FeedWorkers:
                     f"Batches go through a pipe, which is slower than shared memory; the system gave none: "
                     f"{without_memory}."
                 )
-            self._flow.finish(unit, items, work)
+            self._flow.finish(unit, ItemRun(*items), [StageWork(*each) for each in work])
         return True
 
     def _learn(self, drawing: list[Any]) -> None:

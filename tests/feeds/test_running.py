@@ -189,6 +189,26 @@ def test_a_stream_is_read_in_its_order_and_again_in_each_epoch():
         assert same(list(running), expected[0][1:])
 
 
+def test_light_items_are_what_plain_python_makes_of_them():
+    """Those that take a microsecond go through stages many at once; one that raises is found all the same."""
+
+    def all_but_one(number):
+        if number == 777 * 777:
+            raise ValueError(number)
+        return number
+
+    definition = feed(range(2000), skip=1).map(square).filter(is_odd).map(all_but_one).batch(7)
+    numbers = [number * number for number in range(2000) if number % 2 and number != 777]
+    expected = [numbers[start : start + 7] for start in range(0, len(numbers), 7)]
+    assert [batch.tolist() for batch in definition] == expected
+    with definition.open(plan(definition, workers=2)) as running:
+        for _ in range(2):
+            assert [batch.tolist() for batch in running] == expected
+        assert running.stats().skipped == 1
+    with pytest.raises(ProgramError, match=f"item 777 raised ValueError: {777 * 777}"):
+        list(feed(range(2000)).map(square).map(all_but_one))
+
+
 def test_an_iteration_that_was_left_off_is_not_taken_up():
     definition = PIPELINES["plain"]
     with definition.open(plan(definition, workers=2)) as running:
