@@ -9,7 +9,7 @@ import ctypes
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.engines.base import MemberOrder
@@ -17,6 +17,7 @@ from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
+from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
 from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
@@ -33,6 +34,8 @@ SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
 # The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
 # had grown by 73.
 HELD_SHARE = 0.7
+# A feed whose items take less than this in all their stages is not followed.
+SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
 LEAST_HORIZON_SECONDS = 10.0
 
@@ -195,8 +198,10 @@ def open_feed(
     held_bytes = int(HELD_SHARE * budget_bytes)
     profiles = _profiles_of(definition, held_bytes)
     plan = plan_feed(profiles, cores=cores, budget_bytes=held_bytes, consumer_per_second=consumer_per_second)
+    # To read the clock of a core for each item takes as long as a short item does.
+    watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
     watched = WatchedFeed(
-        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=True),
+        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=watches),
         profiles=profiles,
         plan=plan,
         cores=cores,
@@ -206,6 +211,12 @@ def open_feed(
         watches=watches,
     )
     return contextlib.closing(watched)
+
+
+def _item_seconds(profiles: Sequence[StageProfile], plan: FeedPlan) -> float:
+    """What one item that is read takes in all stages."""
+    model = model_of(profiles, plan.stages)
+    return sum(v * each.service_seconds for v, each in zip(model.visits, model.paid, strict=True)) / model.visits[0]
 
 
 def _return_large_blocks(budget_bytes: int) -> None:
