@@ -8,7 +8,7 @@ from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, Option, Placement, TaskId
+from dovetail.vocabulary import Event, Option, Placement, StageProfile, TaskId
 from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
@@ -83,7 +83,12 @@ class Orders:
             final=final,
             directory=self._directory(task, attempt),
             anew_since_attempt=self._state.ledger[task].anew_since_attempt,
+            feed=self._feed(task),
         )
+
+    def _feed(self, task: TaskId) -> tuple[StageProfile, ...]:
+        fingerprint = self._state.ledger[task].fingerprint
+        return self._state.ledger.feeds.get(fingerprint.family, ()) if fingerprint is not None else ()
 
     def _directory(self, task: TaskId, attempt: int) -> str:
         if self._home is None:

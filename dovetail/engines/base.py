@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.vocabulary import Event, FrozenDict, Task
+from dovetail.vocabulary import Event, FrozenDict, StageProfile, Task
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class MemberOrder:
     """One task of an order: train it to `until_step`, its checkpoints in `directory`.
 
     `final` says that the task's stopping rule ends there, and not only a rung of successive halving. Checkpoints of
-    attempts up to `anew_since_attempt` are removed first.
+    attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads.
     """
 
     task: Task
@@ -23,6 +23,7 @@ class MemberOrder:
     final: bool = True
     directory: str = ""
     anew_since_attempt: int = 0
+    feed: tuple[StageProfile, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

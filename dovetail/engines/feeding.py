@@ -187,16 +187,18 @@ def open_feed(
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     consumer_per_second: float | None = None,
     consumer_threads: int = 0,
+    known: tuple[StageProfile, ...] = (),
     report: Report = lambda change: None,
     watches: bool = True,
 ) -> contextlib.closing[WatchedFeed]:
-    """Measure a feed's stages, plan its workers for the cores that this process may use (`cores`, where given), and
-    open it; gives batches that are followed from then on, unless `watches` is false. `consumer_threads` are those of a
-    training on the same cores."""
+    """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
+    (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
+    `consumer_threads` are those of a training on the same cores."""
     cores = cores or float(len(os.sched_getaffinity(0)))
     _return_large_blocks(budget_bytes)
     held_bytes = int(HELD_SHARE * budget_bytes)
-    profiles = _profiles_of(definition, held_bytes)
+    is_known = {each.name for each in known} == {stage.name for stage in definition.work_stages()}
+    profiles = known if is_known else _profiles_of(definition, held_bytes)
     plan = plan_feed(profiles, cores=cores, budget_bytes=held_bytes, consumer_per_second=consumer_per_second)
     # To read the clock of a core for each item takes as long as a short item does.
     watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
@@ -251,9 +253,9 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
 
 def feed_training(
     training: Training, member: MemberOrder, around: WorkerContext
-) -> contextlib.AbstractContextManager[Any]:
+) -> contextlib.AbstractContextManager[WatchedFeed | None]:
     """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
-    each resize is an event of its task. Other trainings are left as they are."""
+    each resize is an event of its task. Other trainings are left as they are, and None is given."""
     definition, _ = definition_of(training.batches)
     if definition is None:
         return contextlib.nullcontext()
@@ -262,14 +264,16 @@ def feed_training(
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
     around.doing("feeding")
-    return _reading_through(training, definition, threads=around.threads, report=report)
+    return _reading_through(training, definition, known=member.feed, threads=around.threads, report=report)
 
 
 @contextlib.contextmanager
-def _reading_through(training: Training, definition: Feed, *, threads: int, report: Report) -> Iterator[None]:
-    with open_feed(definition, consumer_threads=threads, report=report) as feed:
+def _reading_through(
+    training: Training, definition: Feed, *, known: tuple[StageProfile, ...], threads: int, report: Report
+) -> Iterator[WatchedFeed]:
+    with open_feed(definition, consumer_threads=threads, known=known, report=report) as feed:
         training.batches = feed
         try:
-            yield
+            yield feed
         finally:
             training.batches = definition

@@ -40,8 +40,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         build_seconds = (time.monotonic() - start) / size
         try:
             with contextlib.ExitStack() as stack:
-                for training in trainings:
-                    stack.enter_context(feed_training(training, order.members[0], around))
+                feeds = [stack.enter_context(feed_training(each, order.members[0], around)) for each in trainings]
                 found = _once(
                     order,
                     around,
@@ -51,6 +50,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
                     knobs=knobs,
                     is_whole=knobs == asked,
                 )
+                found = dataclasses.replace(found, feed=feeds[0].profiles if feeds[0] is not None else ())
             # What a session was told of this worker's places is no part of the option.
             return dataclasses.replace(found, knobs={**knobs, "members": size} if size > 1 else knobs)
         except Exception as error:

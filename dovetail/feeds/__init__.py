@@ -3,6 +3,7 @@ one reading of them for several trainings."""
 
 from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
+from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
 
@@ -11,9 +12,11 @@ __all__ = [
     "Feed",
     "FeedStats",
     "RunningFeed",
+    "RunningLoader",
     "StageStats",
     "Tap",
     "digest",
     "draw",
     "feed",
+    "why_left_alone",
 ]

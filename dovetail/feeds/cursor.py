@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dovetail.feeds.definition import Feed
+from dovetail.feeds.loader_feed import LoaderEpoch, RunningLoader
 from dovetail.feeds.loaders import direct, indices_only
 from dovetail.feeds.plain_reader import PlainReader
 from dovetail.vocabulary import ProgramError
@@ -38,6 +39,8 @@ class Cursor:
         # A definition has no position; whoever reads it has. One that workers read comes as a `RunningFeed`.
         self._batches = batches = PlainReader(batches) if isinstance(batches, Feed) else batches
         self._direct = direct(batches)
+        if isinstance(batches, RunningLoader):
+            self._batches, self._direct = batches.loader, batches.reading(self._before_batch)
         self._before_draw = before_draw
         self._iterator: Iterator[Any] | None = None
         self._digests: list[str] = []
@@ -91,8 +94,7 @@ class Cursor:
             for epoch in range(self.epoch, state["epoch"]):
                 self._pass_epoch(epoch)
             self._begin(state["epoch"])
-        left = state["index"] - self.index
-        skipped = self.index + len(self._take_up_to(left, keep=False))
+        skipped = self._pass_batches(state["index"])
         if skipped < state["index"] or self._digests != list(state["digests"]):
             raise ProgramError(
                 f"batches must repeat themselves when they are iterated again; epoch {self.epoch} did not: "
@@ -101,6 +103,18 @@ class Cursor:
                 f"Seed their order from the task's seed, or give them state_dict and load_state_dict. "
                 f"(Data that was drawn on another kind of processor differs here in its last bits: keep it in files.)"
             )
+
+    def _before_batch(self, index: int) -> None:
+        self._before_draw(self.epoch, index)
+
+    def _pass_batches(self, until: int) -> int:
+        """Pass batches of this epoch up to a number; gives how many were passed from its beginning."""
+        if isinstance(self._iterator, LoaderEpoch) and until > max(self.index, DIGESTED_BATCHES):
+            self._iterator.is_passed = True
+            self._take_up_to(DIGESTED_BATCHES - self.index, keep=False)
+            self._iterator.is_passed = False
+            self.index += self._iterator.skip(until - self.index)
+        return self.index + len(self._take_up_to(until - self.index, keep=False))
 
     def _begin(self, epoch: int) -> None:
         self.epoch, self.index, self._digests = epoch, 0, []

@@ -103,6 +103,20 @@ def _object_may_draw(found: Any, depth: int, seen: set[int]) -> bool:
     return code or any(_may_draw(each, depth - 1, seen) for each in parts)
 
 
+def code_names(found: Any) -> set[str]:
+    """The names that the methods of an object use by which it gives items.
+
+    >>> class Data:
+    ...     def __getitem__(self, index):
+    ...         return abs(index)
+    >>> code_names(Data())
+    {'abs'}
+    """
+    methods = [getattr(type(found), name, None) for name in _METHODS]
+    own = [each for each in methods if isinstance(each, types.FunctionType)]
+    return {name for each in own for name in _names_in(each.__code__)}
+
+
 def _names(name: str) -> bool:
     return name in _DRAWING_NAMES or bool(_DRAWING.search(name))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.feeds import StageProfile
 from dovetail.vocabulary.records import FrozenDict
 
 
@@ -38,7 +39,7 @@ class Profile:
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
     `batch_seconds` is what reading one takes. `build_seconds` is what building one task takes, `compile_seconds` what
     the first steps of all that train together take beyond others. `busy_seconds` is how long a step keeps the device at
-    work where nobody keeps it waiting (zero: not known).
+    work where nobody keeps it waiting (zero: not known). `feed` are the stages of the feed that it reads, if it does.
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -73,6 +74,7 @@ class Profile:
     shares: str = ""
     batch_seconds: float = 0.0
     busy_seconds: float = 0.0
+    feed: tuple[StageProfile, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))

@@ -1,11 +1,13 @@
 """A feed inside a worker: followed and resized while it runs, and what is learned does not depend on it."""
 
+import dataclasses
 import itertools
 import time
 
 import pytest
 import torch
 
+from dovetail.engines import feeding
 from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
 from dovetail.feeds import feed
 from dovetail.feeds.running import RunningFeed
@@ -123,3 +125,18 @@ def test_a_trial_reads_through_the_feed(ground: Ground) -> None:
     ground.run("measure", [member], "resident")
     (measured,) = ground.of(member, "measured")
     assert measured.profile.steps_per_epoch == 4
+    assert {each.name for each in measured.profile.feed} == {"read", "_noisy", "batch"}
+
+
+def test_what_a_trial_has_measured_of_a_feed_is_not_measured_again(ground: Ground, monkeypatch) -> None:
+    member = ground.member("fed", steps=9)
+    ground.run("measure", [member], "resident")
+    (measured,) = ground.of(member, "measured")
+
+    def refuse(*given: object, **named: object) -> None:
+        raise AssertionError("it was measured again")
+
+    monkeypatch.setattr(feeding, "_MEASURED", {})  # as in another process
+    monkeypatch.setattr(feeding, "measure_stages", refuse)
+    ground.run("train", [dataclasses.replace(member, feed=measured.profile.feed)], "resident")
+    assert ground.ends(member) == ["finished"], ground.events

@@ -8,7 +8,18 @@ from typing import Any, TypeVar
 from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.planning import Trial, trial_of
 from dovetail.store import Point, Store
-from dovetail.vocabulary import EVENTS, Event, FrozenDict, Plan, Profile, Rejection, StoreRefused, Task, TaskId
+from dovetail.vocabulary import (
+    EVENTS,
+    Event,
+    FrozenDict,
+    Plan,
+    Profile,
+    Rejection,
+    StageProfile,
+    StoreRefused,
+    Task,
+    TaskId,
+)
 from dovetail.vocabulary.events import (
     BatchDivided,
     E,
@@ -48,6 +59,8 @@ class Ledger:
         self._now = now
         self._progress = fold(event for _, event in store.events())
         self._profiles = {trial_of(profile): profile for profile in store.profiles()}
+        self.feeds = _feeds(self._profiles.values())
+        """What was last measured of the stages of each family's feed."""
         self._rejections: dict[Trial, Rejection] = {}
         self._unfit: set[Trial] = set()
         self._lost: set[Trial] = set()
@@ -147,6 +160,7 @@ class Ledger:
         fold(events, self._progress)
         self._touched |= dict.fromkeys([event.task for event in events])
         self._profiles |= {trial_of(profile): profile for profile in profiles}
+        self.feeds |= _feeds(profiles)
         self.measured += len(profiles)
         self.measured += self._reject(kept)  # what does not fit makes another set of options, too
         for hear in self.listeners:
@@ -228,3 +242,7 @@ class Ledger:
 
 def _give_up(error: StoreRefused) -> None:
     raise error
+
+
+def _feeds(profiles: Iterable[Profile]) -> dict[str, tuple[StageProfile, ...]]:
+    return {profile.family: profile.feed for profile in profiles if profile.feed}

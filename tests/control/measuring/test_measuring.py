@@ -1,12 +1,14 @@
 """Which trials are run, and beside which, on a virtual clock."""
 
+import dataclasses
+
 import pytest
 
 from dovetail.control import Controller
 from dovetail.control.measuring.measuring import PATIENCE_SECONDS
 from dovetail.engines import Order, World
 from dovetail.store import Store
-from dovetail.vocabulary import Fingerprint, Profile
+from dovetail.vocabulary import Fingerprint, Profile, StageProfile
 from tests.control.simulations import (
     Faults,
     RiggedEngine,
@@ -173,3 +175,18 @@ def test_what_killed_its_worker_in_an_earlier_run_is_tried_again() -> None:
     assert statuses(carry_out(controller(workload(*tasks), store, engine=first)))["bad"] == "failed"
     again = carry_out(controller(workload(*tasks), store, engine=RiggedEngine(world())))
     assert set(statuses(again).values()) == {"finished"}
+
+
+def test_orders_carry_what_was_measured_of_a_feed() -> None:
+    stage = StageProfile(name="read", worker="thread", service_seconds=1e-3)
+
+    def fed(family: str, kind: str, count: int) -> Profile:
+        return dataclasses.replace(profile(family, kind, count), feed=(stage,) if family == "small" else ())
+
+    engine = RiggedEngine(World(fingerprint=lambda task: Fingerprint(family=task.program.function), profile=fed))
+    tasks = [task("one", family="small", steps=100), task("other", family="large", steps=100)]
+    carry_out(controller(workload(*tasks), Store(None, write=True), on=cluster(2), engine=engine))
+    carried = {
+        member.task.name: member.feed for order in engine.orders if order.purpose == "train" for member in order.members
+    }
+    assert carried == {"one": (stage,), "other": ()}
