@@ -12,15 +12,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from dovetail.engines.base import MemberOrder
 from dovetail.engines.worker_context import WorkerContext, event_of
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, READ, Feed
+from dovetail.feeds.item_bytes import item_bytes
+from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
-from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary import FeedPlan, Profile, StagePlan, StageProfile
 from dovetail.vocabulary.events import FeedResized
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
@@ -34,6 +38,7 @@ SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
 # The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
 # had grown by 73.
 HELD_SHARE = 0.7
+_HELD_BYTES = int(HELD_SHARE * DEFAULT_BUDGET_BYTES)
 # A feed whose items take less than this in all their stages is not followed.
 SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
@@ -240,6 +245,72 @@ def _profiles_of(definition: Feed, budget_bytes: int) -> tuple[StageProfile, ...
     return _MEASURED[key]
 
 
+# Where a step waits for its loader for more than this share of its time, and for so long, reading by workers may be
+# tried: less is taken by handing batches over.
+WAITING, LEAST_WAIT_SECONDS = 0.2, 2e-3
+# So long is a loader read to know what a batch takes; and a step must then be expected to take this share at most.
+READING_SECONDS, CLEARLY = 0.3, 0.9
+
+
+def loader_stages(training: Training) -> tuple[StageProfile, ...]:
+    """What reading a batch of a training's loader takes, as a stage of threads and of processes, from reading a few
+    here."""
+    loader: Any = training.batches
+    here = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
+    batches, size = 0, 0
+    began, cpu_began = time.perf_counter(), time.thread_time()
+    for batch in here:
+        batches += 1
+        size = max(size, item_bytes(batch))
+        if time.perf_counter() - began > READING_SECONDS:
+            break
+    taken, busy = time.perf_counter() - began, time.thread_time() - cpu_began
+    one = StageProfile(
+        name=FETCH,
+        worker="thread",
+        service_seconds=taken / batches,
+        cpu_seconds=busy / batches,
+        lock_seconds=busy / batches,  # whether it is freed on the way is not known
+        item_bytes=size,
+        most_bytes=size,
+    )
+    source = dataclasses.replace(one, name=READ, service_seconds=1e-6, cpu_seconds=1e-6, lock_seconds=1e-6)
+    return source, one, dataclasses.replace(one, worker="process", lock_seconds=0.0)
+
+
+def waits_for_loader(training: Training, profile: Profile) -> bool:
+    """Whether a training's steps wait for its loader, which workers of a feed could read to the bit."""
+    if profile.waits_seconds < max(LEAST_WAIT_SECONDS, WAITING * profile.step_seconds):
+        return False
+    return isinstance(training.batches, DataLoader) and not why_left_alone(training.batches)
+
+
+def may_be_faster(training: Training, profile: Profile, stages: tuple[StageProfile, ...]) -> bool:
+    """Whether steps are expected to be clearly faster where a feed with these stages reads their batches."""
+    plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES)
+    computing_seconds = profile.step_seconds - profile.waits_seconds
+    return max(computing_seconds, training.accumulate / plan.items_per_second) < CLEARLY * profile.step_seconds
+
+
+def _own_cores() -> float:
+    return float(len(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[None]:
+    """Within, a training's loader is read by the workers that are best for these stages and a consumer that takes so
+    many steps a second where it need not wait."""
+    loader: Any = training.batches
+    wanted = HEADROOM * training.accumulate * steps_per_second if steps_per_second else None
+    plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES, consumer_per_second=wanted)
+    with RunningLoader(loader, plan=plan, budget_bytes=_HELD_BYTES) as running:
+        training.batches = running
+        try:
+            yield
+        finally:
+            training.batches = loader
+
+
 def definition_of(batches: Any) -> tuple[Feed | None, str]:
     """The feed that reads these batches, or None and why there is none.
 
@@ -248,16 +319,23 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
     """
     if isinstance(batches, Feed):
         return batches, ""
+    if isinstance(batches, DataLoader):
+        why = why_left_alone(batches)
+        known = "one reads them while training, where steps would wait for them, in one stage"
+        return None, f"they are a DataLoader, {f'and none can read them: {why}' if why else f'and {known}'}."
     return None, f"they are a {type(batches).__name__}, and no feed: describe them with dt.feed."
 
 
 def feed_training(
-    training: Training, member: MemberOrder, around: WorkerContext
+    training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool
 ) -> contextlib.AbstractContextManager[WatchedFeed | None]:
     """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
-    each resize is an event of its task. Other trainings are left as they are, and None is given."""
+    each resize is an event of its task. So does one that `is_alone` and whose loader a trial has found to be the wall.
+    Other trainings are left as they are, and None is given."""
     definition, _ = definition_of(training.batches)
     if definition is None:
+        if is_alone and member.feed and isinstance(training.batches, DataLoader):
+            return read_ahead(training, member.feed, steps_per_second=0.0)
         return contextlib.nullcontext()
 
     def report(change: FeedChange) -> None:

@@ -158,11 +158,12 @@ def _open_trainers(
 ) -> "list[Trainer]":
     """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
+    is_alone = len(order.members) == 1 and around.ranks is None
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
             members.append(_build_member(member.task, order, around))
-            stack.enter_context(feed_training(members[-1].training, member, around))
+            stack.enter_context(feed_training(members[-1].training, member, around, is_alone=is_alone))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):

@@ -17,32 +17,31 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, alignment, item_stages
+from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, item_stages
 from dovetail.feeds.byte_budget import ByteBudget
+from dovetail.feeds.cached_units import CachedUnits
 from dovetail.feeds.definition import Feed
 from dovetail.feeds.item_bytes import item_bytes
-from dovetail.feeds.item_cache import DroppedItem, ItemCache
+from dovetail.feeds.item_cache import ItemCache
 from dovetail.feeds.item_order import shuffled_stream
 from dovetail.feeds.sources import ItemSource
 from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageWork
+from dovetail.feeds.unit_cutting import UnitCutter
 from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
 
-# A unit should take so long that handing it over does not count, and not so long that others wait for it.
-_UNIT_SECONDS = 0.01
 _MOST_UNITS = 256
-_MOST_ITEMS = 512
 
 
 class FeedFlow:
     """The units of one running feed."""
 
     def __init__(self, definition: Feed, *, budget: ByteBudget, cache: ItemCache | None) -> None:
-        self._definition, self.budget, self._cache = definition, budget, cache
+        self._definition, self.budget = definition, budget
         self._stages = definition.work_stages()
-        self._item_stages, self._aligned = item_stages(definition), alignment(definition)
-        self._batch, self._order = definition.batching(), definition.order()
-        self._cache_place = definition.cache_place()
+        self._item_stages, self._batch = item_stages(definition), definition.batching()
+        self._cutter = UnitCutter(definition, budget)
+        self._cache = CachedUnits(cache, self._cutter, definition.cache_place()) if cache is not None else None
         self.kinds = ["thread"] * len(self._stages)
         self.workers = {"thread": 0, "process": 0}
         """How many workers of each kind there should be."""
@@ -57,8 +56,6 @@ class FeedFlow:
         self._error: BaseException | None = None
         self._generation = 0
         self._running: set[FeedUnit] = set()
-        self._is_cautious = False
-        self._item_seconds = 0.0
         self._stream: Iterator[tuple[int, Any]] | None = None
         self._is_reading = False
         self._reset(FeedPosition())
@@ -68,9 +65,8 @@ class FeedFlow:
         self._again: list[FeedUnit] = []
         self._read: dict[int, FeedUnit] = {}
         self._outputs: collections.deque[FeedOutput] = collections.deque()
-        self._next_number = self._next_out = 0
-        self._epoch, self._place = begin.epoch, begin.place // self._aligned * self._aligned
-        self._batch_number = begin.index
+        self._next_out = 0
+        self._cutter.begin(begin)
         self._assembler = BatchAssembler(self._definition, begin)
         self._waiting_bytes = 0
         self._open_epoch = begin.epoch
@@ -183,7 +179,7 @@ class FeedFlow:
             if unit.reads_stream:
                 self._fill(unit)
             if self._cache is not None and unit.at == 0 and unit.output is None:
-                self._look_up(unit)
+                self._cache.look_up(unit)
             with self._lock:
                 if unit.at >= unit.end:  # all of it was in the cache
                     self._running.discard(unit)
@@ -198,8 +194,8 @@ class FeedFlow:
     def finish(self, unit: FeedUnit, items: ItemRun, work: list[StageWork]) -> None:
         """A worker has put a unit through the stages that it was given it for."""
         unit.items = items
-        if self._cache is not None and unit.upto == self._cache_place and unit.at < unit.upto:
-            self._keep(unit)
+        if self._cache is not None and unit.at < unit.upto == self._cache.place:
+            self._cache.keep(unit)
         with self._lock:
             self._count(unit, work)
             unit.at = unit.upto
@@ -282,131 +278,65 @@ class FeedFlow:
             return None
         if self._error is not None:
             return None
-        self._is_cautious = False
-        unit = self._again[0] if self._again else self._next_unit()
-        if unit is not None and not self._has_room_for(unit):
-            unit = self._next_unit() if self._is_cautious else None
-            unit = unit if unit is not None and self._has_room_for(unit) else None
-        if unit is None:
-            return None
         if self._again:
-            heapq.heappop(self._again)
-        else:
-            self._step_on(unit)
+            return heapq.heappop(self._again) if self._has_room_for(self._again[0]) else None
+        unit = self._next_unit()
+        if unit is None or not self._has_room_for(unit):
+            # Some items of it may fit, where it must not wait for anything.
+            unit = self._next_unit(is_cautious=True) if unit is not None and self._is_alone(unit) else None
+            if unit is None or (not self._has_room_for(unit) and not self._goes_beyond(unit)):
+                return None
+        self._cutter.step_on(unit)
+        self._is_reading = unit.reads_stream
+        return unit
+
+    def _next_unit(self, *, is_cautious: bool = False) -> FeedUnit | None:
+        if self._cutter.epoch > self._open_epoch and not isinstance(self._definition.source, ItemSource):
+            return None
+        unit = self._cutter.next_unit(workers=sum(self.workers.values()), is_cautious=is_cautious)
+        unit.generation = self._generation
         return unit
 
     def _has_room_for(self, unit: FeedUnit) -> bool:
+        """Whether a unit can begin; then it is charged what it will need."""
         charge = self.budget.expected_bytes(unit.stop - unit.start, copies=unit.copies)
-        under_way = len(self._running) + len(self._read) + len(self._outputs) + sum(map(len, self._ready.values()))
         fits = self.budget.fits(charge)
-        if not self._knows_sizes() and len(self._running) + len(self._outputs) + sum(map(len, self._ready.values())):
+        ahead = len(self._running) + len(self._outputs) + sum(map(len, self._ready.values()))
+        if ahead and not self._cutter.knows_sizes():
             return False  # one at a time, until it is known how large they are
         if unit.number == self._next_out:  # whatever waits for this one gives way
             while not fits and self._evict():
                 fits = self.budget.fits(charge)
-            if not fits and not self._running and not self._outputs and not any(self._ready.values()):
-                if unit.stop - unit.start > self._aligned and unit not in self._again:
-                    self._is_cautious = True  # some items of it may fit
-                    return False
-                fits = not self._is_too_large(unit, charge)
         else:
-            waits = sum(each.charged_bytes for each in self._outputs) + sum(
-                u.charged_bytes for u in self._read.values()
-            )
-            fits = fits and under_way < _MOST_UNITS and waits <= self.buffer_bytes
-        if fits:
+            waits = sum(output.charged_bytes for output in self._outputs)
+            waits += sum(read.charged_bytes for read in self._read.values())
+            fits = fits and ahead + len(self._read) < _MOST_UNITS and waits <= self.buffer_bytes
+        if fits or (unit in self._again and self._is_alone(unit) and self._goes_beyond(unit)):
             unit.charged_bytes = 0
             self._recharge(unit, charge)
-        return fits
+            return True
+        return False
 
-    def _knows_sizes(self) -> bool:
-        return self.budget.has_seen and (self._batch is None or self.budget.has_seen_batch)
-
-    def _next_unit(self) -> FeedUnit | None:
-        """The unit that comes next in the order of reading, not yet counted as begun."""
-        source = self._definition.source
-        if not isinstance(source, ItemSource):
-            return self._next_of_stream()
-        length = self._read_length(len(source))
-        stop, is_whole = self._extent(length)
-        numbers = self._order.indices(self._epoch, self._place, stop, length=len(source)) if stop > self._place else []
-        items = ItemRun(self._epoch, list(range(self._place, stop)), numbers, batch=self._batch_number)
-        unit = self._unit(items, self._place, stop, is_whole=is_whole and bool(numbers))
-        unit.copies, unit.ends_epoch = self._copies(), stop >= length
-        return unit
-
-    def _next_of_stream(self) -> FeedUnit | None:
-        if self._epoch > self._open_epoch:
-            return None
-        stop, _ = self._extent(1 << 62)
-        unit = self._unit(ItemRun(self._epoch, [], [], batch=self._batch_number), self._place, stop, is_whole=False)
-        unit.copies, unit.reads_stream = self._copies(), True
-        return unit
-
-    def _unit(self, items: ItemRun, start: int, stop: int, *, is_whole: bool) -> FeedUnit:
-        end = len(self._stages) if is_whole else self._item_stages
-        return FeedUnit(
-            number=self._next_number,
-            epoch=self._epoch,
-            start=start,
-            stop=stop,
-            items=items,
-            end=end,
-            is_whole=is_whole,
-            generation=self._generation,
+    def _is_alone(self, unit: FeedUnit) -> bool:
+        """Whether nothing is under way that a unit could wait for."""
+        return (
+            unit.number == self._next_out and not self._running and not self._outputs and not any(self._ready.values())
         )
 
-    def _read_length(self, length: int) -> int:
-        """How many places of an epoch are read: what would be dropped at its end is not."""
-        if self._batch is not None and self._batch.drop_last and not self._definition.varies():
-            return length // self._batch.size * self._batch.size
-        return length
-
-    def _extent(self, length: int) -> tuple[int, bool]:
-        """Where the next unit ends, and whether it is a whole batch."""
-        batch, place = self._batch, self._place
-        count = self._aligned
-        if self._item_seconds:
-            count *= max(1, int(_UNIT_SECONDS / self._item_seconds / self._aligned))
-        count = min(count, max(_MOST_ITEMS // self._aligned, 1) * self._aligned)
-        if batch is None or self._definition.varies() or batch.size % self._aligned:
-            return min(place + count, length), False
-        if not self._is_cautious and place % batch.size == 0 and self._can_afford_batches(batch.size):
-            return min(place + batch.size, length), True
-        if self._is_cautious or not self.budget.has_seen:
-            count = self._aligned
-        return min(place + count, (place // batch.size + 1) * batch.size, length), False
-
-    def _can_afford_batches(self, size: int) -> bool:
-        """Whether every worker can have a whole batch in work: then items are put together where they are made."""
-        workers = sum(self.workers.values()) + 1
-        return self.budget.has_seen and workers * self._batch_bytes(size) <= self.budget.limit_bytes
-
-    def _batch_bytes(self, size: int) -> int:
-        return self.budget.expected_bytes(size, copies=self._copies())
-
-    def _copies(self) -> float:
-        """How often the bytes of items are held at most: once more in the batch that they are put into."""
-        return 1 + max(1.0, self.budget.batch_growth) if self._batch is not None else 1.0
+    def _goes_beyond(self, unit: FeedUnit) -> bool:
+        """Whether a unit may begin though what it is thought to need is not there: it may turn out smaller, unless it
+        is thought to need more than all."""
+        charge = self.budget.expected_bytes(unit.stop - unit.start, copies=unit.copies)
+        return not self._is_too_large(unit, charge)
 
     def _need(self, unit: FeedUnit, held_bytes: int) -> int:
         """What a unit that holds so much must be charged: one more item may be as large as two have been."""
         return int(unit.copies * held_bytes) + 2 * self.budget.most_item_bytes
 
-    def _step_on(self, unit: FeedUnit) -> None:
-        self._next_number += 1
-        if unit.reads_stream:
-            self._is_reading = True
-            return
-        self._place = unit.stop
-        self._batch_number += unit.is_whole
-        if unit.ends_epoch:
-            self._epoch, self._place, self._batch_number = self._epoch + 1, 0, 0
-
     def _segment_end(self, unit: FeedUnit, kind: str) -> int:
         """Before which stage a worker of this kind stops."""
         stop = unit.at + 1
-        while stop < unit.end and self.kinds[stop] == kind and not (self._cache and stop == self._cache_place):
+        while stop < unit.end and self.kinds[stop] == kind and not (self._cache and stop == self._cache.place):
             stop += 1
         return stop
 
@@ -437,10 +367,8 @@ class FeedFlow:
             total.bytes += done.bytes
             total.most_bytes = max(total.most_bytes, done.most_bytes)
         self._learn_sizes(unit, work)
-        count = unit.stop - unit.start
-        if unit.at == 0 and count:
-            seconds = sum(done.seconds for done in work) / count
-            self._item_seconds = 0.8 * self._item_seconds + 0.2 * seconds if self._item_seconds else seconds
+        if unit.at == 0 and unit.stop > unit.start:
+            self._cutter.saw(sum(done.seconds for done in work) / (unit.stop - unit.start))
 
     def _learn_sizes(self, unit: FeedUnit, work: list[StageWork]) -> None:
         """Learn how large items are, and how much larger their batches."""
@@ -485,7 +413,7 @@ class FeedFlow:
         for entry in entries:
             given += self._put_out(entry, unit)
         self.budget.hold(-unit.charged_bytes - self._waiting_bytes + given)
-        self._waiting_bytes = int(self._copies() * sum(map(item_bytes, self._assembler.waiting_values)))
+        self._waiting_bytes = int(self._cutter.copies() * sum(map(item_bytes, self._assembler.waiting_values)))
         self.budget.hold(self._waiting_bytes)
         if unit.error is not None:  # in its turn, so that what was read before it is given first, whoever is faster
             self._outputs.append(FeedOutput(after=FeedPosition(epoch=unit.epoch), error=unit.error))
@@ -535,10 +463,8 @@ class FeedFlow:
         return True
 
     def _put_off(self, unit: FeedUnit) -> None:
-        source = self._definition.source
-        assert isinstance(source, ItemSource)
         self._recharge(unit, 0)
-        unit.begin_again(self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source)))
+        self._cutter.renew(unit)
         heapq.heappush(self._again, unit)
 
     def _overdraws(self, unit: FeedUnit, need: int) -> bool:
@@ -585,14 +511,12 @@ class FeedFlow:
         try:
             if self._stream is None:
                 assert not isinstance(source, ItemSource)
-                self._stream = shuffled_stream(iter(source), self._order, unit.epoch)
+                self._stream = shuffled_stream(iter(source), self._definition.order(), unit.epoch)
                 collections.deque(itertools.islice(self._stream, unit.start), maxlen=0)
             for each in itertools.islice(self._stream, count):
                 found.append(each)
         except BaseException as error:
             unit.error = error
-            if unit.is_whole:  # a batch is given whole or not at all
-                found = []
         with self._lock:
             self._is_broken = unit.error is not None
             self._is_reading = False
@@ -601,55 +525,10 @@ class FeedFlow:
             unit.items.places = list(range(unit.start, unit.stop))
             unit.items.numbers, unit.items.values = [each[0] for each in found], [each[1] for each in found]
             unit.ends_epoch = len(found) < count and unit.error is None
-            self._place = unit.stop
+            self._cutter.end_stream_unit(unit)
             if unit.ends_epoch:
-                self._stream, self._epoch, self._place = None, self._epoch + 1, 0
+                self._stream = None
             self._wake()
-
-    def _look_up(self, unit: FeedUnit) -> None:
-        """Take from the cache what it has of a unit."""
-        assert self._cache is not None
-        hits = {number: found[0] for number in unit.items.numbers if (found := self._cache.get(number)) is not None}
-        missing = [order for order, number in enumerate(unit.items.numbers) if number not in hits]
-        if not hits or (missing and self._aligned > 1):
-            return
-        unit.hits = hits
-        if missing:
-            unit.items.places = [unit.items.places[order] for order in missing]
-            unit.items.numbers = [unit.items.numbers[order] for order in missing]
-        else:
-            unit.items = ItemRun(unit.epoch, [], [], [], batch=unit.items.batch)
-            self._merge_hits(unit)
-            unit.at = self._cache_place
-
-    def _keep(self, unit: FeedUnit) -> None:
-        """Put into the cache what the stages before it gave, and what it had to the rest."""
-        assert self._cache is not None
-        for number, value in zip(unit.items.numbers, unit.items.values or (), strict=True):
-            self._cache.put(number, value)
-        if not unit.items.faults:
-            kept, source = set(unit.items.numbers) | (unit.hits or {}).keys(), self._definition.source
-            assert isinstance(source, ItemSource)
-            for number in self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source)):
-                if number not in kept:
-                    self._cache.put(number, DroppedItem)
-        if unit.hits:
-            self._merge_hits(unit)
-
-    def _merge_hits(self, unit: FeedUnit) -> None:
-        source, hits = self._definition.source, unit.hits or {}
-        assert isinstance(source, ItemSource)
-        own = dict(zip(unit.items.numbers, unit.items.values or (), strict=True)) | hits
-        places, numbers, values = [], [], []
-        all_numbers = self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source))
-        for place, number in enumerate(all_numbers, start=unit.start):
-            if number in own and own[number] is not DroppedItem:
-                places.append(place)
-                numbers.append(number)
-                values.append(own[number])
-        unit.items.places, unit.items.numbers, unit.items.values = places, numbers, values
-        unit.items.held_bytes = sum(map(item_bytes, values))
-        unit.hits = None
 
 
 def _mebibytes(count: float) -> str:

@@ -52,9 +52,3 @@ class FeedUnit:
 
     def __lt__(self, other: "FeedUnit") -> bool:
         return (self.epoch, self.start) < (other.epoch, other.start)
-
-    def begin_again(self, numbers: list[int]) -> None:
-        """Forget what has become of it: it will be read once more."""
-        self.at = self.upto = 0
-        self.hits = None
-        self.items = ItemRun(self.epoch, list(range(self.start, self.stop)), numbers, batch=self.items.batch)

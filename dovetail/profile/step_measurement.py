@@ -89,7 +89,13 @@ def measure(
         with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
             advance = functools.partial(session.advance, range(len(members)))
             timing = _steps(
-                advance, device, max(warmup_steps, session.warmup_steps), least_steps, seconds, most_seconds
+                advance,
+                device,
+                max(warmup_steps, session.warmup_steps),
+                least_steps,
+                seconds,
+                most_seconds,
+                waited=lambda: sum(map(session.waited_seconds, range(len(members)))),
             )
             busy_seconds = _busy_seconds(session, advance, timing.step_seconds)
             if shortfall := next(filter(None, map(session.shortfall, range(len(members)))), ""):
@@ -134,6 +140,7 @@ def measure(
         shares=shared(training, batch),
         batch_seconds=_batch_seconds(training) if training.shares else 0.0,
         busy_seconds=busy_seconds,
+        waits_seconds=timing.waits_seconds,
     )
 
 
@@ -189,6 +196,8 @@ def _steps(
     least: int,
     seconds: float,
     most_seconds: float,
+    *,
+    waited: Callable[[], float],
 ) -> "_Timing":
     begin = time.perf_counter()
     first: list[float] = []
@@ -198,21 +207,28 @@ def _steps(
     # a spilled step of 1.05 s took 1.22 s with a wait at its end.
     together = least if device.type == "cuda" and least * min(first, default=0.0) < most_seconds / 3 else 1
     timed: list[float] = []
+    waited_before = waited()
     while not _is_enough(timed, together, least, seconds, late=time.perf_counter() - begin > most_seconds):
         stretch_seconds, reports = _time_call(lambda: [advance() for _ in range(together)][-1], device)
         timed.append(stretch_seconds / together)
     median = statistics.median(timed)
     more = sum(first) - len(first) * median
-    return _Timing(step_seconds=median, compile_seconds=more if more > COMPILING_SECONDS else 0.0, report=reports[0])
+    return _Timing(
+        step_seconds=median,
+        compile_seconds=more if more > COMPILING_SECONDS else 0.0,
+        waits_seconds=(waited() - waited_before) / (together * len(timed)),
+        report=reports[0],
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Timing:
-    """The median seconds of a step, what the first steps took beyond that where they compiled something, and the last
-    step's report."""
+    """The median seconds of a step, what the first steps took beyond that where they compiled something, for how long
+    each waited for its batches in the mean, and the last step's report."""
 
     step_seconds: float
     compile_seconds: float
+    waits_seconds: float
     report: StepReport
 
 

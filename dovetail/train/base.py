@@ -28,8 +28,8 @@ class Training:
     """What a program builds: one model, its data, and how a step is taken. Plain PyTorch inside.
 
     - `loss(model, batch)` gives the scalar to minimise, or that and a dict of metrics to record.
-    - `batches` is iterated once an epoch. Where it has `state_dict` and `load_state_dict` it resumes
-      through them; otherwise it is iterated anew and skipped to its position.
+    - `batches` is iterated once an epoch. A `dt.feed` resumes by its position, and whatever has `state_dict` and
+      `load_state_dict` through them; others are iterated anew and skipped to their position.
     - `shares` names the batches of all tasks that read the very same ones in the same order, whatever their models:
       they may then be read once for all of these tasks (technique `together`).
     - A step takes `accumulate` batches and averages their gradients.

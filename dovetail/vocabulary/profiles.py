@@ -39,7 +39,8 @@ class Profile:
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
     `batch_seconds` is what reading one takes. `build_seconds` is what building one task takes, `compile_seconds` what
     the first steps of all that train together take beyond others. `busy_seconds` is how long a step keeps the device at
-    work where nobody keeps it waiting (zero: not known). `feed` are the stages of the feed that it reads, if it does.
+    work where nobody keeps it waiting (zero: not known). `waits_seconds` is for how
+    long a step waits for its batches, and `feed` are the stages of the feed that reads them, if one does.
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -74,6 +75,7 @@ class Profile:
     shares: str = ""
     batch_seconds: float = 0.0
     busy_seconds: float = 0.0
+    waits_seconds: float = 0.0
     feed: tuple[StageProfile, ...] = ()
 
     def __post_init__(self) -> None:

@@ -218,3 +218,28 @@ class _Epochs:
     def __iter__(self):
         self._epoch += 1
         return iter(list(self._feed.epoch(self._epoch)))
+
+
+class Slow(torch.utils.data.Dataset):
+    """Waits for each item, as one does for a disk far away."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(4e-3)
+        return torch.full((4,), index / 64) + torch.arange(4.0) / 4
+
+
+def loaded(shuffle=True):
+    """Reads a loader, for which its steps wait."""
+    training = _training(_square)
+    training.batches = torch.utils.data.DataLoader(Slow(), batch_size=8, shuffle=shuffle)
+    return training
+
+
+def quick():
+    """Reads a loader of what is in memory."""
+    training = _training(_square)
+    training.batches = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=8, shuffle=True)
+    return training

@@ -140,3 +140,36 @@ def test_what_a_trial_has_measured_of_a_feed_is_not_measured_again(ground: Groun
     monkeypatch.setattr(feeding, "measure_stages", refuse)
     ground.run("train", [dataclasses.replace(member, feed=measured.profile.feed)], "resident")
     assert ground.ends(member) == ["finished"], ground.events
+
+
+def test_a_loader_that_steps_wait_for_is_read_by_workers_and_learns_the_same(ground: Ground) -> None:
+    member = ground.member("loaded", steps=20)
+    ground.run("measure", [member], "resident")
+    (measured,) = ground.of(member, "measured")
+    assert {each.name for each in measured.profile.feed} == {"read", "fetch"}
+    assert measured.profile.step_seconds < 0.9 * 8 * 4e-3  # one after another its items take longer
+
+    ahead, plain = (ground.member("loaded", steps=20, name=name) for name in ("ahead", "plain"))
+    ground.run("train", [dataclasses.replace(ahead, feed=measured.profile.feed)], "resident")
+    ground.run("train", [plain], "resident")
+    assert ground.ends(ahead) == ground.ends(plain) == ["finished"], ground.events
+    assert same(ground.saved(ahead), ground.saved(plain))
+
+
+def test_a_task_whose_loader_is_read_by_workers_goes_on_without_them(ground: Ground) -> None:
+    whole, parts = (ground.member("loaded", steps=20, name=name) for name in ("whole", "parts"))
+    stages = tuple(StageProfile(name=name, worker="thread", service_seconds=1e-3) for name in ("read", "fetch"))
+    ground.run("train", [whole], "resident")
+    ground.steps_left = 11
+    ground.run("train", [dataclasses.replace(parts, feed=stages)], "resident")
+    ground.steps_left = -1
+    assert ground.ends(parts) == ["stopped"]
+    ground.run("train", [parts], "resident")
+    assert same(ground.saved(parts), ground.saved(whole))
+
+
+def test_a_loader_that_is_quick_is_left_alone(ground: Ground) -> None:
+    member = ground.member("quick", steps=9)
+    ground.run("measure", [member], "resident")
+    (measured,) = ground.of(member, "measured")
+    assert measured.profile.feed == ()
