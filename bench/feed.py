@@ -52,6 +52,10 @@ def main() -> int:
         found, mine = measure(part, quick=chosen.quick, peers=not (chosen.quick or chosen.without_peers))
         rows += found
         bars += mine
+        for row in found:  # the whole takes the better part of an hour
+            print(
+                {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}, flush=True
+            )
     ratios = [row["over DataLoader"] for row in rows if "over DataLoader" in row]
     if len(ratios) == len(PIPELINES):
         bars.append(Bar("all, geometric mean over the best DataLoader", statistics.geometric_mean(ratios), least=1.3))

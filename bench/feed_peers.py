@@ -180,7 +180,7 @@ def ray_data(pipeline: Pipeline) -> Iterator[Any]:
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     # Its blocks hold rows, of which a few hundred at a time make a task.
-    items = min(pipeline.items, 400_000)
+    items = 4_000_000 if pipeline.name == "small" else 400_000
     data = ray.data.range(items, override_num_blocks=items // (4096 if pipeline.name == "small" else 64))
     for number, stage in enumerate(pipeline.stages):
         data = data.map(functools.partial(_row, stage, "id" if number == 0 else "item"))

@@ -171,7 +171,7 @@ PIPELINES = {
         Pipeline(name="mixed", stages=(wait_for_file, decode, augment), by_hand=(4, 2, 1)),
         Pipeline(name="slow", stages=(decode_some_slowly,), by_hand=(2,)),
         Pipeline(name="heavier", stages=(wait_for_shard, decode_heavier), by_hand=(4, 2), counted_from=HEAVY_FROM),
-        Pipeline(name="small", stages=(tiny,), by_hand=(1,), batch=256),
+        Pipeline(name="small", stages=(tiny,), by_hand=(1,), batch=256, items=50_000_000),
         Pipeline(name="pictures", stages=(open_picture, decode_picture), by_hand=(1, 2)),
     )
 }

@@ -9,7 +9,7 @@ import ctypes
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -21,6 +21,7 @@ from dovetail.feeds.item_bytes import item_bytes
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
+from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
 from dovetail.vocabulary import FeedPlan, Profile, StagePlan, StageProfile
@@ -38,6 +39,8 @@ SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
 # had grown by 73.
 HELD_SHARE = 0.7
 _HELD_BYTES = int(HELD_SHARE * DEFAULT_BUDGET_BYTES)
+# A feed whose items take less than this in all their stages is not followed.
+SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
 LEAST_HORIZON_SECONDS = 10.0
 
@@ -202,8 +205,10 @@ def open_feed(
     is_known = {each.name for each in known} == {stage.name for stage in definition.work_stages()}
     profiles = known if is_known else _profiles_of(definition, held_bytes)
     plan = plan_feed(profiles, cores=cores, budget_bytes=held_bytes, consumer_per_second=consumer_per_second)
+    # To read the clock of a core for each item takes as long as a short item does.
+    watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
     watched = WatchedFeed(
-        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=True),
+        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=watches),
         profiles=profiles,
         plan=plan,
         cores=cores,
@@ -213,6 +218,12 @@ def open_feed(
         watches=watches,
     )
     return contextlib.closing(watched)
+
+
+def _item_seconds(profiles: Sequence[StageProfile], plan: FeedPlan) -> float:
+    """What one item that is read takes in all stages."""
+    model = model_of(profiles, plan.stages)
+    return sum(v * each.service_seconds for v, each in zip(model.visits, model.paid, strict=True)) / model.visits[0]
 
 
 def _return_large_blocks(budget_bytes: int) -> None:
@@ -286,16 +297,17 @@ def _own_cores() -> float:
 
 
 @contextlib.contextmanager
-def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[None]:
+def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[float]:
     """Within, a training's loader is read by the workers that are best for these stages and a consumer that takes so
-    many steps a second where it need not wait."""
+    many steps a second where it need not wait; gives how many batches a second they should give, once what was read
+    ahead is used up."""
     loader: Any = training.batches
     wanted = HEADROOM * training.accumulate * steps_per_second if steps_per_second else None
     plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES, consumer_per_second=wanted)
     with RunningLoader(loader, plan=plan, budget_bytes=_HELD_BYTES) as running:
         training.batches = running
         try:
-            yield
+            yield plan.items_per_second
         finally:
             training.batches = loader
 
@@ -317,10 +329,10 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
 
 def feed_training(
     training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool
-) -> contextlib.AbstractContextManager[WatchedFeed | None]:
+) -> contextlib.AbstractContextManager[object]:
     """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
     each resize is an event of its task. So does one that `is_alone` and whose loader a trial has found to be the wall.
-    Other trainings are left as they are, and None is given."""
+    Other trainings are left as they are. Where the batches are a feed, the `WatchedFeed` is given."""
     definition, _ = definition_of(training.batches)
     if definition is None:
         if is_alone and member.feed and isinstance(training.batches, DataLoader):

@@ -16,6 +16,7 @@ import torch
 from dovetail.engines.base import Order
 from dovetail.engines.feeding import (
     CLEARLY,
+    WatchedFeed,
     feed_training,
     loader_stages,
     may_be_faster,
@@ -27,7 +28,7 @@ from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
-from dovetail.vocabulary import Profile, TechniqueRefused
+from dovetail.vocabulary import Profile, StageProfile, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
@@ -60,7 +61,8 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
                     knobs=knobs,
                     is_whole=knobs == asked,
                 )
-                found = dataclasses.replace(found, feed=feeds[0].profiles if feeds[0] is not None else ())
+                if isinstance(feed := feeds[0], WatchedFeed):
+                    found = _sustained(found, feed.profiles, feed.predicted_per_second())
             if size == 1 and around.ranks is None and waits_for_loader(trainings[0], found):
                 found = _read_ahead(order, around, technique, found, knobs=knobs, is_whole=knobs == asked)
             # What a session was told of this worker's places is no part of the option.
@@ -129,7 +131,7 @@ def _read_ahead(
         return plain
     training = around.builder.build(order.members[0].task)  # its loader has not been iterated
     computing_seconds = max(1e-6, plain.step_seconds - plain.waits_seconds)
-    with read_ahead(training, stages, steps_per_second=1 / computing_seconds):
+    with read_ahead(training, stages, steps_per_second=1 / computing_seconds) as batches_per_second:
         found = _once(
             order,
             around,
@@ -139,8 +141,15 @@ def _read_ahead(
             knobs=knobs,
             is_whole=is_whole,
         )
-    is_faster = found.step_seconds < CLEARLY * plain.step_seconds
-    return dataclasses.replace(found, feed=stages) if is_faster else plain
+    found = _sustained(found, stages, batches_per_second)
+    return found if found.step_seconds < CLEARLY * plain.step_seconds else plain
+
+
+def _sustained(found: Profile, stages: tuple[StageProfile, ...], batches_per_second: float) -> Profile:
+    """What a trial has found of a training that reads a feed, in the long run: it was given what was read before."""
+    members = int(found.knobs.get("members", 1))
+    least_seconds = members * found.accumulate / batches_per_second if batches_per_second else 0.0
+    return dataclasses.replace(found, feed=stages, step_seconds=max(found.step_seconds, least_seconds))
 
 
 def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:

@@ -366,9 +366,9 @@ class FeedFlow:
             total.items += done.items
             total.bytes += done.bytes
             total.most_bytes = max(total.most_bytes, done.most_bytes)
+            if unit.stop > unit.start:
+                self._cutter.saw(place, done.seconds / (unit.stop - unit.start))
         self._learn_sizes(unit, work)
-        if unit.at == 0 and unit.stop > unit.start:
-            self._cutter.saw(sum(done.seconds for done in work) / (unit.stop - unit.start))
 
     def _learn_sizes(self, unit: FeedUnit, work: list[StageWork]) -> None:
         """Learn how large items are, and how much larger their batches."""

@@ -27,7 +27,7 @@ class UnitCutter:
         self._batch, self._order = definition.batching(), definition.order()
         self._stages, self._item_stages = len(definition.work_stages()), item_stages(definition)
         self.aligned = alignment(definition)
-        self._item_seconds = 0.0
+        self._seconds = [0.0] * self._item_stages  # of an item, in each stage
         self.begin(FeedPosition())
 
     def begin(self, at: FeedPosition) -> None:
@@ -84,10 +84,11 @@ class UnitCutter:
             return range(unit.start, unit.stop)
         return self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source))
 
-    def saw(self, seconds_per_item: float) -> None:
-        """Learn how long items take."""
-        before = self._item_seconds
-        self._item_seconds = 0.8 * before + 0.2 * seconds_per_item if before else seconds_per_item
+    def saw(self, stage: int, seconds_per_item: float) -> None:
+        """Learn how long items take in one stage."""
+        if stage < self._item_stages:
+            before, now = self._seconds[stage], max(seconds_per_item, 1e-9)
+            self._seconds[stage] = 0.8 * before + 0.2 * now if before else now
 
     def copies(self) -> float:
         """How often the bytes of items are held at most: once more in the batch that they are put into."""
@@ -112,8 +113,8 @@ class UnitCutter:
         """Where the next unit ends, and whether it is a whole batch."""
         batch, place = self._batch, self._place
         count = self.aligned
-        if self._item_seconds and not is_cautious:
-            count *= max(1, int(_UNIT_SECONDS / self._item_seconds / self.aligned))
+        if all(self._seconds) and not is_cautious:  # a stage that nothing has been through may be the slowest
+            count *= max(1, int(_UNIT_SECONDS / sum(self._seconds) / self.aligned))
             count = min(count, max(_MOST_ITEMS // self.aligned, 1) * self.aligned)
         if batch is None or self._definition.varies() or batch.size % self.aligned:
             return min(place + count, length), False

@@ -9,7 +9,6 @@ process takes beyond a thread, and how rates grow with workers, is seen from the
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import sys
 import threading
@@ -65,10 +64,9 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     chain = StageChain(definition)
     alone = _measure_alone(definition, chain)
     _, reasons = pack(chain)
-    profiles = [_thread_profile(alone, place) for place in range(len(chain.stages))]
+    model = FeedModel(profiles=tuple(_thread_profile(alone, place) for place in range(len(chain.stages))))
     if not any(chain.drawing):
-        profiles[-1] = _measure_flow(definition, FeedModel(profiles=tuple(profiles)), budget_bytes)
-    model = FeedModel(profiles=tuple(profiles))
+        model = _measure_flow(definition, model, budget_bytes)
     cores = len(os.sched_getaffinity(0))
     crossing = None
     if not any(reasons) and (any(chain.drawing) or _is_lock_the_wall(model, cores)):
@@ -230,29 +228,40 @@ def _thread_profile(alone: _Alone, place: int) -> StageProfile:
     )
 
 
-def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> StageProfile:
-    """The last stage's profile with what a batch takes on its way beside its stages: to be admitted, queued, put in
-    order and given. Of small items that is most of what they take."""
+def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> FeedModel:
+    """The stages with what a batch takes on its way beside them: to be admitted, queued, put in order and given. Of
+    small items that is most of what they take. The last stage has it, which makes the batch."""
     stages = tuple(StagePlan(name=each.name, worker="thread", workers=1) for each in model.profiles)
     with _running(definition, FeedPlan(stages=stages), budget_bytes) as (running, batches):
         before, used = running.stats(), time.process_time()
         _count(batches, RUNNING_SECONDS)
         after, used = running.stats(), time.process_time() - used
-    made, in_stages = (
-        [sum(getattr(stage, name) for stage in stats.stages[:places]) for stats in (after, before)]
-        for name, places in (("items", 1), ("cpu_seconds", len(stages)))
-    )
-    batches_made = (made[0] - made[1]) / model.visits[0]
-    more = (used - (in_stages[0] - in_stages[1])) / batches_made if batches_made else 0.0
-    # What is under way when clocks are read, a batch for each worker at most, counts for one of them and not the other.
-    unsure = len(stages) * model.cpu_seconds / batches_made if batches_made else math.inf
-    more = more if more > max(_LEAST_FLOW * model.cpu_seconds, 2 * unsure) else 0.0
-    last = model.profiles[-1]
-    return dataclasses.replace(
+    made = (after.stages[0].items - before.stages[0].items) / model.visits[0]
+    if not made:
+        return model
+    more = used / made - model.cpu_seconds
+    # A batch for each worker may be under way when clocks are read.
+    unsure = max(_LEAST_FLOW * model.cpu_seconds, 2 * len(stages) * model.cpu_seconds / made)
+    if abs(more) < unsure:
+        return model
+    if more < 0:  # stages were slowed down by the clocks that were read for each item
+        return FeedModel(profiles=tuple(_stretched(each, 1 + more / model.cpu_seconds) for each in model.profiles))
+    *others, last = model.profiles
+    longer = dataclasses.replace(
         last,
         service_seconds=last.service_seconds + more,
         cpu_seconds=last.cpu_seconds + more,
         lock_seconds=last.lock_seconds + more,
+    )
+    return FeedModel(profiles=(*others, longer))
+
+
+def _stretched(profile: StageProfile, factor: float) -> StageProfile:
+    return dataclasses.replace(
+        profile,
+        service_seconds=profile.service_seconds * factor,
+        cpu_seconds=profile.cpu_seconds * factor,
+        lock_seconds=profile.lock_seconds * factor,
     )
 
 
@@ -320,7 +329,7 @@ def _unique_bytes(pid: int) -> int:
 @contextlib.contextmanager
 def _running(definition: Feed, plan: FeedPlan, budget_bytes: int) -> Iterator[tuple[RunningFeed, Iterator[object]]]:
     """The feed at work as a plan says, after its first batches."""
-    with RunningFeed(definition, plan=plan, budget_bytes=budget_bytes, counts_cpu=True) as running:
+    with RunningFeed(definition, plan=plan, budget_bytes=budget_bytes) as running:
         batches = iter(running)
         for _ in itertools.islice(batches, LEAST_BATCHES):
             pass

@@ -83,14 +83,14 @@ def follow_drift(
 
 def _seen_slowdown(model: FeedModel, seen: Mapping[str, StageObservation], *, seconds: float) -> float:
     """How many times as long as they compute those stages took by the clock that do nothing but compute."""
-    computing = [
-        seen[each.name]
-        for each in model.profiles
-        if each.name in seen and each.service_seconds - each.cpu_seconds <= _COMPUTING * each.service_seconds
-    ]
+    computing = [seen[each.name] for each in model.profiles if each.name in seen and _only_computes(each)]
     cpu = sum(each.cpu_seconds for each in computing)
     # A few microseconds of a short stage tell nothing.
     return sum(each.busy_seconds for each in computing) / cpu if cpu > 0.02 * seconds else 1.0
+
+
+def _only_computes(profile: StageProfile) -> bool:
+    return profile.service_seconds - profile.cpu_seconds <= _COMPUTING * profile.service_seconds
 
 
 def free_cores(
@@ -148,7 +148,8 @@ def _updated(profile: StageProfile, seen: StageObservation, *, slowdown: float) 
     cpu = seen.cpu_seconds / seen.items
     waited = max(0.0, seen.busy_seconds / seen.items - cpu)
     alone = max(0.0, profile.service_seconds - profile.cpu_seconds)
-    waited = max(min(waited, alone), waited - cpu * (slowdown - 1))
+    own = 0.0 if slowdown > _CROWDED and _only_computes(profile) else waited - cpu * (slowdown - 1)
+    waited = max(min(waited, alone), own)
     return _blend(profile, service=cpu + waited, cpu=cpu, most_bytes=seen.most_bytes)
 
 
@@ -208,7 +209,7 @@ def decide(
     "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
     """
     now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
-    cores = free_cores(
+    free = free_cores(
         profiles,
         plan,
         observations,
@@ -216,20 +217,16 @@ def decide(
         cores=cores,
         consumer_cpu_seconds=consumer_cpu_seconds * measured_per_second * seconds,
     )
-    rate, wall = predict_feed(
-        now,
-        plan,
-        cores=cores,
-        consumer_per_second=consumer_per_second,
-        consumer_cpu_seconds=consumer_cpu_seconds,
-    )
-    current = dataclasses.replace(plan, items_per_second=rate, wall=wall)
-    proposed = plan_feed(
+    # Planned for all cores: with fewer workers a feed would be given even less of them. Judged by those that are free.
+    planned = plan_feed(
         now,
         cores=cores,
         budget_bytes=budget_bytes,
         consumer_per_second=consumer_per_second,
         consumer_cpu_seconds=consumer_cpu_seconds,
+    )
+    current, proposed = (
+        _judged(each, now, free, consumer_per_second, consumer_cpu_seconds) for each in (plan, planned)
     )
     if _workers(proposed) == _workers(plan) or not worth_resizing(
         current,
@@ -241,6 +238,24 @@ def decide(
         return FeedDecision(profiles=now, plan=plan)
     reason = f"{_why(profiles, now, plan)}: {proposed.items_per_second:.4g} a second are expected instead of"
     return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {measured_per_second:.4g}.")
+
+
+def _judged(
+    plan: FeedPlan,
+    profiles: Sequence[StageProfile],
+    cores: float,
+    consumer_per_second: float | None,
+    consumer_cpu_seconds: float,
+) -> FeedPlan:
+    """A plan with what it is expected to give on these cores."""
+    rate, wall = predict_feed(
+        profiles,
+        plan,
+        cores=cores,
+        consumer_per_second=consumer_per_second,
+        consumer_cpu_seconds=consumer_cpu_seconds,
+    )
+    return dataclasses.replace(plan, items_per_second=rate, wall=wall)
 
 
 def _workers(plan: FeedPlan) -> list[tuple[str, str, int]]:
