@@ -225,27 +225,22 @@ def overhead(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     return [row], [Bar("overhead, microseconds an item", 1e6 / rate, most=15.0)]
 
 
-def resize(*, quick: bool, turns: int = 3) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Ten seconds with a resize of a worker more and one back, beside ten without."""
-    seconds, pipeline = 2.0 if quick else 10.0, PIPELINES["frees"]
-    lost = []
+def resize(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """A worker more and one back, again and again: the items missed in the second after each, beside other seconds."""
+    pipeline, times = PIPELINES["frees"], 1 if quick else 8
     names = [stage.name for stage in define(pipeline).work_stages()]
-    plan = FeedPlan(
-        stages=tuple(
-            StagePlan(name=name, worker="thread", workers=count) for name, count in zip(names, (1, 2, 1), strict=True)
-        )
-    )
-    for _ in range(1 if quick else turns):
-        with define(pipeline).open(plan, budget_bytes=BUDGET_BYTES) as running:
-            steady_rate(running, pipeline, warm_seconds=1.0, seconds=1.0)
-            before = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds)
-            running.resize(names[1], workers=3, worker="thread")
-            first = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds / 2)
-            running.resize(names[1], workers=2, worker="thread")
-            second = steady_rate(running, pipeline, warm_seconds=0.0, seconds=seconds / 2)
-            lost.append(1 - (first + second) / (2 * before))
-    row = {"part": "resize", "items lost of ten seconds": statistics.median(lost)}
-    return [row], [Bar("resize, items lost of ten seconds", max(0.0, statistics.median(lost)), most=0.01)]
+    after, others = [], []
+    with define(pipeline).open(pooled_plan(names, ["thread"] * 3, {"thread": 4}), budget_bytes=BUDGET_BYTES) as running:
+        batches = iter(running)
+        steady_rate(batches, pipeline, warm_seconds=1.0, seconds=1.0)
+        for number in range(times):
+            others += [steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0) for _ in range(3)]
+            running.resize(names[1], workers=2 if number % 2 == 0 else 1, worker="thread")
+            after.append(steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0))
+    usual = statistics.median(others)
+    lost = (usual - statistics.median(after)) / (10 * usual)
+    row = {"part": "resize", "items/s": usual, "share of ten seconds' items lost": lost}
+    return [row], [Bar("resize, share of ten seconds' items lost", max(0.0, lost), most=0.01)]
 
 
 def simulated(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
