@@ -10,8 +10,10 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,20 +65,23 @@ def rate_of(peer: str, pipeline: Pipeline, *, seconds: float, warm_seconds: floa
     words = [str(python), str(Path(__file__)), peer, pipeline.name, str(seconds), str(warm_seconds)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "RAY_DEDUP_LOGS": "0"}
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=60 + 5 * (seconds + warm_seconds),
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, "did not end in time"
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"rate"')]
+    # To files and not to pipes: processes of a peer that outlive it would keep those open.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(words, stdout=out, stderr=errors, env=environment, start_new_session=True)
+        try:
+            process.wait(timeout=60 + 5 * (seconds + warm_seconds))
+        except subprocess.TimeoutExpired:
+            return None, "did not end in time"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        errors.seek(0)
+        lines = [line for line in out.read().splitlines() if line.startswith('{"rate"')]
+        said = errors.read().strip().splitlines()
     if not lines:
-        return None, (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1][:200]
+        return None, (said or [f"ended with {process.returncode}"])[-1][:200]
     return float(json.loads(lines[-1])["rate"]), ""
 
 
