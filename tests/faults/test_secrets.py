@@ -13,8 +13,10 @@ from tests.cli import processes
 from tests.cli.processes import HOME, write
 
 PACKAGE = Path(dovetail.__file__).parent
-# `carried` loads what its own key has signed; `traits` only writes one, to take its digest.
+# `carried` loads what its own key has signed; `traits` only writes one, to take its digest. A feed's processes pass their
+# stages and items on to each other over sockets that were made as pairs and have no name.
 PICKLING = {"describe/carried.py", "describe/traits.py"}
+PICKLING |= {"feeds/process_server.py", "feeds/transport.py", "feeds/travel.py"}
 UNSAFE = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 
 
@@ -41,8 +43,11 @@ def test_nothing_is_unpickled_but_what_this_store_has_signed(path):
     assert not {"torch.load", "numpy.load", "np.load", "eval", "exec"} & calls
     # These of torch unpickle what came over the network.
     assert not {name for name in calls if name.rpartition(".")[2].endswith(("_object", "_object_list"))}
-    if str(path.relative_to(PACKAGE)) == "describe/traits.py":
-        assert "cloudpickle.loads" not in calls
+    if str(path.relative_to(PACKAGE)) in ("describe/traits.py", "feeds/process_server.py", "feeds/travel.py"):
+        assert not {"cloudpickle.loads", "pickle.loads"} & calls
+    if str(path.relative_to(PACKAGE)) == "feeds/transport.py":
+        assert "socket.socketpair" in calls
+        assert not {"socket.socket", "socket.create_connection", "socket.create_server"} & calls
 
 
 SECRET, TOLD, QUIET = "hf_0123456789abcdef", "correct-horse-battery", "env-0123456789"

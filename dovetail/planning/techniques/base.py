@@ -48,7 +48,7 @@ class Trial:
     kind: str
     count: int
     knobs: Knobs = FrozenDict()
-    compile_seconds: float = dataclasses.field(default=0.0, compare=False)
+    compile_seconds: float = dataclasses.field(default=0.0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))
