@@ -13,8 +13,8 @@ from tests.cli import processes
 from tests.cli.processes import HOME, write
 
 PACKAGE = Path(dovetail.__file__).parent
-# `carried` loads what its own key has signed; `traits` only writes one, to take its digest. A feed's processes pass their
-# stages and items on to each other over sockets that were made as pairs and have no name.
+# `carried` loads what its own key has signed; `traits` only writes one, to take its digest. A feed's processes pass
+# their stages and items on to each other over sockets that were made as pairs and have no name.
 PICKLING = {"describe/carried.py", "describe/traits.py"}
 PICKLING |= {"feeds/process_server.py", "feeds/transport.py", "feeds/travel.py"}
 UNSAFE = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
