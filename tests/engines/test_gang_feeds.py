@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,16 @@ def ground(tmp_path: Path) -> Ground:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[WatchedFeed]:
     """The feeds that were opened."""
     found: list[WatchedFeed] = []
-    start = gang_feeds.start_feed
 
-    def keeping(*given: object, **named: object) -> WatchedFeed:
-        found.append(start(*given, **named))  # type: ignore[arg-type]
-        return found[-1]
+    def keep(start: Callable[..., WatchedFeed]) -> Callable[..., WatchedFeed]:
+        def keeping(*given: object, **named: object) -> WatchedFeed:
+            found.append(start(*given, **named))
+            return found[-1]
 
-    monkeypatch.setattr(gang_feeds, "start_feed", keeping)
+        return keeping
+
+    for name in ("start_feed", "start_loader"):
+        monkeypatch.setattr(gang_feeds, name, keep(getattr(gang_feeds, name)))
     return found
 
 
@@ -127,3 +131,59 @@ def test_loaders_of_a_gang_are_read_by_workers_to_the_bit(
         alone = dataclasses.replace(member, directory=str(ground.home / f"alone {number}"))
         ground.run("train", [alone], "resident")
         assert same(ground.saved(member), ground.saved(alone))
+
+
+def loaded(ground: Ground, name: str, *, steps: int = 60, **fields: object):
+    return dataclasses.replace(ground.member("loaded", steps=steps, name=name), **fields)
+
+
+def test_a_loader_has_no_workers_that_its_consumer_does_not_need(ground: Ground, opened: list[WatchedFeed]) -> None:
+    """A batch takes 32 ms; a consumer that takes ten a second is served by one worker, with some more than it needs."""
+    for seconds in (0.1, 0.02, 0.0):
+        member = loaded(ground, str(seconds), steps=2, feed=LOADER_STAGES, computing_seconds=seconds)
+        ground.run("train", [member], "resident")
+    slow, quick, unknown = (each.plan.stage("fetch").workers for each in opened)
+    assert (slow, quick) == (1, 2)
+    assert unknown > quick
+
+
+def test_a_loader_that_starves_its_consumer_is_resized_and_gives_the_same_batches(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken to read a batch in 1 ms, and takes 32."""
+    monkeypatch.setattr(feeding, "LOOK_SECONDS", 0.1)
+    wrong = tuple(dataclasses.replace(each, service_seconds=1e-3) for each in LOADER_STAGES)
+    watched = loaded(ground, "watched", feed=wrong, computing_seconds=1e-3)
+    ground.steps_left = 45  # it is stopped within an epoch, after it was resized
+    ground.run("train", [watched], "resident")
+    ground.steps_left = -1
+    change = next(event for event in ground.of(watched, "resized") if event.stage == "fetch")
+    assert change.before == "2 threads"
+    assert "'fetch' takes" in change.reason
+    assert "a second are expected instead of" in change.reason
+    (end,) = ground.of(watched, "stopped")
+    assert end.data_share > 0.1
+    ground.run("train", [watched], "resident")
+    plain = loaded(ground, "plain")
+    ground.run("train", [plain], "resident")
+    assert ground.ends(watched) == ["stopped", "finished"]
+    assert same(ground.saved(watched), ground.saved(plain))
+
+
+def test_a_trial_of_a_gang_reads_its_loaders_by_workers(ground: Ground) -> None:
+    member = ground.member("loaded", steps=20)
+    ground.run("measure", [member], "interleave", knobs={"members": 2})
+    (measured,) = ground.of(member, "measured")
+    assert {each.name for each in measured.profile.feed} == {"source", "fetch"}
+    assert measured.profile.step_seconds < 0.9 * 2 * 8 * 4e-3  # one after another the items of both take longer
+    assert measured.profile.knobs["members"] == 2
+
+
+def test_a_loader_that_cannot_be_read_by_workers_is_left_alone_and_says_why(ground: Ground) -> None:
+    member = dataclasses.replace(ground.member("streamed", steps=5), feed=LOADER_STAGES)
+    ground.run("train", [member], "resident")
+    assert ground.ends(member) == ["finished"]
+    (warned,) = ground.of(member, "warned")
+    assert warned.message == (
+        "its DataLoader is read without a feed's workers: a Streaming gives its items in an order of its own"
+    )
