@@ -17,7 +17,7 @@ NOISE = 0.03
 # What is farther off than this was disturbed, and how far does not matter.
 _DISTURBED = 5 * NOISE
 MOST_WORKERS = 256
-"""More workers of one stage than this are never planned: each is a thread or a process that the system schedules."""
+"""More workers of one kind than this are never planned: each is a thread or a process that the system schedules."""
 
 
 def fit_scaling(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
