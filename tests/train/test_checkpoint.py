@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.store import raise_fence
 from dovetail.train import Training, TrainingState, checkpoint
-from dovetail.train.checkpoint import local_checkpoints
+from dovetail.train.checkpoint import content_hash, local_checkpoints
 from dovetail.train.state import capture
 from dovetail.vocabulary import CheckpointError
 
@@ -534,6 +534,22 @@ def test_weights_that_were_said_to_be_frozen_and_changed_are_written_anew(tmp_pa
     assert not files_of(one) & files_of(later)
     assert torch.equal(checkpoint.read(one).tensors["model/base"], before)
     assert torch.equal(checkpoint.read(later).tensors["model/base"], base)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9, 5000])
+def test_an_accelerators_tensors_are_told_apart_where_they_lie(size, monkeypatch):
+    monkeypatch.setattr(content_hash, "_WORDS", 16)
+    content_hash._weights.cache_clear()
+    flat = torch.randint(256, (size,), dtype=torch.uint8)
+    same = content_hash._sums(flat.clone())
+    assert content_hash._sums(flat) == same
+    for place in {0, size // 2, size - 1}:
+        other = flat.clone()
+        other[place] ^= 1
+        assert content_hash._sums(other) != same
+    if size > 16:
+        assert content_hash._sums(flat.roll(4)) != same  # the same words elsewhere
+    content_hash._weights.cache_clear()
 
 
 def test_without_links_they_are_written_again(tmp_path, base, monkeypatch):
