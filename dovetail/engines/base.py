@@ -32,7 +32,7 @@ class Order:
     their families (`purpose` is `train`, `measure` or `fingerprint`).
 
     `name` is unique; everything that comes of the order carries it as its placement. `exact` leaves out ways of taking
-    batches that round otherwise.
+    batches that round otherwise. Its feeds have `feed_cores` (zero: as many as there are).
     """
 
     name: str
@@ -41,6 +41,7 @@ class Order:
     devices: tuple[str, ...]
     technique: str = "resident"
     knobs: Mapping[str, Any] = FrozenDict()
+    feed_cores: int = 0
     family: str = ""
     save_every_seconds: float = 30.0
     save_every_steps: int | None = None

@@ -24,6 +24,7 @@ from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict
 from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
+from dovetail.train.staged_batches import StagedBatches
 from dovetail.vocabulary import FeedPlan, Profile, StagePlan, StageProfile
 from dovetail.vocabulary.events import FeedResized
 
@@ -96,6 +97,10 @@ class WatchedFeed:
             self._consuming_seconds += asked - handed
             if self._watches and asked - self._looked > LOOK_SECONDS:
                 self._look(asked)
+
+    def is_ready(self) -> bool:
+        """Whether the next batch need not be waited for."""
+        return self._running.is_ready()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: epoch and position."""
@@ -343,15 +348,19 @@ def feed_training(
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
     around.doing("feeding")
-    return _reading_through(training, definition, known=member.feed, threads=around.threads, report=report)
+    return _reading_through(training, definition, member=member, around=around, report=report)
 
 
 @contextlib.contextmanager
 def _reading_through(
-    training: Training, definition: Feed, *, known: tuple[StageProfile, ...], threads: int, report: Report
+    training: Training, definition: Feed, *, member: MemberOrder, around: WorkerContext, report: Report
 ) -> Iterator[WatchedFeed]:
-    with open_feed(definition, consumer_threads=threads, known=known, report=report) as feed:
-        training.batches = feed
+    with open_feed(
+        definition, cores=around.feed_cores, consumer_threads=around.threads, known=member.feed, report=report
+    ) as feed:
+        # Ranks read parts of each batch, which each takes on its own.
+        is_staged = around.device.type == "cuda" and around.ranks is None
+        training.batches = StagedBatches(feed, device=around.device) if is_staged else feed
         try:
             yield feed
         finally:

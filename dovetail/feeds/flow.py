@@ -115,6 +115,13 @@ class FeedFlow:
                 self._made_room()
             return found
 
+    def is_ready(self) -> bool:
+        """Whether the next thing in order is there, and can be given."""
+        with self._lock:
+            if self._error is not None or not (self._outputs and self._outputs[0].is_done):
+                return False
+            return self._outputs[0].error is None and self._outputs[0].fault is None
+
     def set_workers(self, kinds: list[str], workers: dict[str, int], buffer_bytes: int) -> None:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
         with self._lock:

@@ -146,6 +146,10 @@ class RunningFeed:
         """How long this process's threads were busy handing items to worker processes and taking them back."""
         return self._inner.hand_seconds_per_item()
 
+    def is_ready(self) -> bool:
+        """Whether the next batch need not be waited for."""
+        return self._inner.is_ready()
+
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the last batch that it gave: valid for any number of workers, and for none."""
         return self._inner.at.state(self._inner.length())
@@ -344,6 +348,10 @@ class _RunningState:
             skipped=self.at.skipped,
             notes=tuple(self.notes),
         )
+
+    def is_ready(self) -> bool:
+        """Whether workers have the next batch."""
+        return self._plain is None and self._running and self._flow.is_ready()
 
     def worker_pids(self) -> Sequence[int]:
         """The processes that work for it now."""

@@ -8,6 +8,9 @@ from dovetail.vocabulary.errors import InvalidRecord
 WORKERS = ("thread", "process")
 """The kinds of workers that a stage may have."""
 
+FEED_BYTES = 256 << 20
+"""What a feed may hold unless somebody says otherwise."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageProfile:

@@ -14,9 +14,9 @@ _WORDS = 1 << 20  # looked at together: what this needs beside the tensors is so
 
 
 def content_hash(tensors: Mapping[str, torch.Tensor]) -> ContentHash:
-    """Equal for equal bytes under equal names on one device. Of tensors on an accelerator that differ anywhere it is the
-    same by a chance of 2^-62: each word is weighted by two numbers drawn at random, and the sums are taken modulo a
-    prime. The host has instructions for SHA-256.
+    """Equal for equal bytes under equal names on one device. Tensors on an accelerator that differ anywhere have the
+    same one by a chance of 2^-62: each word is weighted by two numbers drawn at random, and the sums are taken modulo
+    a prime. The host has instructions for SHA-256.
 
     >>> one, other = torch.arange(10.0), torch.arange(10.0)
     >>> content_hash({"w": one}) == content_hash({"w": other})
