@@ -14,7 +14,8 @@ class MemberOrder:
     """One task of an order: train it to `until_step`, its checkpoints in `directory`.
 
     `final` says that the task's stopping rule ends there, and not only a rung of successive halving. Checkpoints of
-    attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads.
+    attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads,
+    `computing_seconds` what a step of the order takes where it need not wait for batches (zero: not known).
     """
 
     task: Task
@@ -24,6 +25,7 @@ class MemberOrder:
     directory: str = ""
     anew_since_attempt: int = 0
     feed: tuple[StageProfile, ...] = ()
+    computing_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.feeds.running import RunningFeed
 
 DEFAULT_BUDGET_BYTES = FEED_BYTES
-READ = "read"
+SOURCE = "source"
 """The name of the stage that reads an item from the source."""
 
 
@@ -194,7 +194,7 @@ class Feed:
 
     def work_stages(self) -> tuple[FeedStage, ...]:
         """The stages that workers run, in their order: reading, and all but shuffles and caches."""
-        read = FeedStage(operation="read", name=READ)
+        read = FeedStage(operation="read", name=SOURCE)
         return (read, *(stage for stage in self.stages if stage.operation not in ("shuffle", "cache")))
 
     def cache_place(self) -> int:
@@ -235,7 +235,7 @@ class Feed:
         """A name of its own for a stage: what it is called, its function's, or what it does."""
         own = getattr(function, "__name__", type(function).__name__) if function is not None else operation
         wanted = name or (operation if own == "<lambda>" else own)
-        taken = {READ, *(stage.name for stage in self.stages)}
+        taken = {SOURCE, *(stage.name for stage in self.stages)}
         number, found = 2, wanted
         while found in taken:
             found, number = f"{wanted} {number}", number + 1

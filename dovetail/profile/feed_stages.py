@@ -57,7 +57,7 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     >>> from dovetail.feeds import feed
     >>> profiles = measure_stages(feed(range(1000)).map(lambda x: x + 1).batch(10), budget_bytes=1 << 24)
     >>> [(profile.name, profile.worker) for profile in profiles if profile.worker == "thread"]
-    [('read', 'thread'), ('map', 'thread'), ('batch', 'thread')]
+    [('source', 'thread'), ('map', 'thread'), ('batch', 'thread')]
     >>> profiles[-1].inputs
     10.0
     """

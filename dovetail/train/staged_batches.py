@@ -19,6 +19,8 @@ AHEAD = 2
 class ReadyBatches(Protocol):
     """Batches with a position, of which it can be asked whether the next one is there."""
 
+    definition: Any
+
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
     def is_ready(self) -> bool: ...
@@ -41,6 +43,11 @@ class StagedBatches:
         self._batches, self._device = batches, device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._at: dict[str, Any] | None = None
+
+    @property
+    def definition(self) -> Any:
+        """What reads them anew, for whoever only looks at them."""
+        return self._batches.definition
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -9,7 +9,7 @@ this feed uses neither all cores nor the lock, somebody else does, and only the 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of, predict_feed
+from dovetail.planning.feeds.feed_model import CONSUMER, FeedModel, by_stage, model_of, predict_feed
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.resizing import worth_resizing
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
@@ -23,7 +23,7 @@ _CROWDED = 1.3
 # A share of a core is left for whoever wants it, however much others take.
 _LEAST_CORES = 0.25
 # Of fewer items than this nothing is concluded: one slow one among them would look like drift.
-_LEAST_ITEMS = 20
+LEAST_ITEMS = 20
 # A new estimate counts this much against what was believed before, so that one odd second does not resize a feed.
 _WEIGHT = 0.5
 
@@ -143,7 +143,7 @@ def _own_slowdown(
 
 
 def _updated(profile: StageProfile, seen: StageObservation, *, slowdown: float) -> StageProfile:
-    if seen.items < _LEAST_ITEMS:
+    if seen.items < LEAST_ITEMS:
         return profile
     cpu = seen.cpu_seconds / seen.items
     waited = max(0.0, seen.busy_seconds / seen.items - cpu)
@@ -274,7 +274,9 @@ def _why(before: Sequence[StageProfile], now: Sequence[StageProfile], plan: Feed
 
     most = max(plan.stages, key=change)
     if change(most) < 0.1:
-        return f"{plan.wall} was the wall" if plan.wall else "the plan was made for another load"
+        if plan.wall in ("", CONSUMER):
+            return "it was planned for a consumer that takes less"
+        return f"{plan.wall} was the wall"
     first, second = earlier[most.name][most.worker], later[most.name][most.worker]
     was, now_takes = (f"{each.service_seconds * 1e3:.3g} ms" for each in (first, second))
     return f"{most.name!r} takes {now_takes} an item and not {was}"
