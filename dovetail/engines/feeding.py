@@ -19,12 +19,14 @@ from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, READ, Feed
 from dovetail.feeds.item_bytes import item_bytes
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.feed_model import model_of
+from dovetail.profile.feed_link import measure_link
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.train.base import Training
-from dovetail.vocabulary import FeedPlan, Profile, StagePlan, StageProfile
+from dovetail.vocabulary import FeedPlan, Profile, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.events import FeedResized
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
@@ -35,6 +37,8 @@ SERVED = 0.03
 HEADROOM = 1.25
 # What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
 SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
+# How often other nodes are asked for idle cores, while a consumer waits for data.
+ASK_SECONDS = 5.0
 # The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
 # had grown by 73.
 HELD_SHARE = 0.7
@@ -56,6 +60,8 @@ class FeedChange:
     rate: float
 
 
+OTHER_NODES = "other nodes"
+"""The name that workers on other nodes have beside stages, where they are reported."""
 _M_MMAP_THRESHOLD = -3
 Report = Callable[[FeedChange], None]
 
@@ -75,8 +81,10 @@ class WatchedFeed:
         consumer_threads: int = 0,
         report: Report = lambda change: None,
         watches: bool = True,
+        remote: RemoteCores | None = None,
     ) -> None:
         self._watches = watches
+        self._remote = _RemoteWatch(remote) if remote is not None else None
         self.profiles, self.plan = profiles, plan
         self._running, self._report = running, report
         self._cores, self._budget_bytes, self._consumer_threads = cores, budget_bytes, consumer_threads
@@ -125,6 +133,7 @@ class WatchedFeed:
         self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
         if not batches or consuming > (1 - SERVED) * seconds:
             return
+        remote = self._look_around(now, seconds)
         found = decide(
             self.profiles,
             self.plan,
@@ -137,10 +146,21 @@ class WatchedFeed:
             consumer_cpu_seconds=self._consumer_threads * consuming / batches,
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=max(SWITCH_SECONDS[stage.worker] for stage in self.plan.stages),
+            remote=remote,
         )
         self.profiles = found.profiles
         if found.reason:
             self._resize(found.plan, found.reason, rate=batches / seconds)
+
+    def _look_around(self, now: float, seconds: float) -> RemoteProfile | None:
+        """The cores of other nodes that it has or could have, and the link to them."""
+        if self._remote is None:
+            return None
+        stats = self._running.stats()
+        if stats.remote_workers < self.plan.remote_workers:  # some were taken back
+            self.plan = dataclasses.replace(self.plan, remote_workers=stats.remote_workers)
+        visits = model_of(self.profiles, self.plan.stages).visits[0]
+        return self._remote.look(now, stats, seconds=seconds, visits=visits)
 
     def _resize(self, plan: FeedPlan, reason: str, *, rate: float) -> None:
         self._running.follow(plan)
@@ -150,6 +170,9 @@ class WatchedFeed:
                     stage=after.name, before=in_words(before), after=in_words(after), reason=reason, rate=rate
                 )
                 self._report(change)
+        if plan.remote_workers != self.plan.remote_workers:
+            was, will_be = (f"{each.remote_workers} cores" for each in (self.plan, plan))
+            self._report(FeedChange(stage=OTHER_NODES, before=was, after=will_be, reason=reason, rate=rate))
         self.plan = plan
 
     def _observe(self) -> dict[str, StageObservation]:
@@ -164,6 +187,37 @@ class WatchedFeed:
             )
             for each in self._running.stats().stages
         }
+
+
+class _RemoteWatch:
+    """What is known of other nodes' cores: how many are idle, asked for now and then, what the link was measured to
+    carry, and how long a worker there was seen to take for a batch."""
+
+    def __init__(self, remote: RemoteCores) -> None:
+        self._remote = remote
+        self._asked, self._idle = -ASK_SECONDS, 0
+        self._link: RemoteProfile | None = None
+        self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
+
+    def look(self, now: float, stats: FeedStats, *, seconds: float, visits: float) -> RemoteProfile | None:
+        """The cores that a feed has or could have; None where there are none. It looked `seconds` ago, and reads
+        `visits` items for a batch."""
+        batches, self._items = (stats.remote_items - self._items) / visits, stats.remote_items
+        if batches and self._were_busy:  # in the first of them they were still starting
+            taken = stats.remote_workers * seconds / batches
+            self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
+        self._were_busy = batches > 0
+        if now - self._asked > ASK_SECONDS:
+            self._asked, self._idle = now, self._remote.idle()
+        cores = stats.remote_workers + self._idle
+        if not cores:
+            return None
+        if self._link is None:
+            try:
+                self._link = measure_link(self._remote, cores=cores)
+            except NoIdleCore:
+                return None
+        return dataclasses.replace(self._link, cores=cores, worker_seconds=self._worker_seconds)
 
 
 def in_words(stage: StagePlan) -> str:
@@ -195,10 +249,12 @@ def open_feed(
     known: tuple[StageProfile, ...] = (),
     report: Report = lambda change: None,
     watches: bool = True,
+    remote: RemoteCores | None = None,
 ) -> contextlib.closing[WatchedFeed]:
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
     (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
-    `consumer_threads` are those of a training on the same cores."""
+    `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
+    other nodes from `remote`."""
     cores = cores or float(len(os.sched_getaffinity(0)))
     _return_large_blocks(budget_bytes)
     held_bytes = int(HELD_SHARE * budget_bytes)
@@ -208,7 +264,7 @@ def open_feed(
     # To read the clock of a core for each item takes as long as a short item does.
     watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
     watched = WatchedFeed(
-        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=watches),
+        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=watches, remote=remote),
         profiles=profiles,
         plan=plan,
         cores=cores,
@@ -216,6 +272,7 @@ def open_feed(
         consumer_threads=consumer_threads,
         report=report,
         watches=watches,
+        remote=remote,
     )
     return contextlib.closing(watched)
 
@@ -328,11 +385,12 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
 
 
 def feed_training(
-    training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool
+    training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool, borrows: bool = False
 ) -> contextlib.AbstractContextManager[object]:
     """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
     each resize is an event of its task. So does one that `is_alone` and whose loader a trial has found to be the wall.
-    Other trainings are left as they are. Where the batches are a feed, the `WatchedFeed` is given."""
+    Other trainings are left as they are. One that `borrows` may have cores of other nodes, where there are any and its
+    own are the wall. Where the batches are a feed, the `WatchedFeed` is given."""
     definition, _ = definition_of(training.batches)
     if definition is None:
         if is_alone and member.feed and isinstance(training.batches, DataLoader):
@@ -343,14 +401,23 @@ def feed_training(
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
     around.doing("feeding")
-    return _reading_through(training, definition, known=member.feed, threads=around.threads, report=report)
+    remote = around.remote if borrows and around.ranks is None else None
+    return _reading_through(
+        training, definition, known=member.feed, threads=around.threads, report=report, remote=remote
+    )
 
 
 @contextlib.contextmanager
 def _reading_through(
-    training: Training, definition: Feed, *, known: tuple[StageProfile, ...], threads: int, report: Report
+    training: Training,
+    definition: Feed,
+    *,
+    known: tuple[StageProfile, ...],
+    threads: int,
+    report: Report,
+    remote: RemoteCores | None,
 ) -> Iterator[WatchedFeed]:
-    with open_feed(definition, consumer_threads=threads, known=known, report=report) as feed:
+    with open_feed(definition, consumer_threads=threads, known=known, report=report, remote=remote) as feed:
         training.batches = feed
         try:
             yield feed

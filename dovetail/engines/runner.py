@@ -163,7 +163,7 @@ def _open_trainers(
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
             members.append(_build_member(member.task, order, around))
-            stack.enter_context(feed_training(members[-1].training, member, around, is_alone=is_alone))
+            stack.enter_context(feed_training(members[-1].training, member, around, is_alone=is_alone, borrows=True))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):
