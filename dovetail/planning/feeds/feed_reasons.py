@@ -4,16 +4,9 @@ import math
 from collections.abc import Iterator
 
 from dovetail.planning.feeds.feed_model import CONSUMER, CORES, LOCK, MEMORY, FeedModel
-from dovetail.planning.feeds.feed_search import (
-    EQUAL,
-    FeedLimits,
-    Measured,
-    WorkerChoice,
-    best_choice,
-    fill,
-    least_choice,
-)
+from dovetail.planning.feeds.feed_search import FeedLimits, Measured, WorkerChoice, best_choice, fill, least_choice
 from dovetail.planning.feeds.remote_reading import RemoteReading
+from dovetail.planning.feeds.scaling import EQUAL
 from dovetail.vocabulary.feeds import RemoteProfile
 from dovetail.vocabulary.units import show_bytes, show_seconds
 

@@ -4,11 +4,11 @@ the numbers, and sends them back. Chooses nothing but how many.
 With m of them, whose worker takes w seconds for a final item of b bytes, over a link of B bytes a second that all share
 and on which a message and its answer take l seconds, they give
 
-    R = min( m / (w + l + b / B),  B / b )
+    R = min( m / (w + l + b / B),  B / b,  cores / (h + u),  1 / h )
 
-final items a second. To take one in takes h seconds of this node's cores, and of its interpreter's lock. What is read
-here then has the rest: with c core seconds and k lock seconds for each item that is read here, and u core seconds of
-the consumer for each one at all,
+final items a second, where to take one in takes h seconds of this node's cores, and of its interpreter's lock, and the
+consumer u seconds of its cores. What is read here then has the rest: with c core seconds and k lock seconds for each
+item that is read here,
 
     O = min( what the own workers give,  (cores - R (h + u)) / (c + u),  (1 - R h) / k ).
 
@@ -70,8 +70,9 @@ def read_remotely(
     size = model.profiles[-1].item_bytes
     most = remote.bytes_per_second / size if size else math.inf
     seconds = worker_seconds(model, remote)
-    given = min(most, workers / seconds) if seconds else most
-    hand = remote.hand_seconds(size) if workers else 0.0
+    hand = remote.hand_seconds(size)
+    taken = min(cores / _seconds(hand + consumer_cpu_seconds), 1 / _seconds(hand))
+    given = min(most, taken, workers / _seconds(seconds))
     left = (cores - given * (hand + consumer_cpu_seconds)) / _seconds(model.cpu_seconds + consumer_cpu_seconds)
     unlocked = (1 - given * hand) / _seconds(model.lock_seconds)
     limits = {CORES: left, LOCK: unlocked}
