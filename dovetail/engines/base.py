@@ -8,6 +8,10 @@ from typing import Any
 
 from dovetail.vocabulary import Event, FrozenDict, StageProfile, Task
 
+REMOTE_CORES = "DOVETAIL_REMOTE_CORES"
+"""The variable of a worker's environment that says at which socket its feeds may borrow cores of other nodes; not there
+where there are none."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOrder:

@@ -29,6 +29,7 @@ from dovetail.engines.feeding import (
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, SOURCE, Feed
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
 from dovetail.train.base import Training
@@ -60,13 +61,16 @@ def feed_members(
     feeds: list[WatchedFeed] = []
     before = [training.batches for training in trainings]
     room = feed_room(around, len(groups))
+    # Trials measure what a node gives by itself; and who borrows for several would have to divide what it gets.
+    remote = around.remote if len(groups) == 1 and around.ranks is None and not is_trial else None
     with contextlib.ExitStack() as stack:
         stack.callback(_put_back, trainings, before)
         if groups:
             around.doing("feeding")
         for group in groups:
             try:
-                _feed_group([trainings[n] for n in group], members[group[0]], around, room, len(groups), feeds, stack)
+                readers = [trainings[n] for n in group]
+                _feed_group(readers, members[group[0]], around, room, len(groups), feeds, stack, remote=remote)
             except Exception as error:
                 error.member = group[0]  # type: ignore[attr-defined]
                 raise
@@ -132,6 +136,8 @@ def _feed_group(
     groups: int,
     feeds: list[WatchedFeed],
     stack: contextlib.ExitStack,
+    *,
+    remote: RemoteCores | None,
 ) -> None:
     """Let one feed read for these trainings."""
 
@@ -151,7 +157,13 @@ def _feed_group(
     def open_reader(readers: int) -> RunningFeed:
         part = FeedConsumer(per_second=consumer.per_second, threads=consumer.threads / readers)
         feed = start_feed(
-            definitions[0], profiles, room=room.share(readers), consumer=part, report=report, headroom=HEADROOM
+            definitions[0],
+            profiles,
+            room=room.share(readers),
+            consumer=part,
+            report=report,
+            headroom=HEADROOM,
+            remote=remote if readers == 1 else None,
         )
         stack.callback(feed.close)
         feeds.append(feed)

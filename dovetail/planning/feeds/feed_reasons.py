@@ -4,15 +4,10 @@ import math
 from collections.abc import Iterator
 
 from dovetail.planning.feeds.feed_model import CONSUMER, CORES, LOCK, MEMORY, FeedModel
-from dovetail.planning.feeds.feed_search import (
-    EQUAL,
-    FeedLimits,
-    Measured,
-    WorkerChoice,
-    best_choice,
-    fill,
-    least_choice,
-)
+from dovetail.planning.feeds.feed_search import FeedLimits, Measured, WorkerChoice, best_choice, fill, least_choice
+from dovetail.planning.feeds.remote_reading import RemoteReading
+from dovetail.planning.feeds.scaling import EQUAL
+from dovetail.vocabulary.feeds import RemoteProfile
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
 _PLURALS = {"thread": "threads", "process": "processes"}
@@ -82,6 +77,26 @@ def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) ->
         )
     more = "one stage is given no more" if count >= limits.most_workers else "more would not make it faster"
     return f"{name!r} is the wall: with {count} workers it gives {rate:.4g} a second, and {more}."
+
+
+def remote_reason(choice: WorkerChoice, remote: RemoteProfile, reading: RemoteReading | None) -> str:
+    """Why idle cores of other nodes are used, or are not."""
+    link = f"over a link of {show_bytes(remote.bytes_per_second)} a second"
+    if reading is not None:
+        return (
+            f"{reading.workers} of {remote.cores} idle cores of other nodes read whole batches, too: "
+            f"{reading.remote_rate:.4g} a second {link}, and {reading.own_rate:.4g} here."
+        )
+    if choice.wall not in (CORES, LOCK):
+        return f"Idle cores of other nodes are left alone: {_name(choice.wall)} is the wall, and not the cores here."
+    stays = [profile.name for profile in choice.model.profiles if not profile.portable]
+    if stays:
+        return f"Idle cores of other nodes are left alone: {', '.join(map(repr, stays))} cannot travel."
+    size = choice.model.profiles[-1].item_bytes
+    return (
+        f"Idle cores of other nodes are left alone: {link} that carries {remote.bytes_per_second / max(1, size):.4g} "
+        f"items a second, nothing that counts would be added to {choice.rate:.4g}."
+    )
 
 
 def why_infeasible(measured: Measured, budget_bytes: int) -> str:

@@ -10,11 +10,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from dovetail.planning.feeds.feed_model import MEMORY, FeedModel
-from dovetail.planning.feeds.scaling import least_workers, peak_workers
+from dovetail.planning.feeds.scaling import EQUAL, least_workers, peak_workers
 from dovetail.vocabulary.feeds import StageProfile
 
-EQUAL = 1e-9
-"""Rates that differ by less, as a share, are equal: that much is left of rounding."""
 Measured = Mapping[str, Mapping[str, StageProfile]]
 """Profiles by stage, in the order of the feed, and by kind of worker."""
 
