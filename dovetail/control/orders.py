@@ -34,6 +34,7 @@ class Orders:
             devices=placement.devices,
             technique=placement.option.technique,
             knobs=placement.option.knobs,
+            feed_cores=placement.option.feed_cores,
             save_every_seconds=settings.save_every_seconds,
             save_every_steps=settings.save_every_steps,
             keep_count=settings.keep_count,

@@ -8,6 +8,10 @@ from typing import Any
 
 from dovetail.vocabulary import Event, FrozenDict, StageProfile, Task
 
+REMOTE_CORES = "DOVETAIL_REMOTE_CORES"
+"""The variable of a worker's environment that says at which socket its feeds may borrow cores of other nodes; not there
+where there are none."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOrder:
@@ -34,7 +38,7 @@ class Order:
     their families (`purpose` is `train`, `measure` or `fingerprint`).
 
     `name` is unique; everything that comes of the order carries it as its placement. `exact` leaves out ways of taking
-    batches that round otherwise.
+    batches that round otherwise. Its feeds have `feed_cores` (zero: as many as there are).
     """
 
     name: str
@@ -43,6 +47,7 @@ class Order:
     devices: tuple[str, ...]
     technique: str = "resident"
     knobs: Mapping[str, Any] = FrozenDict()
+    feed_cores: int = 0
     family: str = ""
     save_every_seconds: float = 30.0
     save_every_steps: int | None = None

@@ -17,12 +17,14 @@ from torch.utils.data import DataLoader
 
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
+from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.drift import LEAST_ITEMS
 from dovetail.planning.feeds.feed_model import model_of
+from dovetail.profile.feed_link import measure_link
 from dovetail.profile.feed_stages import measure_stages
-from dovetail.vocabulary import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -32,6 +34,8 @@ SERVED = 0.03
 HEADROOM = 1.25
 # What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
 SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
+# How often other nodes are asked for idle cores, while a consumer waits for data.
+ASK_SECONDS = 5.0
 # The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
 # had grown by 73.
 HELD_SHARE = 0.7
@@ -52,6 +56,8 @@ class FeedChange:
     rate: float
 
 
+OTHER_NODES = "other nodes"
+"""The name that workers on other nodes have beside stages, where they are reported."""
 _M_MMAP_THRESHOLD = -3
 Report = Callable[[FeedChange], None]
 
@@ -73,7 +79,9 @@ class WatchedFeed:
         consumer_threads: float = 0,
         report: Report = lambda change: None,
         watches: bool = True,
+        remote: RemoteCores | None = None,
     ) -> None:
+        self._remote = _RemoteWatch(remote) if remote is not None else None
         self.profiles, self.plan = profiles, plan
         self.running = running
         """What a training is given as its batches."""
@@ -121,6 +129,7 @@ class WatchedFeed:
         if consuming > (1 - SERVED) * seconds:
             return
         self._learn_kinds()
+        remote = self._look_around(now, seconds)
         found = decide(
             self.profiles,
             self.plan,
@@ -133,6 +142,7 @@ class WatchedFeed:
             consumer_cpu_seconds=self._consumer_threads * consuming / batches,
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=max(SWITCH_SECONDS[stage.worker] for stage in self.plan.stages),
+            remote=remote,
         )
         self.profiles = found.profiles
         if found.reason:
@@ -148,6 +158,16 @@ class WatchedFeed:
         if {each.name for each in kept} == given.keys():
             self.profiles = kept
 
+    def _look_around(self, now: float, seconds: float) -> RemoteProfile | None:
+        """The cores of other nodes that it has or could have, and the link to them."""
+        if self._remote is None:
+            return None
+        stats = self.running.stats()
+        if stats.remote_workers < self.plan.remote_workers:  # some were taken back
+            self.plan = dataclasses.replace(self.plan, remote_workers=stats.remote_workers)
+        visits = model_of(self.profiles, self.plan.stages).visits[0]
+        return self._remote.look(now, stats, seconds=seconds, visits=visits)
+
     def _resize(self, plan: FeedPlan, reason: str, *, rate: float) -> None:
         self.running.follow(plan)
         for before, after in zip(self.plan.stages, plan.stages, strict=True):
@@ -156,6 +176,9 @@ class WatchedFeed:
                     stage=after.name, before=in_words(before), after=in_words(after), reason=reason, rate=rate
                 )
                 self._report(change)
+        if plan.remote_workers != self.plan.remote_workers:
+            was, will_be = (f"{each.remote_workers} cores" for each in (self.plan, plan))
+            self._report(FeedChange(stage=OTHER_NODES, before=was, after=will_be, reason=reason, rate=rate))
         self.plan = plan
 
     def _observe(self) -> dict[str, StageObservation]:
@@ -170,6 +193,37 @@ class WatchedFeed:
             )
             for each in self.running.stats().stages
         }
+
+
+class _RemoteWatch:
+    """What is known of other nodes' cores: how many are idle, asked for now and then, what the link was measured to
+    carry, and how long a worker there was seen to take for a batch."""
+
+    def __init__(self, remote: RemoteCores) -> None:
+        self._remote = remote
+        self._asked, self._idle = -ASK_SECONDS, 0
+        self._link: RemoteProfile | None = None
+        self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
+
+    def look(self, now: float, stats: FeedStats, *, seconds: float, visits: float) -> RemoteProfile | None:
+        """The cores that a feed has or could have; None where there are none. It looked `seconds` ago, and reads
+        `visits` items for a batch."""
+        batches, self._items = (stats.remote_items - self._items) / visits, stats.remote_items
+        if batches and self._were_busy:  # in the first of them they were still starting
+            taken = stats.remote_workers * seconds / batches
+            self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
+        self._were_busy = batches > 0
+        if now - self._asked > ASK_SECONDS:
+            self._asked, self._idle = now, self._remote.idle()
+        cores = stats.remote_workers + self._idle
+        if not cores:
+            return None
+        if self._link is None:
+            try:
+                self._link = measure_link(self._remote, cores=cores)
+            except NoIdleCore:
+                return None
+        return dataclasses.replace(self._link, cores=cores, worker_seconds=self._worker_seconds)
 
 
 def in_words(stage: StagePlan) -> str:
@@ -201,15 +255,17 @@ def open_feed(
     known: tuple[StageProfile, ...] = (),
     report: Report = lambda change: None,
     watches: bool = True,
+    remote: RemoteCores | None = None,
 ) -> contextlib.closing[WatchedFeed]:
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
     (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
-    `consumer_threads` are those of a training on the same cores."""
+    `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
+    other nodes from `remote`."""
     room = FeedRoom(cores=cores or own_cores(), budget_bytes=budget_bytes)
     consumer = FeedConsumer(per_second=consumer_per_second, threads=consumer_threads)
     profiles = stages_of(definition, room, known=known)
     return contextlib.closing(
-        start_feed(definition, profiles, room=room, consumer=consumer, report=report, watches=watches)
+        start_feed(definition, profiles, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
     )
 
 
@@ -289,13 +345,14 @@ def start_feed(
     report: Report = lambda change: None,
     watches: bool = True,
     headroom: float = 1.0,
+    remote: RemoteCores | None = None,
 ) -> WatchedFeed:
     """Plan the workers of a feed whose stages were measured, and open it."""
     plan = consumer.plan(profiles, room, headroom=headroom)
     # To read the clock of a core for each item takes as long as a short item does.
     watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
-    running = RunningFeed(definition, plan=plan, budget_bytes=room.held_bytes, counts_cpu=watches)
-    return _watch(running, profiles, plan, room=room, consumer=consumer, report=report, watches=watches)
+    running = RunningFeed(definition, plan=plan, budget_bytes=room.held_bytes, counts_cpu=watches, remote=remote)
+    return _watch(running, profiles, plan, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
 
 
 def start_loader(
@@ -321,6 +378,7 @@ def _watch(
     consumer: FeedConsumer,
     report: Report,
     watches: bool,
+    remote: RemoteCores | None = None,
 ) -> WatchedFeed:
     return WatchedFeed(
         running,
@@ -331,6 +389,7 @@ def _watch(
         consumer_threads=consumer.threads,
         report=report,
         watches=watches,
+        remote=remote,
     )
 
 

@@ -29,9 +29,11 @@ from dovetail.engines.feeding import (
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, SOURCE, Feed
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
 from dovetail.train.base import Training
+from dovetail.train.staged_batches import StagedBatches
 from dovetail.vocabulary.events import FeedResized, Warned
 
 TOGETHER = "together"
@@ -58,23 +60,27 @@ def feed_members(
     groups = reading_groups(trainings, members, around, shares=technique == TOGETHER, is_trial=is_trial)
     feeds: list[WatchedFeed] = []
     before = [training.batches for training in trainings]
-    room = feed_room(len(groups))
+    room = feed_room(around, len(groups))
+    # Trials measure what a node gives by itself; and who borrows for several would have to divide what it gets.
+    remote = around.remote if len(groups) == 1 and around.ranks is None and not is_trial else None
     with contextlib.ExitStack() as stack:
         stack.callback(_put_back, trainings, before)
         if groups:
             around.doing("feeding")
         for group in groups:
             try:
-                _feed_group([trainings[n] for n in group], members[group[0]], around, room, len(groups), feeds, stack)
+                readers = [trainings[n] for n in group]
+                _feed_group(readers, members[group[0]], around, room, len(groups), feeds, stack, remote=remote)
             except Exception as error:
                 error.member = group[0]  # type: ignore[attr-defined]
                 raise
         yield feeds
 
 
-def feed_room(feeds: int) -> FeedRoom:
+def feed_room(around: WorkerContext, feeds: int) -> FeedRoom:
     """What each of so many feeds of this process may take."""
-    return FeedRoom(cores=own_cores(), budget_bytes=DEFAULT_BUDGET_BYTES).share(max(1, feeds))
+    cores = around.feed_cores or own_cores()
+    return FeedRoom(cores=cores, budget_bytes=DEFAULT_BUDGET_BYTES).share(max(1, feeds))
 
 
 def consumer_threads(around: WorkerContext, feeds: int = 1) -> float:
@@ -130,6 +136,8 @@ def _feed_group(
     groups: int,
     feeds: list[WatchedFeed],
     stack: contextlib.ExitStack,
+    *,
+    remote: RemoteCores | None,
 ) -> None:
     """Let one feed read for these trainings."""
 
@@ -149,7 +157,13 @@ def _feed_group(
     def open_reader(readers: int) -> RunningFeed:
         part = FeedConsumer(per_second=consumer.per_second, threads=consumer.threads / readers)
         feed = start_feed(
-            definitions[0], profiles, room=room.share(readers), consumer=part, report=report, headroom=HEADROOM
+            definitions[0],
+            profiles,
+            room=room.share(readers),
+            consumer=part,
+            report=report,
+            headroom=HEADROOM,
+            remote=remote if readers == 1 else None,
         )
         stack.callback(feed.close)
         feeds.append(feed)
@@ -157,7 +171,10 @@ def _feed_group(
         return feed.running
 
     if len(trainings) == 1:
-        first.batches = open_reader(1)
+        reader = open_reader(1)
+        # Ranks read parts of each batch, which each takes on its own.
+        is_staged = around.device.type == "cuda" and around.ranks is None
+        first.batches = StagedBatches(reader, device=around.device) if is_staged else reader
         return
     shared = SharedFeed(definitions, open_reader=open_reader, together=first.accumulate)
     for training, view in zip(trainings, shared.views, strict=True):

@@ -101,7 +101,8 @@ def _once(
             layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
             knobs=local_knobs(order.technique, knobs, around),
         )
-        return _sustained(found, feeds[0]) if feeds else found
+        is_beside = around.device.type != "cpu" and not spec_of(order.technique).on_host
+        return _sustained(found, feeds[0], is_beside=is_beside) if feeds else found
 
 
 def _read_ahead(
@@ -118,7 +119,7 @@ def _read_ahead(
     task = order.members[0].task
     stages = loader_stages(around.builder.build(task))
     feeds = 1 if order.technique == TOGETHER else size
-    if not may_be_faster(plain, stages, room=feed_room(feeds), threads=consumer_threads(around, feeds)):
+    if not may_be_faster(plain, stages, room=feed_room(around, feeds), threads=consumer_threads(around, feeds)):
         return plain
     found = _once(
         order,
@@ -134,16 +135,18 @@ def _read_ahead(
     return found if found.step_seconds < CLEARLY * plain.step_seconds else plain
 
 
-def _sustained(found: Profile, feed: WatchedFeed) -> Profile:
-    """What a trial has found of a training that reads a feed, in the long run: it was given what was read before. All
-    feeds of a gang work at once, each with its part of the cores."""
+def _sustained(found: Profile, feed: WatchedFeed, *, is_beside: bool) -> Profile:
+    """What a trial has found of a training that reads a feed, in the long run: it was given what was read before, or
+    waited for workers that were only beginning. All feeds of a gang work at once, each with its part of the cores;
+    `is_beside` says that the training computes elsewhere, and takes none of them."""
     per_second = feed.predicted_per_second()
-    step_seconds = max(found.step_seconds, found.accumulate / per_second if per_second else 0.0)
+    own_seconds = found.computing_seconds if is_beside else found.step_seconds
+    step_seconds = max(own_seconds, found.accumulate / per_second if per_second else 0.0)
     return dataclasses.replace(
         found,
         feed=feed.profiles,
         step_seconds=step_seconds,
-        waits_seconds=found.waits_seconds + step_seconds - found.step_seconds,
+        waits_seconds=max(0.0, found.waits_seconds + step_seconds - found.step_seconds),
     )
 
 

@@ -166,8 +166,9 @@ class Worker:
         import torch
 
         from dovetail.engines import runner
-        from dovetail.engines.base import Order
+        from dovetail.engines.base import REMOTE_CORES, Order
         from dovetail.engines.worker_context import WorkerContext
+        from dovetail.feeds.remote_cores import RemoteCores
         from dovetail.train.build import Builder
         from dovetail.train.isolation import Isolation
         from dovetail.train.ranks import Ranks
@@ -198,6 +199,7 @@ class Worker:
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
                     kind=kind,
                     threads=message.get("session_threads", message["threads"]),
+                    feed_cores=order.feed_cores,
                     home=home,
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
@@ -205,6 +207,7 @@ class Worker:
                     waited=self._spent.wait,
                     redact=self._redact,
                     lane=message.get("lane", 0),
+                    remote=RemoteCores(address) if (address := os.environ.get(REMOTE_CORES)) else None,
                 ),
             )
         if self._builder.kept < kept:

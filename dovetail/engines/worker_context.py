@@ -14,6 +14,7 @@ import torch
 
 from dovetail.describe.installed import is_installed
 from dovetail.engines.base import MemberOrder
+from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.planning.techniques import spec_of
 from dovetail.train.base import Training
 from dovetail.train.build import Builder
@@ -45,8 +46,12 @@ class WorkerContext:
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
     waited: Callable[[float], None] = lambda seconds: None
     """Called with how many seconds of the steps so far, not told before, were waited for data."""
+    feed_cores: int = 0
+    """How many of the node's cores the members' feeds have; 0: as many as this process may use."""
     lane: int = 0
     """Of several workers on one device each has a lane, from 1 on; 0: this one has its device for itself."""
+    remote: RemoteCores | None = None
+    """Where its feeds may borrow idle cores of other nodes; None where there are none."""
     redact: Redactor = dataclasses.field(default_factory=Redactor)
     """Masks secrets in what programs say, before any of it is cut."""
 

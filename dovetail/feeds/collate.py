@@ -54,7 +54,27 @@ def _is_plain(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     return strided and tensor.dtype is dtype and tensor.device.type == "cpu" and not tensor.requires_grad
 
 
-_FUNCTIONS = {**default_collate_fn_map, torch.Tensor: _stack}
+def _gather(numbers: list[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """What torch makes of numbers, through NumPy, which looks at each in a tenth of the time where all are alike."""
+    (kind, *others) = set(map(type, numbers))
+    if not others and kind in _NUMBERS:
+        gathered = numpy.array(numbers)
+        if gathered.dtype == _NUMBERS[kind]:  # and not larger than that holds
+            return torch.from_numpy(gathered)
+    found: torch.Tensor = _torch_function(kind)(numbers, collate_fn_map=collate_fn_map)
+    return found
+
+
+def _torch_function(kind: type) -> Any:
+    return next(function for kinds, function in default_collate_fn_map.items() if issubclass(kind, kinds))
+
+
+# Of others torch makes something else, or nothing.
+_NUMBERS: dict[type, Any] = {int: numpy.dtype("int64"), float: numpy.dtype("float64")}
+_NUMBERS |= {numpy.dtype(name).type: numpy.dtype(name) for name in ("float16", "float32", "float64", "bool")}
+_NUMBERS |= {numpy.dtype(name).type: numpy.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8")}
+_OF_NUMPY = (numpy.bool_, numpy.number, numpy.object_)
+_FUNCTIONS = {**default_collate_fn_map, torch.Tensor: _stack, int: _gather, float: _gather, _OF_NUMPY: _gather}
 
 
 def form_of(item: Any) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from dovetail.feeds.item_order import ItemOrder
 from dovetail.feeds.keyed_draws import wants_rng
 from dovetail.feeds.sources import ItemSource, StreamSource, source_of
-from dovetail.vocabulary import FeedPlan, ProgramError
+from dovetail.vocabulary import FEED_BYTES, FeedPlan, ProgramError
 
 if TYPE_CHECKING:
     from dovetail.feeds.running import RunningFeed
 
-DEFAULT_BUDGET_BYTES = 256 << 20
+DEFAULT_BUDGET_BYTES = FEED_BYTES
 SOURCE = "source"
 """The name of the stage that reads an item from the source."""
 

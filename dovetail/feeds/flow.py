@@ -6,6 +6,7 @@ because it belongs to another stage, and a stage changes its kind while units ar
 
 Units are admitted in order and may end in any: results wait for their turn within the budget. Every unit can be read
 again from its numbers, so one that turns out to need more room than there is gives way to older ones and comes later.
+Workers on other nodes are no stage's: they take units that nobody has begun, through all stages.
 Thread-safe. Knows units and bytes; knows nothing of threads, processes and sockets.
 """
 
@@ -31,6 +32,9 @@ from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
 
 _MOST_UNITS = 256
+REMOTE = "remote"
+"""Workers on other nodes: they take what nobody has begun, from reading to the end, and no stage is theirs alone."""
+KINDS = ("thread", "process", REMOTE)
 
 
 class FeedFlow:
@@ -43,11 +47,14 @@ class FeedFlow:
         self._cutter = UnitCutter(definition, budget)
         self._cache = CachedUnits(cache, self._cutter, definition.cache_place()) if cache is not None else None
         self.kinds = ["thread"] * len(self._stages)
-        self.workers = {"thread": 0, "process": 0}
+        self.workers = dict.fromkeys(KINDS, 0)
         """How many workers of each kind there should be."""
-        self._present = {"thread": 0, "process": 0}
+        self._present = dict.fromkeys(KINDS, 0)
         self.buffer_bytes = 0
         self.work = [StageWork() for _ in self._stages]
+        """What workers on this node did."""
+        self.remote_seconds, self.remote_items = 0.0, 0
+        """How long workers on other nodes were at work, by their clock, and on how many items of the source."""
         self.waited_seconds, self.overdrawn_bytes = 0.0, 0
         self._lock = threading.Lock()
         self._for_work = {kind: threading.Condition(self._lock) for kind in self.workers}
@@ -114,6 +121,13 @@ class FeedFlow:
                 self._made_room()
             return found
 
+    def is_ready(self) -> bool:
+        """Whether the next thing in order is there, and can be given."""
+        with self._lock:
+            if self._error is not None or not (self._outputs and self._outputs[0].is_done):
+                return False
+            return self._outputs[0].error is None and self._outputs[0].fault is None
+
     def set_workers(self, kinds: list[str], workers: dict[str, int], buffer_bytes: int) -> None:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
         with self._lock:
@@ -130,6 +144,16 @@ class FeedFlow:
             count = max(0, self.workers[kind] - self._present[kind])
             self._present[kind] += count
             return count
+
+    def leave(self, kind: str) -> None:
+        """A worker of this kind has ended, and there is none in its place."""
+        with self._lock:
+            self._present[kind] -= 1
+            self.workers[kind] = min(self.workers[kind], self._present[kind])
+
+    def present(self, kind: str) -> int:
+        """How many workers of a kind there are."""
+        return self._present[kind]
 
     def fail(self, error: BaseException) -> None:
         """Let the consumer know that nothing more will come."""
@@ -275,7 +299,8 @@ class FeedFlow:
             unit = heapq.heappop(self._ready[kind]) if self._ready[kind] else self._admit(kind)
             if unit is not None:
                 self._running.add(unit)
-                if self._ready[kind] or self.kinds[0] == kind:
+                unit.is_remote = kind == REMOTE
+                if self._ready[kind] or kind in (self.kinds[0], REMOTE):
                     self._for_work[kind].notify()
                 return unit
             if not wait:
@@ -283,7 +308,7 @@ class FeedFlow:
             self._for_work[kind].wait()
 
     def _admit(self, kind: str) -> FeedUnit | None:
-        if self.kinds[0] != kind or not self._started or self._is_reading or self._is_broken:
+        if kind not in (self.kinds[0], REMOTE) or not self._started or self._is_reading or self._is_broken:
             return None
         if self._error is not None:
             return None
@@ -345,7 +370,8 @@ class FeedFlow:
     def _segment_end(self, unit: FeedUnit, kind: str) -> int:
         """Before which stage a worker of this kind stops."""
         stop = unit.at + 1
-        while stop < unit.end and self.kinds[stop] == kind and not (self._cache and stop == self._cache.place):
+        kinds = [kind] * len(self.kinds) if kind == REMOTE else self.kinds
+        while stop < unit.end and kinds[stop] == kind and not (self._cache and stop == self._cache.place):
             stop += 1
         return stop
 
@@ -368,6 +394,11 @@ class FeedFlow:
         unit.charged_bytes = charge
 
     def _count(self, unit: FeedUnit, work: list[StageWork]) -> None:
+        if unit.is_remote:  # what cores elsewhere take says nothing of those here
+            self.remote_seconds += sum(done.seconds for done in work)
+            self.remote_items += unit.stop - unit.start
+            self._learn_sizes(unit, work)
+            return
         for place, done in enumerate(work, start=unit.at):
             total = self.work[place]
             total.seconds += done.seconds
@@ -505,6 +536,8 @@ class FeedFlow:
 
     def _made_room(self) -> None:
         self._for_work[self.kinds[0]].notify()
+        if self._present[REMOTE]:
+            self._for_work[REMOTE].notify()
         self._for_room.notify_all()
 
     def _wake(self) -> None:

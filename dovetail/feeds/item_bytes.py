@@ -11,6 +11,9 @@ import torch
 _DEPTH = 8
 # What a tensor or an array takes beside its numbers.
 _HEADER_BYTES = 200
+# What says itself how large it is. Numbers of NumPy are among them, for they are what small items are made of.
+_PLAIN = {int, float, bool, complex, str, bytes, bytearray, type(None)} | set(numpy.sctypeDict.values())
+_PLAIN -= {numpy.void, numpy.object_}
 
 
 def item_bytes(value: Any, *, depth: int = _DEPTH) -> int:
@@ -20,11 +23,11 @@ def item_bytes(value: Any, *, depth: int = _DEPTH) -> int:
     (True, True)
     """
     kind = type(value)
-    if kind is torch.Tensor or isinstance(value, torch.Tensor):
+    if kind in _PLAIN:
+        return sys.getsizeof(value)
+    if kind is torch.Tensor or kind is numpy.ndarray or isinstance(value, torch.Tensor):
         return int(value.nbytes) + _HEADER_BYTES
-    if kind is numpy.ndarray:
-        return int(value.nbytes) + _HEADER_BYTES
-    if kind in (int, float, bool, str, bytes, bytearray, type(None)):
+    if isinstance(value, numpy.generic):
         return sys.getsizeof(value)
     if not depth:
         return sys.getsizeof(value, 64)

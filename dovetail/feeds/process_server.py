@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain
@@ -66,10 +66,12 @@ class _Nursery:
 
 
 class ProcessServer:
-    """The server of one feed, as seen by the process that reads it. Its methods may be called from any thread."""
+    """The server of one feed, as seen by the process that reads it. Its methods may be called from any thread. `path`
+    is where modules are imported from there; as here, unless it is given."""
 
-    def __init__(self, pickled: bytes) -> None:
+    def __init__(self, pickled: bytes, *, path: Sequence[str] | None = None) -> None:
         self._lock, self._pickled = threading.Lock(), pickled
+        self._path = list(sys.path if path is None else path)
         self._channel: Channel | None = None
         self._closed = self._forks_nothing = False
         self.pid = 0
@@ -95,13 +97,13 @@ class ProcessServer:
             channel.close()
             raise EOFError
         self._channel = channel
-        self._forks_nothing = _send_stages(channel, self._pickled, forks=True) > 1
+        self._forks_nothing = _send_stages(channel, self._pickled, self._path, forks=True) > 1
 
     def _start_alone(self) -> tuple[int, Channel]:
         """A worker that unpickles the stages itself: a fork would lack the threads that they start."""
         pid, channel = _Nursery.fork()
         try:
-            _send_stages(channel, self._pickled, forks=False)
+            _send_stages(channel, self._pickled, self._path, forks=False)
         except BaseException:
             channel.close()
             raise
@@ -119,9 +121,9 @@ class ProcessServer:
             self._channel.close()
 
 
-def _send_stages(channel: Channel, pickled: bytes, *, forks: bool) -> int:
+def _send_stages(channel: Channel, pickled: bytes, path: list[str], *, forks: bool) -> int:
     """Have a process unpickle stages; gives how many threads it has then."""
-    channel.send((list(sys.path), os.getcwd(), dict(os.environ), pickled, forks))
+    channel.send((path, os.getcwd(), dict(os.environ), pickled, forks))
     threads, why = channel.receive()
     if why:
         raise ProgramError(why)

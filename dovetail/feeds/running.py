@@ -13,10 +13,11 @@ from typing import Any
 from dovetail.feeds.assembly import FeedPosition, item_stages
 from dovetail.feeds.byte_budget import ByteBudget
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
-from dovetail.feeds.flow import FeedFlow
+from dovetail.feeds.flow import KINDS, REMOTE, FeedFlow
 from dovetail.feeds.item_cache import ItemCache
 from dovetail.feeds.keyed_draws import as_before, one_thread
 from dovetail.feeds.plain_reader import PlainReader
+from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.sources import ItemSource
 from dovetail.feeds.stage_chain import ItemRun, StageChain
 from dovetail.feeds.travel import pack
@@ -46,7 +47,8 @@ class StageStats:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedStats:
     """What a running feed has done: its stages, bytes held now and at most, batches given, and how long whoever asked
-    for them has waited. `notes` are sentences for the user."""
+    for them has waited. Stages count what was done on this node; workers on other nodes are counted by themselves, with
+    their seconds at work and the items of the source that they read. `notes` are sentences for the user."""
 
     stages: tuple[StageStats, ...]
     held_bytes: int
@@ -56,6 +58,9 @@ class FeedStats:
     waited_seconds: float
     skipped: int
     notes: tuple[str, ...]
+    remote_workers: int = 0
+    remote_seconds: float = 0.0
+    remote_items: int = 0
 
     def stage(self, name: str) -> StageStats:
         """The stage of this name."""
@@ -82,6 +87,7 @@ class RunningFeed:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         hang_seconds: float = HANG_SECONDS,
         counts_cpu: bool = False,
+        remote: RemoteCores | None = None,
     ) -> None:
         self.definition, self._budget_bytes = definition, budget_bytes
         self._inner = _RunningState(
@@ -90,6 +96,7 @@ class RunningFeed:
             budget_bytes=budget_bytes,
             hang_seconds=hang_seconds,
             counts_cpu=counts_cpu,
+            remote=remote,
         )
         self._finalizer = weakref.finalize(self, self._inner.close)
         self._tell: Callable[[float], None] | None = None
@@ -165,6 +172,10 @@ class RunningFeed:
         """How long this process's threads were busy handing items to worker processes and taking them back."""
         return self._inner.hand_seconds_per_item()
 
+    def is_ready(self) -> bool:
+        """Whether the next batch need not be waited for."""
+        return self._inner.is_ready()
+
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the last batch that it gave: valid for any number of workers, and for none."""
         return self._inner.at.state(self._inner.length())
@@ -182,7 +193,14 @@ class _RunningState:
     """What a running feed holds. Workers refer to this and not to the feed, so that one that is dropped is closed."""
 
     def __init__(
-        self, definition: Feed, plan: FeedPlan, *, budget_bytes: int, hang_seconds: float, counts_cpu: bool
+        self,
+        definition: Feed,
+        plan: FeedPlan,
+        *,
+        budget_bytes: int,
+        hang_seconds: float,
+        counts_cpu: bool,
+        remote: RemoteCores | None,
     ) -> None:
         self.definition, self.asked, self.plan = definition, plan, plan
         self.at, self.notes = FeedPosition(), [""][:0]
@@ -195,7 +213,7 @@ class _RunningState:
         self._budget = ByteBudget(limit_bytes=budget_bytes - memory)
         self._flow = FeedFlow(definition, budget=self._budget, cache=self._cache)
         self._workers = FeedWorkers(
-            self._flow, self._chain, hang_seconds=hang_seconds, counts_cpu=counts_cpu, note=self.note
+            self._flow, self._chain, hang_seconds=hang_seconds, counts_cpu=counts_cpu, note=self.note, remote=remote
         )
         self._begun = self._running = self._closed = False
         self._probed = False
@@ -302,13 +320,14 @@ class _RunningState:
         kinds = [self._kind(place, stage.worker) for place, stage in enumerate(plan.stages)]
         if "consumer" in kinds:
             self._plain = PlainReader(self.definition)
-            self._flow.set_workers(["thread"] * len(kinds), {"thread": 0, "process": 0}, 0)
+            self._flow.set_workers(["thread"] * len(kinds), dict.fromkeys(KINDS, 0), 0)
             return
         stages = tuple(dataclasses.replace(stage, worker=kind) for stage, kind in zip(plan.stages, kinds, strict=True))
         self.plan = dataclasses.replace(plan, stages=stages)
         workers = {kind: sum(s.workers for s in stages if s.worker == kind) for kind in ("thread", "process")}
         if self.most_workers is not None:
             workers = {kind: min(count, self.most_workers) for kind, count in workers.items()}
+        workers[REMOTE] = plan.remote_workers if self._can_be_remote() else 0
         buffers = sum(stage.buffer_bytes for stage in stages) or self._budget.limit_bytes // 2
         self._flow.set_workers(kinds, workers, buffers)
         self._workers.start(self._packed[0] if self._packed is not None else None)
@@ -334,6 +353,13 @@ class _RunningState:
             return "consumer"
         self.note(f"Stage {name!r} cannot travel to a process, so it runs in threads: {why}.")
         return "thread"
+
+    def _can_be_remote(self) -> bool:
+        """Whether workers on other nodes can read this feed: all of it must travel there."""
+        is_wanted = self.asked.remote_workers > 0 and self._workers.can_be_remote
+        if not is_wanted or not isinstance(self.definition.source, ItemSource):
+            return False
+        return not any(self._why_it_stays(place) for place in range(len(self._chain.stages)))
 
     def _why_it_stays(self, place: int) -> str:
         if self._packed is None:
@@ -368,7 +394,14 @@ class _RunningState:
             waited_seconds=self._flow.waited_seconds,
             skipped=self.at.skipped,
             notes=tuple(self.notes),
+            remote_workers=self._flow.present(REMOTE),
+            remote_seconds=self._flow.remote_seconds,
+            remote_items=self._flow.remote_items,
         )
+
+    def is_ready(self) -> bool:
+        """Whether workers have the next batch."""
+        return self._plain is None and self._running and self._flow.is_ready()
 
     def worker_pids(self) -> Sequence[int]:
         """The processes that work for it now."""

@@ -8,6 +8,7 @@ nothing of workers, queues or budgets, but for a function that it tells how many
 import dataclasses
 import functools
 import itertools
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -255,8 +256,7 @@ class StageChain:
     def _seems_light(self, items: ItemRun, work: list[StageWork]) -> bool:
         """Whether items take so little, and are so small, that looking at each would take longer."""
         values = items.values or ()
-        quick = sum(done.seconds for done in work) < _LIGHT_SECONDS * len(values)
-        return quick and all(isinstance(value, _LIGHT_TYPES) for value in values)
+        return sum(done.seconds for done in work) < _LIGHT_SECONDS * len(values) and _are_light(values)
 
     def _rows(
         self,
@@ -436,8 +436,12 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _are_light(values: Sequence[Any]) -> bool:
+    return all(issubclass(kind, _LIGHT_TYPES) for kind in set(map(type, values)))
+
+
 def _measure(work: StageWork, values: list[Any]) -> None:
-    sizes = list(map(item_bytes, values))
+    sizes = list(map(sys.getsizeof if _are_light(values) else item_bytes, values))
     work.bytes += sum(sizes)
     work.most_bytes = max(work.most_bytes, max(sizes, default=0))
 

@@ -45,6 +45,8 @@ class FeedUnit:
     generation: int = 0
     attempts: int = 0
     reads_stream: bool = False
+    is_remote: bool = False
+    """Whether the worker that has it is on another node."""
     error: BaseException | None = None
     """What the stream raised behind its items."""
     hits: dict[int, Any] | None = None

@@ -1,8 +1,8 @@
-"""The workers of a running feed: threads of this process, and processes of their own, each with a thread here that
-hands it units and takes what it gives.
+"""The workers of a running feed: threads of this process, and processes of their own, here or on another node, each
+with a thread here that hands it units and takes what it gives.
 
-A process that ends or hangs is replaced, and what it had is read again. Knows chains and channels; what there is to do
-it asks of the flow.
+A process that ends or hangs is replaced, and what it had is read again. One on another node is not: what it had, and
+what it could not read, is read here. Knows chains and channels; what there is to do it asks of the flow.
 """
 
 import collections
@@ -15,28 +15,43 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.feeds.flow import FeedFlow
+from dovetail.feeds.flow import REMOTE, FeedFlow
 from dovetail.feeds.keyed_draws import one_thread
 from dovetail.feeds.process_server import ProcessServer
+from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
 from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain, StageWork
 from dovetail.feeds.transport import Channel
 from dovetail.feeds.units import FeedUnit
 
 # Units that take less are sent ahead, so that a process does not wait for this one's interpreter.
 _AHEAD_SECONDS = 0.02
+# So many parts of an epoch may fail on another node before it is given up: its disk may lack what is here.
+_MOST_REMOTE_FAULTS = 3
+
+
+_FAULTS = ItemRun.__slots__.index("faults")
 
 
 class FeedWorkers:
     """Starts workers as the flow says, and ends with it. `note` is told what users should know."""
 
     def __init__(
-        self, flow: FeedFlow, chain: StageChain, *, hang_seconds: float, counts_cpu: bool, note: Callable[[str], None]
+        self,
+        flow: FeedFlow,
+        chain: StageChain,
+        *,
+        hang_seconds: float,
+        counts_cpu: bool,
+        note: Callable[[str], None],
+        remote: RemoteCores | None = None,
     ) -> None:
         self._flow, self._chain, self._note = flow, chain, note
+        self._remote, self._remote_faults = remote, 0
+        self._pickled = b""
         self._hang_seconds, self._counts_cpu = hang_seconds, counts_cpu
         self._server: ProcessServer | None = None
         self._threads: list[threading.Thread] = []
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, Channel] = {}  # by process, and by minus a number for those on other nodes
         self._closed = False
         self.hand_seconds, self.handed_items = 0.0, 0
         """Of a core, for handing items to processes and taking them back; and how many items that were."""
@@ -45,15 +60,21 @@ class FeedWorkers:
 
     def start(self, pickled: bytes | None) -> None:
         """Start those that are missing; processes need the stages as bytes."""
+        self._pickled = pickled or b""
         if self._flow.workers["process"] and self._server is None:
             assert pickled is not None
             self._server = ProcessServer(pickled)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for kind, work in (("thread", self._run_thread), ("process", self._run_process)):
+        for kind, work in (("thread", self._run_thread), ("process", self._run_process), (REMOTE, self._run_remote)):
             for _ in range(self._flow.missing(kind)):
                 thread = threading.Thread(target=self._guarded(work), name=f"feed {kind}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
+
+    @property
+    def can_be_remote(self) -> bool:
+        """Whether other nodes have not failed to read this feed."""
+        return self._remote is not None and self._remote_faults < _MOST_REMOTE_FAULTS
 
     def close(self) -> None:
         """End all of them. One that is inside a function of the user's ends when that does."""
@@ -114,16 +135,32 @@ class FeedWorkers:
                 if self._closed:
                     return  # noqa: B012  # nobody is there to hear of it
 
-    def _serve(self, pid: int, channel: Channel) -> bool:
+    def _run_remote(self) -> None:
+        """Borrow a core of another node and hand units to the process there, until it is to end or is taken back."""
+        assert self._remote is not None
+        number = -threading.get_ident()
+        try:
+            with self._remote.borrow(self._pickled) as channel:
+                self._channels[number] = channel
+                channel.settimeout(self._hang_seconds)
+                if self._serve(number, channel, kind=REMOTE):
+                    return
+        except NoIdleCore as why:
+            self._note(f"A core of another node could not be borrowed: {why}.")
+        finally:
+            self._channels.pop(number, None)
+        self._flow.leave(REMOTE)
+
+    def _serve(self, pid: int, channel: Channel, *, kind: str = "process") -> bool:
         """Hand units to one process until it is to end, which gives True, or ends by itself."""
         sent: collections.deque[FeedUnit] = collections.deque()
         seconds, busy = 0.0, 0.0
         began = time.perf_counter()
         try:
             while True:
-                ahead = 2 if 0 < seconds < _AHEAD_SECONDS else 1
+                ahead = 2 if 0 < seconds < _AHEAD_SECONDS or kind == REMOTE else 1
                 while len(sent) < ahead:
-                    unit = self._flow.take("process", wait=not sent)
+                    unit = self._flow.take(kind, wait=not sent)
                     if unit is None:
                         if not sent:
                             return True
@@ -136,7 +173,7 @@ class FeedWorkers:
                 if self._hear(channel, sent):
                     now, spent = time.perf_counter(), time.thread_time()
                     seconds, began = now - began, now
-                    if busy:  # the first one takes longer, for once
+                    if busy and kind != REMOTE:  # the first one takes longer, for once
                         self.hand_seconds += spent - busy
                         self.handed_items += places
                     busy = spent
@@ -160,6 +197,8 @@ class FeedWorkers:
         sent.popleft()
         if word == "abandoned":
             self._flow.abandon(unit)
+        elif unit.is_remote and (word == "unsendable" or rest[0][_FAULTS]):
+            self._read_here(unit, rest[0] if word == "unsendable" else rest[0][_FAULTS][0].message)
         elif word == "unsendable":
             self._say_unsendable(unit, rest[0])
         else:
@@ -172,6 +211,14 @@ class FeedWorkers:
                 )
             self._flow.finish(unit, ItemRun(*items), [StageWork(*each) for each in work])
         return True
+
+    def _read_here(self, unit: FeedUnit, why: str) -> None:
+        """A worker on another node could not read a unit, which may be its node's fault: what is found here counts."""
+        self._flow.give_back(unit)
+        self._note(f"Items that a worker on another node could not read are read here: {why}")
+        self._remote_faults += 1
+        if self._remote_faults >= _MOST_REMOTE_FAULTS:
+            raise ConnectionError("that node cannot read this feed")
 
     def _learn(self, drawing: list[Any]) -> None:
         for place, draws in enumerate(drawing):
@@ -192,6 +239,11 @@ class FeedWorkers:
     def _replace(self, pid: int, sent: "collections.deque[FeedUnit]", *, hung: bool) -> None:
         """Give back what a lost process had."""
         if self._closed:
+            return
+        if pid < 0:
+            self._note("A core of another node was taken back or is gone; its items are read again.")
+            for unit in sent:
+                self._flow.give_back(unit)
             return
         if hung:
             with contextlib.suppress(ProcessLookupError):

@@ -8,6 +8,9 @@ from dovetail.vocabulary.errors import InvalidRecord
 WORKERS = ("thread", "process")
 """The kinds of workers that a stage may have."""
 
+FEED_BYTES = 256 << 20
+"""What a feed may hold unless somebody says otherwise."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageProfile:
@@ -63,6 +66,42 @@ class StageProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteProfile:
+    """Idle cores of other nodes, and the link to them as measured: how long a message and its answer take, how many
+    bytes pass a second, all workers there together, and what taking one in costs this node's cores, for each message
+    and for each byte. `worker_seconds` is what one worker there was seen to take for one item at the feed's end; 0
+    where none has been seen.
+
+    >>> RemoteProfile(cores=4, latency_seconds=2e-3, bytes_per_second=1e9).transfer_seconds(1 << 20)
+    0.003048576
+    """
+
+    cores: int
+    latency_seconds: float
+    bytes_per_second: float
+    cpu_seconds: float = 0.0
+    cpu_seconds_per_byte: float = 0.0
+    worker_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        seconds = (self.latency_seconds, self.cpu_seconds, self.cpu_seconds_per_byte, self.worker_seconds)
+        # Written so that NaN fails too.
+        if not (self.cores >= 0 and self.bytes_per_second > 0 and all(0 <= each < math.inf for each in seconds)):
+            raise InvalidRecord(
+                f"cores of other nodes must be at least 0, bytes_per_second more than 0 and seconds at least 0; got "
+                f"{self.cores}, {self.bytes_per_second} and {seconds}."
+            )
+
+    def transfer_seconds(self, size: float) -> float:
+        """How long so many bytes are under way."""
+        return self.latency_seconds + size / self.bytes_per_second
+
+    def hand_seconds(self, size: float) -> float:
+        """What so many bytes in one message cost this node's cores."""
+        return self.cpu_seconds + size * self.cpu_seconds_per_byte
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
     """How a stage is to run: which kind of worker, how many, and how many bytes may wait behind it.
 
@@ -89,7 +128,8 @@ class FeedPlan:
     """How a feed is to run, stage by stage, in their order.
 
     `items_per_second` is what it will give at its end, as predicted; `wall` names what keeps it from giving more: a
-    stage, "cores", "the interpreter's lock", "memory" or "the consumer". `reasons` say why, in sentences.
+    stage, "cores", "the interpreter's lock", "the link", "memory" or "the consumer". `reasons` say why, in sentences.
+    `remote_workers` are processes on idle cores of other nodes, each of which reads whole batches by itself.
 
     >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=4),), wall="read")
     >>> plan.stage("read").workers
@@ -100,13 +140,17 @@ class FeedPlan:
     items_per_second: float = 0.0
     wall: str = ""
     reasons: tuple[str, ...] = ()
+    remote_workers: int = 0
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
         if len(set(names)) < len(names):
             raise InvalidRecord(f"the stages of a feed's plan must have names of their own, got {names}.")
-        if not self.items_per_second >= 0:
-            raise InvalidRecord(f"a feed's plan must give items_per_second >= 0, got {self.items_per_second}.")
+        if not (self.items_per_second >= 0 and self.remote_workers >= 0):
+            raise InvalidRecord(
+                f"a feed's plan must give items_per_second >= 0, got {self.items_per_second}, with "
+                f"remote_workers >= 0, got {self.remote_workers}."
+            )
 
     def stage(self, name: str) -> StagePlan:
         """The plan of the stage of this name."""

@@ -1,6 +1,7 @@
 """Programs for real workers: each does one thing that goes wrong, or tells what it saw."""
 
 import contextlib
+import hashlib
 import math
 import multiprocessing
 import os
@@ -208,6 +209,18 @@ def fed(plainly=False):
     noise = feed(range(32)).map(_noisy).shuffle(8).batch(8)
     training = _training(_square)
     training.batches = _Epochs(noise) if plainly else noise
+    return training
+
+
+def _hash(number):
+    found = hashlib.sha256(bytes([number % 256]) * 8_000_000).digest()
+    return torch.frombuffer(bytearray(found), dtype=torch.uint8)[:4].float() / 255
+
+
+def hashed():
+    """Reads a feed whose items take several milliseconds of a core each."""
+    training = _training(_square)
+    training.batches = feed(range(100_000)).map(_hash).batch(8)
     return training
 
 

@@ -1,8 +1,8 @@
 """Connecting to a Ray cluster, or starting one on this machine, always with Ray's token authentication.
 
 Whoever can talk to a Ray cluster can run code in it. Its token is what keeps others out, so a cluster without one is
-refused (`survey` asks every node). What Dovetail itself passes through Ray is JSON; nothing is unpickled but what Ray
-packs for its own calls.
+refused (`survey` asks every node). What Dovetail itself passes through Ray is JSON, and a feed's stages and items, as
+bytes that only the processes at both ends unpickle; nothing else is but what Ray packs for its own calls.
 """
 
 import contextlib

@@ -3,8 +3,9 @@
 They are the worker processes of the engine `local`, started and listened to in the same way; between them and the
 engine, which is on another machine, this relays lines of JSON. Both ways are numbered and kept until the other side
 has them, because a call that failed may have been carried out: nothing is lost or taken twice. It ends, and with it
-its workers, when nobody called `keep_alive` for `patience_seconds`: then there is no engine to report to. Knows nothing
-of Ray: its methods are called, each from a thread of its own.
+its workers, when nobody called `keep_alive` for `patience_seconds`: then there is no engine to report to. Cores that no
+order has it lends to feeds on other nodes, whose hosts call, and its own workers' feeds borrow through it. Knows
+nothing of Ray: its methods are called, each from a thread of its own.
 """
 
 import collections
@@ -18,12 +19,19 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 import dovetail
+from dovetail.engines.base import REMOTE_CORES
+from dovetail.engines.detection import available_cores
 from dovetail.engines.private_folder import PrivateFolder
 from dovetail.engines.processes import WorkerProcess
+from dovetail.engines.ray.core_borrowing import CoreBorrower
+from dovetail.engines.ray.core_lending import CoreLender, Passed
 from dovetail.engines.ray.shipped_code import Shipment, import_from, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 
@@ -32,9 +40,9 @@ PULL_SECONDS = 1.0
 
 
 class Host:
-    """Holds a node's workers. `given` is JSON: the cluster, the store's directory, a folder in it that is there only
-    where that is shared, the controller's environment, and how long to wait for it. `code` is where the shipment lies;
-    by default where this Dovetail came from."""
+    """Holds a node's workers. `given` is JSON: the cluster, this node's name in it, the store's directory, a folder
+    there that is seen only where that is shared, the controller's environment, and how long to wait for it. `code` is
+    where the shipment lies; by default where this Dovetail came from."""
 
     def __init__(self, given: bytes, code: Path | None = None) -> None:
         said = json.loads(given)
@@ -57,6 +65,11 @@ class Host:
         self._workers: dict[int, WorkerProcess] = {}
         self._meetings: dict[str, str] = {}  # where the ranks of an order meet
         self._selector = selectors.DefaultSelector()
+        self._devices = tuple(device for device in self._cluster.devices if device.node == said.get("node"))
+        self._lender = CoreLender(self._idle_cores, code=self._shipment.folder)
+        self._borrower = CoreBorrower(
+            self._folder.path, code=self._shipment.folder, wish=lambda: self._say({"wants_peers": True})
+        )
         self._bell, ear = socket.socketpair()
         self._selector.register(ear, selectors.EVENT_READ, None)
         # Workers are started by this one thread: the kernel ends them when the thread that started them ends.
@@ -76,6 +89,41 @@ class Host:
                 self._outbox.popleft()
             self._spoken.wait_for(lambda: self._outbox, timeout=PULL_SECONDS)
             return dumps({"clock": time.monotonic(), "messages": list(self._outbox)}).encode()
+
+    def introduce(self, hosts: Mapping[str, Any]) -> None:
+        """Know the hosts of other nodes, whose idle cores the feeds of workers here may borrow."""
+        self._borrower.introduce(hosts)
+
+    def idle_cores(self) -> int:
+        """How many cores a feed of another node could borrow now."""
+        return self._lender.idle_cores()
+
+    def lend_core(self, path: list[str], code: str, pickled: bytes) -> tuple[int, str]:
+        """Lend a core: a number for it, or 0 and why there is none. See `CoreLender`, also for what follows."""
+        return self._lender.lend(path, code, pickled)
+
+    def send_to_core(self, number: int, message: bytes, buffers: list[Any]) -> bool:
+        """Pass a message on to the process on a core that is lent."""
+        return self._lender.send(number, message, buffers)
+
+    def receive_from_core(self, number: int) -> Passed | None:
+        """Wait for the next message of the process on a core that is lent."""
+        return self._lender.receive(number)
+
+    def release_core(self, number: int) -> None:
+        """Take a core back that is not wanted any more."""
+        self._lender.release(number)
+
+    def echo(self, size: int) -> Passed:
+        """A message of this size, as a batch would come from here: it measures the link."""
+        return b"", [numpy.zeros(size, dtype=numpy.uint8)]
+
+    def _idle_cores(self) -> list[int]:
+        """The cores that no order has. Of a node with accelerators, whose orders use any of its cores, all or none."""
+        busy = {device for worker in list(self._workers.values()) if worker.order for device in worker.devices}
+        if any(self._cluster.kind(device.kind).processor != "cpu" for device in self._devices):
+            return [] if busy else available_cores()
+        return [device.index for device in self._devices if device.name not in busy]
 
     def post(self, messages: bytes) -> None:
         """Take numbered messages, as JSON; those that came before are passed over."""
@@ -123,13 +171,16 @@ class Host:
             if order["ranks"]:
                 order["ranks"]["rendezvous"] = f"file://{self._meetings[message['order']]}/meeting"
             worker.begin(message["order"], order)
+            self._lender.reclaim()
         else:
             worker.send(message["message"])
 
     def _start(self, number: int, devices: tuple[str, ...]) -> None:
         log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
         try:
-            worker = self._workers[number] = WorkerProcess(devices, cluster=self._cluster, log=log)
+            address = self._borrower.address
+            variables = {REMOTE_CORES: address} if address else {}
+            worker = self._workers[number] = WorkerProcess(devices, cluster=self._cluster, log=log, variables=variables)
         except OSError as error:
             self._say({"worker": number, "gone": {"reason": f"its worker could not be started: {error}"}})
             return

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class HostLink:
         self._calls: dict[Any, Callable[[Any], None]] = {}
         self._answered_at, self._retry_at = now() + START_SECONDS - silence_seconds, 0.0
         self._answers, self._clock = False, 0.0
+        self.wants_peers = False  # whether a feed there would borrow cores of other nodes, whose hosts it does not know
         self._pull()
 
     def start_worker(self, devices: tuple[str, ...]) -> "RemoteWorker":
@@ -60,6 +61,11 @@ class HostLink:
         self._numbers += 1
         self._unsent.append((self._numbers, message))
         self._post()
+
+    def introduce(self, others: Mapping[str, "HostLink"]) -> None:
+        """Make the hosts of other nodes known to this one."""
+        self.wants_peers = False
+        self._host.introduce.remote({node: link._host for node, link in others.items()})
 
     def silence(self, since: float) -> float:
         """The seconds from `since` until the host last answered, by the host's clock."""
@@ -147,6 +153,9 @@ class HostLink:
             if number <= self._have:
                 continue
             self._have = number
+            if "wants_peers" in message:
+                self.wants_peers = True
+                continue
             worker = self._workers[message["worker"]]
             worker.handle(message)
             if worker.is_gone:

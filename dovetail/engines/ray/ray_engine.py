@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engines.ray.connection import installed
+from dovetail.engines.ray.core_borrowing import GROUP
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink, RemoteWorker, answered
 from dovetail.engines.ray.node_monitor import NodeMonitor
@@ -110,12 +111,15 @@ class RayEngine(WorkerEngine):
 
         given = {
             "cluster": to_json(self._cluster),
+            "node": node,
             "home": str(self._home),
             "mark": str(make_scratch(self._home, prefix="mark-")),
             "environment": {k: v for k, v in os.environ.items() if not k.startswith(_STAYS)},
             "patience_seconds": max(CONTROLLER_SECONDS, self._silence_seconds),
         }
-        remote = self._ray.remote(Host).options(
+        cores = self._cluster.node(node).cores
+        lending = {GROUP: 4 * cores + 8}  # for each core that it lends or borrows one that waits, and one that sends
+        remote = self._ray.remote(concurrency_groups=lending)(Host).options(
             num_cpus=0,  # the group holds what the workers use
             max_restarts=0,
             max_concurrency=4,  # a pull that waits and a post, and each once more if it had to be made again
@@ -129,6 +133,7 @@ class RayEngine(WorkerEngine):
             self._monitor.check(self._silence_seconds)
             self._check_nodes()
             self._take_answers(until - time.monotonic())
+            self._introduce_hosts()
             heard = [w for w in self._workers.values() if isinstance(w, RemoteWorker) and (w.lines or w.is_gone)]
             if heard or time.monotonic() >= until:
                 break
@@ -151,6 +156,13 @@ class RayEngine(WorkerEngine):
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
                 link.mark_lost(reason)
+
+    def _introduce_hosts(self) -> None:
+        """Make hosts known to those that ask for others, whose idle cores their workers' feeds would borrow; a node
+        that has none yet is given one."""
+        for link in [link for link in self._links.values() if link.wants_peers and not link.lost]:
+            nodes = [node for node, number in self._nodes.items() if not self._monitor.lost(number)]
+            link.introduce({node: self._link(node) for node in nodes if node != link.node})
 
     def _send_heartbeats(self) -> None:
         for link in list(self._links.values()):

@@ -9,10 +9,11 @@ this feed uses neither all cores nor the lock, somebody else does, and only the 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.feeds.feed_model import CONSUMER, FeedModel, by_stage, model_of, predict_feed
+from dovetail.planning.feeds.feed_model import CONSUMER, FeedModel, by_stage, model_of
 from dovetail.planning.feeds.feed_planner import plan_feed
+from dovetail.planning.feeds.feed_prediction import predict_feed
 from dovetail.planning.feeds.resizing import worth_resizing
-from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.units import show_number, show_rate, show_seconds
 
 # From this share of cores or lock on, workers wait for one another.
@@ -196,8 +197,10 @@ def decide(
     consumer_cpu_seconds: float = 0.0,
     horizon_seconds: float,
     switch_seconds: float,
+    remote: RemoteProfile | None = None,
 ) -> FeedDecision:
-    """What to do with a feed of which this was observed: go on as it is, or resize it, and why.
+    """What to do with a feed of which this was observed: go on as it is, or resize it, and why. `observations` are of
+    the workers here; `remote` are the cores of other nodes that it has or could have.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=0.1)
     >>> plan = plan_feed([read], cores=1, budget_bytes=0, consumer_per_second=20.0)
@@ -225,9 +228,10 @@ def decide(
         budget_bytes=budget_bytes,
         consumer_per_second=consumer_per_second,
         consumer_cpu_seconds=consumer_cpu_seconds,
+        remote=remote,
     )
     current, proposed = (
-        _judged(each, now, free, consumer_per_second, consumer_cpu_seconds) for each in (plan, planned)
+        _judged(each, now, free, consumer_per_second, consumer_cpu_seconds, remote) for each in (plan, planned)
     )
     if _workers(proposed) == _workers(plan) or not worth_resizing(
         current,
@@ -247,6 +251,7 @@ def _judged(
     cores: float,
     consumer_per_second: float | None,
     consumer_cpu_seconds: float,
+    remote: RemoteProfile | None,
 ) -> FeedPlan:
     """A plan with what it is expected to give on these cores."""
     rate, wall = predict_feed(
@@ -255,12 +260,14 @@ def _judged(
         cores=cores,
         consumer_per_second=consumer_per_second,
         consumer_cpu_seconds=consumer_cpu_seconds,
+        remote=remote,
     )
     return dataclasses.replace(plan, items_per_second=rate, wall=wall)
 
 
 def _workers(plan: FeedPlan) -> list[tuple[str, str, int]]:
-    return [(stage.name, stage.worker, stage.workers) for stage in plan.stages]
+    here = [(stage.name, stage.worker, stage.workers) for stage in plan.stages]
+    return [*here, ("", "remote", plan.remote_workers)]
 
 
 def _why(before: Sequence[StageProfile], now: Sequence[StageProfile], plan: FeedPlan) -> str:

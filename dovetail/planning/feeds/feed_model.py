@@ -21,9 +21,9 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import StagePlan, StageProfile
 
-CORES, LOCK, MEMORY, CONSUMER = "cores", "the interpreter's lock", "memory", "the consumer"
+CORES, LOCK, MEMORY, CONSUMER, LINK = "cores", "the interpreter's lock", "memory", "the consumer", "the link"
 """What may be a feed's wall beside a stage."""
 
 
@@ -170,29 +170,3 @@ def model_of(profiles: Sequence[StageProfile], stages: Sequence[StagePlan]) -> F
 
 def _profile(measured: Mapping[str, StageProfile], worker: str) -> StageProfile:
     return measured.get(worker) or next(iter(measured.values()))
-
-
-def predict_feed(
-    profiles: Sequence[StageProfile],
-    plan: FeedPlan,
-    *,
-    cores: float,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
-) -> tuple[float, str]:
-    """What a feed gives with the workers of a plan, in final items per second, and what keeps it from more.
-
-    >>> read = StageProfile(name="read", worker="thread", service_seconds=0.01)
-    >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=3),))
-    >>> predict_feed([read], plan, cores=1), predict_feed([read], plan, cores=1, consumer_per_second=50)
-    ((300.0, 'read'), (50, 'the consumer'))
-    """
-    model = model_of(profiles, plan.stages)
-    found = model.limits(
-        cores=cores, consumer_per_second=consumer_per_second, consumer_cpu_seconds=consumer_cpu_seconds
-    )
-    for kind in model.kinds:
-        pool = model.pool(kind)
-        found[pool.name] = pool.rate(sum(plan.stages[stage].workers for stage in model.stages_of(kind)))
-    wall = min(found, key=lambda name: found[name])
-    return found[wall], wall

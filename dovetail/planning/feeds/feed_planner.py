@@ -1,13 +1,15 @@
 """The best way to run a feed: which kind of worker each stage has, how many, how much may wait behind it, and why."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from dovetail.planning.feeds.feed_model import by_stage
-from dovetail.planning.feeds.feed_reasons import stage_reasons, wall_reason, why_infeasible
+from dovetail.planning.feeds.feed_reasons import remote_reason, stage_reasons, wall_reason, why_infeasible
 from dovetail.planning.feeds.feed_search import FeedLimits, WorkerChoice, best_choice
+from dovetail.planning.feeds.remote_reading import best_remote
 from dovetail.planning.feeds.scaling import MOST_WORKERS
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
-from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
 
 # Behind one slow item the others of its stage go on until what they made has no more room. With so many items a worker,
 # one that takes sixteen times as long as the others holds nobody back.
@@ -22,6 +24,7 @@ def plan_feed(
     consumer_per_second: float | None = None,
     consumer_cpu_seconds: float = 0.0,
     most_workers: int = MOST_WORKERS,
+    remote: RemoteProfile | None = None,
 ) -> FeedPlan:
     """The plan with the highest throughput for these cores and bytes, and of those with the same the one that keeps the
     fewest cores busy, and then holds the fewest bytes, with its stages' workers rounded up. What is left of the budget
@@ -29,7 +32,8 @@ def plan_feed(
 
     `profiles` has each stage of the feed in its order, once for each kind of worker that it was measured with. More
     than `consumer_per_second` is not aimed at; a consumer that computes on the same cores takes
-    `consumer_cpu_seconds` of them for each item. Raises `NoFeasiblePlan` where one worker for each stage is too much.
+    `consumer_cpu_seconds` of them for each item. Where its own cores are the wall, a feed whose stages can travel may
+    have workers on the cores of `remote` too. Raises `NoFeasiblePlan` where one worker for each stage is too much.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3, item_bytes=1000, most_bytes=1000)
     >>> decode = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_seconds=3e-3)
@@ -54,11 +58,32 @@ def plan_feed(
     if best is None:
         raise NoFeasiblePlan(why_infeasible(measured, budget_bytes))
     best = best.rounded_up(limits)
-    return FeedPlan(
+    plan = FeedPlan(
         stages=_with_buffers(best, budget_bytes),
         items_per_second=best.rate,
         wall=best.wall,
         reasons=(*stage_reasons(best, measured, limits), wall_reason(best, measured, limits)),
+    )
+    return _with_remote(plan, best, limits, remote) if remote is not None and remote.cores else plan
+
+
+def _with_remote(plan: FeedPlan, choice: WorkerChoice, limits: FeedLimits, remote: RemoteProfile) -> FeedPlan:
+    """The plan with as many workers on other nodes as are worth it, and why. What waits here has room for them: a
+    worker there holds what it works at in its own node's memory."""
+    reading = best_remote(
+        choice.model,
+        remote,
+        own_rate=choice.rate,
+        own_wall=choice.wall,
+        cores=limits.cores,
+        consumer_per_second=limits.consumer_per_second,
+        consumer_cpu_seconds=limits.consumer_cpu_seconds,
+    )
+    reasons = (*plan.reasons, remote_reason(choice, remote, reading))
+    if reading is None:
+        return dataclasses.replace(plan, reasons=reasons)
+    return dataclasses.replace(
+        plan, items_per_second=reading.rate, wall=reading.wall, reasons=reasons, remote_workers=reading.workers
     )
 
 

@@ -3,15 +3,10 @@
 from collections.abc import Iterator
 
 from dovetail.planning.feeds.feed_model import CONSUMER, CORES, LOCK, MEMORY, FeedModel
-from dovetail.planning.feeds.feed_search import (
-    EQUAL,
-    FeedLimits,
-    Measured,
-    WorkerChoice,
-    best_choice,
-    fill,
-    least_choice,
-)
+from dovetail.planning.feeds.feed_search import FeedLimits, Measured, WorkerChoice, best_choice, fill, least_choice
+from dovetail.planning.feeds.remote_reading import RemoteReading
+from dovetail.planning.feeds.scaling import EQUAL
+from dovetail.vocabulary.feeds import RemoteProfile
 from dovetail.vocabulary.units import show_bytes, show_number, show_rate, show_seconds
 
 _PLURALS = {"thread": "threads", "process": "processes"}
@@ -91,6 +86,26 @@ def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) ->
 
 def _count(count: int, worker: str) -> str:
     return f"{count} {worker if count == 1 else _PLURALS[worker]}"
+
+
+def remote_reason(choice: WorkerChoice, remote: RemoteProfile, reading: RemoteReading | None) -> str:
+    """Why idle cores of other nodes are used, or are not."""
+    link = f"over a link of {show_bytes(remote.bytes_per_second)} a second"
+    if reading is not None:
+        return (
+            f"{reading.workers} of {remote.cores} idle cores of other nodes read whole batches, too: "
+            f"{show_rate(reading.remote_rate)} {link}, and {show_number(reading.own_rate)} here."
+        )
+    if choice.wall not in (CORES, LOCK):
+        return f"Idle cores of other nodes are left alone: {_name(choice.wall)} is the wall, and not the cores here."
+    stays = [profile.name for profile in choice.model.profiles if not profile.portable]
+    if stays:
+        return f"Idle cores of other nodes are left alone: {', '.join(map(repr, stays))} cannot travel."
+    carried = show_number(remote.bytes_per_second / max(1, choice.model.profiles[-1].item_bytes))
+    return (
+        f"Idle cores of other nodes are left alone: {link} that carries {carried} items a second, nothing that counts "
+        f"would be added to {show_number(choice.rate)}."
+    )
 
 
 def why_infeasible(measured: Measured, budget_bytes: int) -> str:

@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from dovetail.planning.feeds.feed_model import MEMORY, FeedModel
-from dovetail.planning.feeds.scaling import least_workers, peak_workers
+from dovetail.planning.feeds.scaling import EQUAL, least_workers, peak_workers
 from dovetail.vocabulary.feeds import StageProfile
 
-EQUAL = 1e-9
-"""Rates that differ by less, as a share, are equal: that much is left of rounding."""
 Measured = Mapping[str, Mapping[str, StageProfile]]
 """Profiles by stage, in the order of the feed, and by kind of worker."""
 
@@ -151,7 +149,7 @@ def _pools_for(model: FeedModel, rate: float, *, most: int) -> dict[str, int]:
     found, enough = {}, rate * (1 - EQUAL)
     for kind, least in model.least_pools().items():
         pool = model.pool(kind)
-        count = least if pool.rate(least) >= enough else least_workers(pool, enough, most=most)
+        count = least if pool.rate(least) >= enough else least_workers(pool, rate, most=most)
         assert count is not None, "a rate is asked for that the pool's peak allows"
         found[kind] = max(least, count)
     return found

@@ -16,6 +16,8 @@ from dovetail.vocabulary.feeds import StageProfile
 NOISE = 0.03
 # What is farther off than this was disturbed, and how far does not matter.
 _DISTURBED = 5 * NOISE
+EQUAL = 1e-9
+"""Rates that differ by less, as a share, are equal: that much is left of rounding."""
 MOST_WORKERS = 256
 """More workers of one kind than this are never planned: each is a thread or a process that the system schedules."""
 
@@ -122,6 +124,7 @@ def least_workers(
     3
     """
     peak = peak_workers(profile, most=most)
+    items_per_second *= 1 - EQUAL  # or a worker more were planned for the last bit of a quotient
     if profile.rate(peak) / visits < items_per_second:
         return None
     # Rates rise up to the peak.

@@ -19,6 +19,8 @@ def advice(*profiles: StageProfile, cores: float = 1, budget_bytes: int = 1 << 2
 def test_cores_a_cache_and_faster_stages_help_a_feed_that_computes() -> None:
     found = advice(READ, DECODE, AUGMENT)
     assert found["one core more"] == pytest.approx(500)
+    # Its one worker there waits for each read, and does not compute meanwhile.
+    assert 310 < found["an idle core of another node, with --engine ray, over a link of 10 Gbit/s"] < 350
     assert found["'decode' written to take half as long"] == pytest.approx(400)
     assert found["a cache behind 'decode', where it fits"] == pytest.approx(1 / 1.01e-3)
     assert "a source twice as fast ('read')" not in found
