@@ -162,8 +162,9 @@ def _open_trainers(
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
-            members.append(_build_member(member.task, order, around))
-            stack.enter_context(feed_training(members[-1].training, member, around, is_alone=is_alone, borrows=True))
+            built = _build_member(member.task, order, around)
+            stack.enter_context(feed_training(built.training, member, around, is_alone=is_alone, borrows=True))
+            members.append(built)  # whose feed was opened, too, or it has failed and is reported once
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):

@@ -134,6 +134,11 @@ class FeedWorkers:
         assert server is not None
         while True:
             pid, channel = server.fork()
+            if server.forks_nothing:
+                self._note(
+                    "What the stages need starts threads, which a forked process would lack, so each worker process "
+                    "loads it by itself, and takes the longer to start."
+                )
             self.pids.add(pid)
             self._channels[pid] = channel
             channel.settimeout(self._hang_seconds)
