@@ -206,6 +206,10 @@ class Feed:
             place += stage.operation != "shuffle"
         return 0
 
+    def may_cache(self) -> bool:
+        """Whether a cache could be added: there is one at most, and a stream's items are read anew anyway."""
+        return not self.cache_place() and isinstance(self.source, ItemSource)
+
     def order(self) -> ItemOrder:
         """The order in which its items are read."""
         return ItemOrder(windows=[s.size for s in self.stages if s.operation == "shuffle"], seed=self.seed)

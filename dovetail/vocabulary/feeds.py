@@ -22,7 +22,7 @@ class StageProfile:
     constants, beyond what cores and lock explain: `a` workers give a / (1 + contention (a - 1) + coherency a (a - 1))
     times the items of one. `item_bytes` and `most_bytes` are the mean and the largest of what one item that it gives
     holds, `worker_bytes` the memory of one more worker, `inputs` how many items of the stage before make one of its
-    own, and `portable` says whether it can travel to another process.
+    own; `portable` says whether it can travel to another process, and `draws` whether it draws random numbers.
 
     >>> StageProfile(name="decode", worker="thread", service_seconds=2e-3, cpu_seconds=2e-3).rate(2)
     1000.0
@@ -40,6 +40,7 @@ class StageProfile:
     worker_bytes: int = 0
     inputs: float = 1.0
     portable: bool = True
+    draws: bool = False
 
     def __post_init__(self) -> None:
         _check_worker(self.name, self.worker)

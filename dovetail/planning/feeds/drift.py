@@ -14,6 +14,7 @@ from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.feed_prediction import predict_feed
 from dovetail.planning.feeds.resizing import worth_resizing
 from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.units import show_number, show_rate, show_seconds
 
 # From this share of cores or lock on, workers wait for one another.
 _USED_UP = 0.9
@@ -209,7 +210,7 @@ def decide(
     >>> [stage.workers for stage in plan.stages], [stage.workers for stage in found.plan.stages]
     ([2], [4])
     >>> found.reason
-    "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
+    "'read' takes 200.0 ms an item and not 100.0 ms: 20 a second are expected instead of 6.7."
     """
     now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
     free = free_cores(
@@ -240,8 +241,8 @@ def decide(
         switch_seconds=switch_seconds,
     ):
         return FeedDecision(profiles=now, plan=plan)
-    reason = f"{_why(profiles, now, plan)}: {proposed.items_per_second:.4g} a second are expected instead of"
-    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {measured_per_second:.4g}.")
+    reason = f"{_why(profiles, now, plan)}: {show_rate(proposed.items_per_second)} are expected instead of"
+    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {show_number(measured_per_second)}.")
 
 
 def _judged(
@@ -285,5 +286,5 @@ def _why(before: Sequence[StageProfile], now: Sequence[StageProfile], plan: Feed
             return "it was planned for a consumer that takes less"
         return f"{plan.wall} was the wall"
     first, second = earlier[most.name][most.worker], later[most.name][most.worker]
-    was, now_takes = (f"{each.service_seconds * 1e3:.3g} ms" for each in (first, second))
+    was, now_takes = (show_seconds(each.service_seconds) for each in (first, second))
     return f"{most.name!r} takes {now_takes} an item and not {was}"
