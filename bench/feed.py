@@ -226,20 +226,23 @@ def overhead(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
 
 
 def resize(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """A worker more and one back, again and again: the items missed in the second after each, beside other seconds."""
-    pipeline, times = PIPELINES["frees"], 1 if quick else 8
+    """A worker more and one back, again and again: the items missed in the second after each, beside the second before
+    it and the one after that. Others on the machine come and go over many seconds, and less so over three."""
+    pipeline, times = PIPELINES["frees"], 1 if quick else 16
     names = [stage.name for stage in define(pipeline).work_stages()]
-    after, others = [], []
+    missed, others = [], []
     with define(pipeline).open(pooled_plan(names, ["thread"] * 3, {"thread": 4}), budget_bytes=BUDGET_BYTES) as running:
         batches = iter(running)
         steady_rate(batches, pipeline, warm_seconds=1.0, seconds=1.0)
         for number in range(times):
-            others += [steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0) for _ in range(3)]
+            before = steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0)
             running.resize(names[1], workers=2 if number % 2 == 0 else 1, worker="thread")
-            after.append(steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0))
-    usual = statistics.median(others)
-    lost = (usual - statistics.median(after)) / (10 * usual)
-    row = {"part": "resize", "items/s": usual, "share of ten seconds' items lost": lost}
+            after, later = (steady_rate(batches, pipeline, warm_seconds=0.0, seconds=1.0) for _ in range(2))
+            usual = (before + later) / 2
+            missed.append((usual - after) / (10 * usual))
+            others += [before, later]
+    lost = statistics.median(missed)
+    row = {"part": "resize", "items/s": statistics.median(others), "share of ten seconds' items lost": lost}
     return [row], [Bar("resize, share of ten seconds' items lost", max(0.0, lost), most=0.01)]
 
 

@@ -56,8 +56,8 @@ def _is_plain(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 def _gather(numbers: list[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
     """What torch makes of numbers, through NumPy, which looks at each in a tenth of the time where all are alike."""
-    (kind, *others) = set(map(type, numbers))
-    if not others and kind in _NUMBERS:
+    kind = type(numbers[0])
+    if kind in _NUMBERS and len(set(map(type, numbers))) == 1:
         gathered = numpy.array(numbers)
         if gathered.dtype == _NUMBERS[kind]:  # and not larger than that holds
             return torch.from_numpy(gathered)

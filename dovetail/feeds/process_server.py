@@ -73,8 +73,10 @@ class ProcessServer:
         self._lock, self._pickled = threading.Lock(), pickled
         self._path = list(sys.path if path is None else path)
         self._channel: Channel | None = None
-        self._closed = self._forks_nothing = False
+        self._closed = False
         self.pid = 0
+        self.forks_nothing = False
+        """Whether the stages start threads as they are unpickled, of which a fork would have none."""
 
     def fork(self) -> tuple[int, Channel]:
         """A new worker: its process's number and a channel to it. Waits until the server has imported what it needs.
@@ -84,7 +86,7 @@ class ProcessServer:
                 if self._channel is None:
                     self._begin()
                 assert self._channel is not None
-                return self._start_alone() if self._forks_nothing else _fork_through(self._channel)
+                return self._start_alone() if self.forks_nothing else _fork_through(self._channel)
             except (EOFError, OSError) as error:
                 raise ProgramError(
                     "the process that forks a feed's workers must stay alive; it has ended. A module that the stages "
@@ -97,7 +99,7 @@ class ProcessServer:
             channel.close()
             raise EOFError
         self._channel = channel
-        self._forks_nothing = _send_stages(channel, self._pickled, self._path, forks=True) > 1
+        self.forks_nothing = _send_stages(channel, self._pickled, self._path, forks=True) > 1
 
     def _start_alone(self) -> tuple[int, Channel]:
         """A worker that unpickles the stages itself: a fork would lack the threads that they start."""

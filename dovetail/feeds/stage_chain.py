@@ -30,6 +30,8 @@ _LIGHT_SECONDS = 2e-5
 _MOST_AT_ONCE = 64
 # What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
 _LIGHT_TYPES = (int, float, complex, numpy.generic)
+_DROPPED = object()
+"""What a filter makes of an item that it does not keep."""
 Grow = Callable[[int, int], None]
 """Called with how many bytes are held so far by how many items, before the next is read. May wait, and may raise."""
 
@@ -268,66 +270,82 @@ class StageChain:
         grow: Grow | None,
         counts_cpu: bool,
     ) -> None:
-        steps = [self._step(place, items.epoch, seeded) for place in range(first, last)]
+        steps = [(place - first, *self._step(place, items.epoch, seeded)) for place in range(first, last)]
         given = items.values
         items.values, places, numbers = [], [], []
-        held, clock, cpu_clock = 0, time.perf_counter, time.thread_time
+        held, most, clock, cpu_clock = 0, 0, time.perf_counter, time.thread_time
+        seconds, passed = [0.0] * len(steps), [0] * len(steps)
         for order, number in enumerate(items.numbers):
             value = None
             if given is not None:
                 value, given[order] = given[order], None  # nobody else holds what is being worked at
             step = 0
-            kept = True
             moment, busy = clock(), cpu_clock() if counts_cpu else 0.0
             try:
-                for step, function in enumerate(steps):
-                    kept, value = function(number, value)
+                for step, takes, function in steps:
+                    if takes == "value":
+                        value = function(value)
+                    elif takes == "number":
+                        value = function(number)
+                    elif takes == "both":
+                        value = function(number, value)
+                    elif not function(number, value):
+                        value = _DROPPED
                     now = clock()
-                    done = work[step]
-                    done.seconds += now - moment
+                    seconds[step] += now - moment
                     moment = now
                     if counts_cpu:
-                        done.cpu_seconds += (spent := cpu_clock()) - busy
-                        busy = spent
-                        if kept:
-                            _count(done, item_bytes(value))
-                    elif kept:
-                        done.items += 1
-                    if not kept:
+                        busy = self._count_cpu(work[step], busy, value)
+                    if value is _DROPPED:
                         break
+                    passed[step] += 1
             except Exception as error:
                 items.faults.append(self._fault(first + step, items.places[order], number, value, error))
                 if not self.skips:
                     break
                 continue
-            if not kept:
+            if value is _DROPPED:
                 continue
             items.values.append(value)
             places.append(items.places[order])
             numbers.append(number)
             size = item_bytes(value)
             held += size
-            if not counts_cpu:
-                work[-1].bytes += size
-                work[-1].most_bytes = max(work[-1].most_bytes, size)
+            if size > most:
+                most = size
             if grow is not None:
                 grow(held, len(places))
+        for done, spent, count in zip(work, seconds, passed, strict=True):
+            done.seconds += spent
+            done.items += count
+        if not counts_cpu:
+            work[-1].bytes += held
+            work[-1].most_bytes = max(work[-1].most_bytes, most)
         items.places, items.numbers = places, numbers
 
-    def _step(self, place: int, epoch: int, seeded: bool) -> Callable[[int, Any], tuple[bool, Any]]:
-        """One stage as a function of an item's number and value, which says whether the item is kept."""
-        stage = self.stages[place]
-        call = self._call(place, epoch, seeded)
-        if stage.operation == "read":
-            return self._read_step(call)
-        if stage.operation == "filter":
-            return lambda number, value: (bool(call(number, value)), value)
-        return lambda number, value: (True, call(number, value))
+    def _count_cpu(self, done: StageWork, busy: float, value: Any) -> float:
+        """Count what a stage has taken of a core for an item since the clock stood at `busy`; gives where it stands."""
+        now = time.thread_time()
+        done.cpu_seconds += now - busy
+        if value is not _DROPPED:
+            size = item_bytes(value)
+            done.bytes += size
+            done.most_bytes = max(done.most_bytes, size)
+        return now
 
-    def _read_step(self, call: Callable[[int, Any], Any]) -> Callable[[int, Any], tuple[bool, Any]]:
-        if isinstance(self.source, ItemSource):
-            return lambda number, value: (True, call(number, number))
-        return lambda number, value: (True, value)  # a stream's items were read when they were admitted
+    def _step(self, place: int, epoch: int, seeded: bool) -> tuple[str, Callable[..., Any]]:
+        """What a stage takes of an item, and its function. Most take one thing, and are called without a wrapper."""
+        stage, call = self.stages[place], self._call(place, epoch, seeded)
+        is_keyed = self._rng[place] or (seeded and self.drawing[place] is not False)
+        if stage.operation == "read" and not isinstance(self.source, ItemSource):
+            return "value", _as_it_is  # a stream's items were read when they were admitted
+        if stage.operation == "read":
+            return (
+                ("both", lambda number, value: call(number, number)) if is_keyed else ("number", self._function(place))
+            )
+        if stage.operation == "filter":
+            return "keeps", call
+        return ("both", call) if is_keyed else ("value", self._function(place))
 
     def _call(self, place: int, epoch: int, seeded: bool) -> Callable[[int, Any], Any]:
         """A stage's function with the random numbers of the item of this number."""

@@ -17,6 +17,8 @@ from dovetail.feeds.units import FeedUnit
 _UNIT_SECONDS = 0.01
 _MOST_ITEMS = 512
 _ENDLESS = 1 << 62
+# Units of so many epochs may be under way at once: each has one at least, and there are not more units than that.
+_KEPT_EPOCHS = 256
 
 
 class UnitCutter:
@@ -34,13 +36,13 @@ class UnitCutter:
         """Go on from a position."""
         self.epoch, self._place = at.epoch, at.place // self.aligned * self.aligned
         self._number = 0
+        self._lengths: dict[int, int] = {}
 
     def next_unit(self, *, workers: int, is_cautious: bool = False) -> FeedUnit:
         """The unit that comes next, not yet counted as begun, for so many workers; a cautious one is as small as can
         be."""
-        source = self._definition.source
-        is_stream = not isinstance(source, ItemSource)
-        length = _ENDLESS if is_stream else self._read_length(len(source))  # type: ignore[arg-type]
+        is_stream = not isinstance(self._definition.source, ItemSource)
+        length = _ENDLESS if is_stream else self._read_length(self._length(self.epoch))
         stop, is_whole = self._extent(length, workers, is_cautious)
         is_whole = is_whole and not is_stream and stop > self._place
         return FeedUnit(
@@ -78,11 +80,9 @@ class UnitCutter:
 
     def numbers(self, unit: FeedUnit) -> Sequence[int]:
         """Which items of the source stand at the places of a unit."""
-        source = self._definition.source
-        assert isinstance(source, ItemSource)
         if unit.stop <= unit.start or not self._order.windows:
             return range(unit.start, unit.stop)
-        return self._order.indices(unit.epoch, unit.start, unit.stop, length=len(source))
+        return self._order.indices(unit.epoch, unit.start, unit.stop, length=self._length(unit.epoch))
 
     def saw(self, stage: int, seconds_per_item: float) -> None:
         """Learn how long items take in one stage."""
@@ -102,6 +102,16 @@ class UnitCutter:
         self._place = unit.stop
         if unit.ends_epoch:
             self.epoch, self._place = self.epoch + 1, 0
+
+    def _length(self, epoch: int) -> int:
+        """How many items the source had when this epoch was begun: one that has fewer since then is found out when
+        they are read, and its epoch does not just end."""
+        source = self._definition.source
+        assert isinstance(source, ItemSource)
+        if epoch not in self._lengths:
+            self._lengths = {each: length for each, length in self._lengths.items() if each >= epoch - _KEPT_EPOCHS}
+            self._lengths[epoch] = len(source)
+        return self._lengths[epoch]
 
     def _read_length(self, length: int) -> int:
         """How many places of an epoch are read: what would be dropped at its end is not."""

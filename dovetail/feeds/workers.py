@@ -7,7 +7,6 @@ what it could not read, is read here. Knows chains and channels; what there is t
 
 import collections
 import contextlib
-import functools
 import os
 import signal
 import threading
@@ -30,6 +29,20 @@ _MOST_REMOTE_FAULTS = 3
 
 
 _FAULTS = ItemRun.__slots__.index("faults")
+
+
+class _Charged:
+    """Asks for room for a unit only where it holds more than it is charged for: it is called for each item."""
+
+    __slots__ = ("_budget", "_flow", "_unit")
+
+    def __init__(self, flow: FeedFlow, unit: FeedUnit) -> None:
+        self._flow, self._unit, self._budget = flow, unit, flow.budget
+
+    def __call__(self, held_bytes: int, items: int) -> None:
+        unit = self._unit
+        if unit.copies * held_bytes + 2 * self._budget.most_item_bytes > unit.charged_bytes:
+            self._flow.grow(unit, held_bytes, items)
 
 
 class FeedWorkers:
@@ -102,14 +115,13 @@ class FeedWorkers:
     def _run_thread(self) -> None:
         with one_thread():
             while (unit := self._flow.take("thread")) is not None:
-                grow = functools.partial(self._flow.grow, unit)
                 try:
                     work = self._chain.run(
                         unit.items,
                         unit.at,
                         unit.upto,
                         owns_generators=False,
-                        grow=lambda held, items, grow=grow: grow(held, items) and None,  # type: ignore[misc]
+                        grow=_Charged(self._flow, unit),
                         counts_cpu=self._counts_cpu,
                     )
                 except RunAbandoned:
@@ -122,6 +134,11 @@ class FeedWorkers:
         assert server is not None
         while True:
             pid, channel = server.fork()
+            if server.forks_nothing:
+                self._note(
+                    "What the stages need starts threads, which a forked process would lack, so each worker process "
+                    "loads it by itself, and takes the longer to start."
+                )
             self.pids.add(pid)
             self._channels[pid] = channel
             channel.settimeout(self._hang_seconds)

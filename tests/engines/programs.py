@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+import numpy
 import torch
 from torch import nn
 
@@ -209,6 +210,19 @@ def fed(plainly=False):
     noise = feed(range(32)).map(_noisy).shuffle(8).batch(8)
     training = _training(_square)
     training.batches = _Epochs(noise) if plainly else noise
+    return training
+
+
+def _refuse(number):
+    if number == 13:
+        raise ValueError("no such picture")
+    return _noisy(number, numpy.random.default_rng(number))
+
+
+def fed_badly():
+    """Reads a feed of which one item cannot be read."""
+    training = _training(_square)
+    training.batches = feed(range(32)).map(_refuse).batch(8)
     return training
 
 

@@ -107,6 +107,14 @@ def test_a_task_learns_the_same_from_a_feed_as_from_its_batches_in_a_list(ground
     assert same(ground.saved(fed), ground.saved(listed))
 
 
+def test_a_task_fails_with_the_item_that_its_feed_cannot_read(ground: Ground) -> None:
+    member = ground.member("fed_badly", steps=9)
+    ground.run("train", [member], "resident")
+    (failed,) = ground.of(member, "failed")
+    assert "stage '_refuse' must take every item; item 13 raised ValueError: no such picture (line" in failed.reason
+    assert "leave such items out with dt.feed(..., skip=...)" in failed.reason
+
+
 @pytest.mark.parametrize("stop", [1, 4, 5])
 def test_a_task_goes_on_in_the_middle_of_its_feed(ground: Ground, stop: int) -> None:
     """Epochs have four steps: it is stopped within the first, at its end, and in the second."""

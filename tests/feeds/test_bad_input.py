@@ -1,5 +1,6 @@
 """What can go wrong with a feed, each with what the user is told, and nothing lost."""
 
+import contextlib
 import os
 import queue
 import resource
@@ -7,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,6 +112,38 @@ def test_a_source_that_shrinks():
             list(running)
 
 
+@pytest.mark.parametrize("window", [1, 100])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_list_that_shrinks_under_way(window, workers):
+    """Its epoch does not just end sooner: that would be another training, and nobody would know."""
+    data = list(range(2000))
+    definition = feed(data).shuffle(window).batch(2)
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(definition.open(plan(definition, workers=workers))) if workers else definition
+        batches = iter(running)
+        next(batches)
+        del data[1000:]
+        with pytest.raises(
+            ProgramError,
+            match=r"source must keep the items that it had when it was opened; reading item \d+ raised IndexError: "
+            r"list index out of range, and it has 1000 now\. Do not change it while it is read\.",
+        ):
+            list(batches)
+
+
+@pytest.mark.parametrize("worker", BOTH)
+def test_a_file_that_is_gone(worker, tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text(str(number))
+    definition = feed(f"{tmp_path}/*.txt").map(lambda path: int(Path(path).read_text())).batch(1)
+    (tmp_path / "4.txt").unlink()
+    with pytest.raises(
+        ProgramError,
+        match=r"must take every item; item 4 \('.*4\.txt'\) raised FileNotFoundError: .* Mend the item or the function",
+    ):
+        read(definition, worker)
+
+
 def test_a_source_that_is_another_when_training_goes_on():
     definition = feed(range(20)).batch(2)
     with definition.open() as running:
@@ -174,6 +208,22 @@ def test_a_worker_process_that_hangs(tmp_path):
     assert any("it said nothing for 1 seconds; its items are read again" in note for note in notes)
 
 
+@pytest.mark.process
+def test_an_item_that_hangs_its_worker_each_time():
+    def hangs(number):
+        if number == 7:
+            time.sleep(3600)
+        return number
+
+    definition = feed(range(20)).map(hangs)
+    with pytest.raises(
+        ProgramError,
+        match=r"worker process must survive its items; item.* of epoch 0 ended it 3 times \(it said nothing for 0.3 "
+        r"seconds\) in the stages \['read', 'hangs'\]\. Read them in a process of yours to see why\.",
+    ):
+        read(definition, "process", 1, hang_seconds=0.3)
+
+
 @pytest.mark.parametrize("worker", BOTH)
 def test_an_item_larger_than_the_budget(worker):
     def suddenly(number):
@@ -197,6 +247,15 @@ def test_a_budget_too_small_for_one_batch():
         r"[\d,]+ bytes, as large as its first item is; it is 1,048,576 bytes\. Raise budget_bytes",
     ):
         read(definition, budget_bytes=1 << 20)
+
+
+def test_a_budget_too_small_for_one_item():
+    with pytest.raises(
+        ProgramError,
+        match=r"budget must hold one item in each stage, and one item: [\d,]+ bytes, as large as its first item is; it "
+        r"is 262,144 bytes\. Raise budget_bytes, or make items or batches smaller\.",
+    ):
+        read(feed(range(20)).map(large), budget_bytes=1 << 18)
 
 
 @pytest.mark.process
@@ -258,7 +317,11 @@ class Threaded:
 @pytest.mark.process
 def test_what_starts_threads_is_not_forked():
     """In a fork there would be nobody to answer."""
-    found, _ = read(feed(Threaded()), "process", 2)
+    found, notes = read(feed(Threaded()), "process", 2)
+    assert notes == (
+        "What the stages need starts threads, which a forked process would lack, so each worker process loads it by "
+        "itself, and takes the longer to start.",
+    )
     assert [number for number, _ in found] == list(range(20))
     assert os.getpid() not in {pid for _, pid in found}
 
