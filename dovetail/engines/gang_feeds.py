@@ -1,8 +1,9 @@
 """Who reads for the members of an order: those that read the same share one feed, and feeds share cores and bytes.
 
-Members whose batches are equal definitions are handed what one feed has read once. With `together` they take turns at
-one reading anyway, whatever their batches are, so one of their feeds works at a time. All other feeds work at once, and
-each has its part of the cores and of the budget. Knows orders and trainings; feeds open and follow themselves.
+Members whose batches are equal definitions are handed what one feed has read once, and so are those with loaders of
+one dataset from one seed. With `together` they take turns at one reading anyway, whatever their batches are, so one of
+their feeds works at a time. All other feeds work at once, and each has its part of the cores and of the budget. Knows
+orders and trainings; feeds open and follow themselves.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from dovetail.engines.feeding import (
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, SOURCE, Feed
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.loader_group import LoaderGroup
 from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
@@ -70,7 +72,17 @@ def feed_members(
         for group in groups:
             try:
                 readers = [trainings[n] for n in group]
-                _feed_group(readers, members[group[0]], around, room, len(groups), feeds, stack, remote=remote)
+                _feed_group(
+                    readers,
+                    members[group[0]],
+                    around,
+                    room,
+                    len(groups),
+                    feeds,
+                    stack,
+                    remote=remote,
+                    takes_turns=technique == TOGETHER,
+                )
             except Exception as error:
                 error.member = group[0]  # type: ignore[attr-defined]
                 raise
@@ -103,8 +115,9 @@ def reading_groups(
         if not _is_read(training, member, around):
             continue
         for group in groups:
-            other = trainings[group[0]]
-            if shares or (not is_trial and _reads_the_same(other, training)):
+            other, seed = trainings[group[0]], members[group[0]].task.seed
+            is_alike = seed == member.task.seed and _may_read_the_same(other, training)
+            if shares or ((is_alike or _reads_the_same(other, training)) and not is_trial):
                 group.append(number)
                 break
         else:
@@ -128,6 +141,15 @@ def _reads_the_same(one: Training, other: Training) -> bool:
     return isinstance(one.batches, Feed) and one.batches == other.batches and one.accumulate == other.accumulate
 
 
+def _may_read_the_same(one: Training, other: Training) -> bool:
+    """Whether two trainings from the same seed have loaders that will draw the same order, as far as one can tell."""
+    if not isinstance(one.batches, DataLoader) or not isinstance(other.batches, DataLoader):
+        return False
+    mine, its = ((each.dataset, each.collate_fn) for each in (one.batches, other.batches))
+    is_same = all(part is counterpart for part, counterpart in zip(mine, its, strict=True))
+    return is_same and one.batches.batch_size == other.batches.batch_size and one.accumulate == other.accumulate
+
+
 def _feed_group(
     trainings: Sequence[Training],
     member: MemberOrder,
@@ -138,8 +160,9 @@ def _feed_group(
     stack: contextlib.ExitStack,
     *,
     remote: RemoteCores | None,
+    takes_turns: bool,
 ) -> None:
-    """Let one feed read for these trainings."""
+    """Let one feed read for these trainings; where they take turns, one of them draws for all."""
 
     def report(change: FeedChange) -> None:
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
@@ -150,7 +173,10 @@ def _feed_group(
     )
     definitions = [definition for each in trainings if (definition := definition_of(each.batches)[0]) is not None]
     if len(definitions) < len(trainings):
-        feeds += _start_loaders(trainings, member, room, consumer, report, stack)
+        if takes_turns:
+            feeds += _start_loaders(trainings, member, room, consumer, report, stack)
+        else:
+            feeds += _start_alike_loaders(trainings, member, room, consumer, report, stack)
         return
     profiles = stages_of(definitions[0], room, known=member.feed)
 
@@ -190,19 +216,40 @@ def _start_loaders(
     stack: contextlib.ExitStack,
 ) -> list[WatchedFeed]:
     """A feed for each loader, of which one works at a time."""
-    feeds, loaders = [], []
+    feeds = []
     for training in trainings:
-        if not isinstance(training.batches, DataLoader):
-            continue
-        feed = start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report)
-        stack.callback(feed.close)
-        feeds.append(feed)
-        assert isinstance(feed.running, RunningLoader)
-        training.batches = feed.running
-        loaders.append(feed.running)
+        if isinstance(training.batches, DataLoader):
+            feed = start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report)
+            stack.callback(feed.close)
+            feeds.append(feed)
+            training.batches = feed.running
+    loaders = _loaders(feeds)
     for loader in loaders:
         loader.rests_for = [other for other in loaders if other is not loader]
     return feeds
+
+
+def _start_alike_loaders(
+    trainings: Sequence[Training],
+    member: MemberOrder,
+    room: FeedRoom,
+    consumer: FeedConsumer,
+    report: Report,
+    stack: contextlib.ExitStack,
+) -> list[WatchedFeed]:
+    """A feed for each loader, of which one works for all whose orders turn out to be the same. Bytes are divided, for
+    nobody knows before; cores are not, since it is as good as known."""
+    part = FeedRoom(cores=room.cores, budget_bytes=room.budget_bytes // len(trainings))
+    feeds = _start_loaders(trainings, member, part, consumer, report, stack)
+    loaders = _loaders(feeds)
+    for loader in loaders:
+        loader.rests_for = []
+    LoaderGroup(loaders, together=trainings[0].accumulate)
+    return feeds
+
+
+def _loaders(feeds: Sequence[WatchedFeed]) -> list[RunningLoader]:
+    return [feed.running for feed in feeds if isinstance(feed.running, RunningLoader)]
 
 
 def _put_back(trainings: Sequence[Training], before: Sequence[Any]) -> None:

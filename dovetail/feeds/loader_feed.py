@@ -102,6 +102,8 @@ class RunningLoader:
         self.running = RunningFeed(self.definition, plan=plan, budget_bytes=budget_bytes, counts_cpu=counts_cpu)
         self.rests_for: list[RunningLoader] = []
         """Others that read the same for the same trainings: they rest as this one begins to read."""
+        self.read_from: Callable[[RunningLoader, int], Iterator[Any]] = RunningLoader.read_alone
+        """Gives what workers have read of this loader's epoch from a place on."""
         self._is_read_here = False
 
     def __len__(self) -> int:
@@ -157,6 +159,14 @@ class RunningLoader:
         ahead = loader.num_workers * (loader.prefetch_factor or 0)
         self._epoch.batches = list(_draw_order(order, before_draw, ahead=ahead))
         return LoaderEpoch(self)
+
+    def read_alone(self, place: int) -> Iterator[Any]:
+        """What its own workers give of the epoch from a place on."""
+        for other in self.rests_for:
+            other.running.rest()
+        at = {"epoch": 0, "index": place, "position": place, "skipped": 0, "items": None}
+        self.running.load_state_dict(at)
+        return iter(self.running)
 
     def finish(self, batch: BatchNumbers, value: Any) -> Any:
         """What is given in the end of what a worker has read."""
@@ -230,8 +240,7 @@ class LoaderEpoch:
             value = self._running.read_here(order[self._place])
         elif not self._running.is_read_here:
             if self._batches is None:
-                self._stand()
-            assert self._batches is not None
+                self._batches = self._running.read_from(self._running, self._place)
             value = next(self._batches)
         batch = order[self._place]
         self._place += 1
@@ -243,13 +252,6 @@ class LoaderEpoch:
         self._place += passed
         self._batches = None
         return passed
-
-    def _stand(self) -> None:
-        for other in self._running.rests_for:
-            other.running.rest()
-        at = {"epoch": 0, "index": self._place, "position": self._place, "skipped": 0, "items": None}
-        self._running.running.load_state_dict(at)
-        self._batches = iter(self._running.running)
 
 
 def feed_of_loader(loader: "DataLoader[Any]", fetcher: BatchFetcher, order: Any) -> Feed:

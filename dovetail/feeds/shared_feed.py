@@ -6,20 +6,21 @@ others later is read plainly. Batches are kept until all have had them; whoever 
 waited for. Knows definitions and positions; who reads how fast is for others to know. For one thread.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.feeds.assembly import FeedPosition
 from dovetail.feeds.definition import Feed
+from dovetail.feeds.kept_batches import KeptBatches
 from dovetail.feeds.plain_reader import PlainReader
 from dovetail.feeds.running import RunningFeed
-from dovetail.feeds.shared import copy_tensors
 from dovetail.feeds.sources import ItemSource
 
 Place = tuple[int, int, int]
 """An epoch, how many of its batches were given, and the place in its order."""
+_Given = tuple[Place, Any, FeedPosition]
+"""What is given at a place, and where its reader stands afterwards."""
 OpenReader = Callable[[int], RunningFeed]
 """Opens a running feed, given how many there will be at once."""
 
@@ -44,7 +45,7 @@ class SharedFeed:
         self.views = [FeedView(self, definition) for definition in definitions]
         self._readers: list[_Reader] | None = None
 
-    def take(self, view: "FeedView") -> "_Given":
+    def take(self, view: "FeedView") -> _Given:
         """What comes next for one of the views."""
         if self._readers is None:
             self._readers = self._open_readers()
@@ -88,11 +89,10 @@ class FeedView:
 
     def _read(self) -> Iterator[Any]:
         while True:
-            given = self._shared.take(self)
-            self._inner.at = given.after
-            if given.after.ended:
+            _, value, self._inner.at = self._shared.take(self)
+            if self.at.ended:
                 return
-            yield given.value
+            yield value
 
     @property
     def at(self) -> FeedPosition:
@@ -123,56 +123,43 @@ class _Standing:
     begun: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Given:
-    """What is given at a place, and where its reader stands afterwards. `number` counts what a reader has given."""
-
-    before: Place
-    value: Any
-    after: FeedPosition
-    number: int
-
-
 class _Reader:
     """Reads for some views that stand at one place."""
 
     def __init__(self, source: RunningFeed | PlainReader, views: Sequence[FeedView], *, most_behind: int) -> None:
-        self._source, self._most_behind = source, most_behind
+        self._source = source
         self._at = views[0].at.copy()
         self._source.load_state_dict(self._at.state(None))
         self._batches: Iterator[Any] | None = None
-        self._kept: collections.deque[_Given] = collections.deque()
-        self._given = 0
-        self._next = dict.fromkeys(views, 0)
-        """For each view the number of what it has not had yet."""
+        self._kept, self._given = KeptBatches(views, most_behind=most_behind), 0
 
     @property
     def is_wanted(self) -> bool:
         """Whether a view is served."""
-        return bool(self._next)
+        return self._kept.is_wanted
 
     def serves(self, place: Place) -> bool:
         """Whether what comes at a place is kept, or is what this one would read next."""
         own = self._at.epoch, self._at.index, self._at.place
         comes_next = (own == place and not self._at.ended) or place == (self._at.epoch + 1, 0, 0)
-        return comes_next or any(each.before == place for each in self._kept)
+        return comes_next or self._number(place) is not None
+
+    def _number(self, place: Place) -> int | None:
+        return next((number for number, given in self._kept.items() if given[0] == place), None)
 
     def give(self, view: FeedView) -> _Given:
-        """What comes next for a view: a copy where others will want it, too, for a training may write into it."""
-        found = next((each for each in self._kept if each.before == view.place), None) or self._draw(view.place)
-        self._next[view] = found.number + 1
-        self._next = {each: own for each, own in self._next.items() if own >= self._given - self._most_behind}
-        while self._kept and self._kept[0].number < min(self._next.values()):
-            self._kept.popleft()
-        is_wanted = bool(self._kept) and self._kept[0].number <= found.number
-        return dataclasses.replace(found, value=copy_tensors(found.value)) if is_wanted else found
+        """What comes next for a view."""
+        number = self._number(view.place)
+        found: _Given = self._kept.take(view, self._draw(view.place) if number is None else number)
+        return found
 
     def forget(self, view: FeedView) -> None:
         """A view has gone elsewhere."""
-        if self._next.pop(view, None) is not None and not self._next and isinstance(self._source, RunningFeed):
+        self._kept.forget(view)
+        if not self.is_wanted and isinstance(self._source, RunningFeed):
             self._source.rest()
 
-    def _draw(self, place: Place) -> _Given:
+    def _draw(self, place: Place) -> int:
         if self._batches is None or place[0] > self._at.epoch:
             if self._batches is None and place[0] > self._at.epoch:
                 self._source.load_state_dict(FeedPosition(epoch=place[0]).state(None))
@@ -183,7 +170,6 @@ class _Reader:
         except StopIteration:
             stood = self._at if place[0] == self._at.epoch else FeedPosition(epoch=place[0])
             value, self._at = None, stood.copy(ended=True)
-        found = _Given(place, value, self._at, self._given)
+        self._kept.put(self._given, (place, value, self._at))
         self._given += 1
-        self._kept.append(found)
-        return found
+        return self._given - 1

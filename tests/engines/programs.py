@@ -1,6 +1,7 @@
 """Programs for real workers: each does one thing that goes wrong, or tells what it saw."""
 
 import contextlib
+import functools
 import hashlib
 import math
 import multiprocessing
@@ -262,6 +263,29 @@ def loaded(shuffle=True, seed=0, shares=""):
     """Reads a loader, for which its steps wait."""
     training = _training(_square, shares=shares)
     training.batches = torch.utils.data.DataLoader(Slow(), batch_size=8, shuffle=shuffle)
+    return training
+
+
+class Noted(Slow):
+    """Writes down which items were read."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __getitem__(self, index):
+        with open(self.log, "a") as file:
+            file.write(f"{index}\n")
+        return torch.full((4,), index / 64)
+
+
+_common = functools.cache(Noted)
+
+
+def alike(log, rate=0.01, shuffle=True, accumulate=1):
+    """Reads a loader of a dataset that all tasks have in common."""
+    training = _training(_square, accumulate=accumulate)
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=rate)
+    training.batches = torch.utils.data.DataLoader(_common(log), batch_size=4, shuffle=shuffle)
     return training
 
 

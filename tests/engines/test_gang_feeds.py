@@ -187,3 +187,37 @@ def test_a_loader_that_cannot_be_read_by_workers_is_left_alone_and_says_why(grou
     assert warned.message == (
         "its DataLoader is read without a feed's workers: a Streaming gives its items in an order of its own"
     )
+
+
+@pytest.mark.parametrize(("technique", "accumulate"), [("interleave", 1), ("interleave", 3), ("fuse", 1)])
+def test_loaders_of_one_dataset_and_one_seed_are_read_once(ground: Ground, technique: str, accumulate: int) -> None:
+    """Epochs have sixteen batches, and one of the members ends earlier."""
+    log, more = ground.home / "log", {"accumulate": accumulate}
+    steps = [20, 7, 20] if accumulate == 1 else [9, 7, 9]
+    members = [
+        ground.member("alike", steps=count, name=f"member {number}", log=str(log), rate=0.01 * (1 + number), **more)
+        for number, count in enumerate(steps)
+    ]
+    ground.run("train", [dataclasses.replace(member, feed=LOADER_STAGES) for member in members], technique)
+    assert [ground.ends(member) for member in members] == [["finished"]] * 3, ground.events
+    read = collections.Counter(map(int, log.read_text().split()))
+    # Two epochs or less, a probe, what is read to see whether it draws, and the first batch looked at.
+    assert read.total() < 2 * 64 + 3 * 2 + (3 * 2 * 4 if technique == "fuse" else 0) + 4
+    if technique == "interleave":
+        for number, member in enumerate(members):
+            alone = dataclasses.replace(member, directory=str(ground.home / f"alone {number}"))
+            ground.run("train", [alone], "resident")
+            assert same(ground.saved(member), ground.saved(alone))
+
+
+def test_loaders_of_one_dataset_go_on_from_different_places(ground: Ground) -> None:
+    log = str(ground.home / "log")
+    first = [ground.member("alike", steps=count, name=f"member {count}", log=log) for count in (5, 9)]
+    members = [dataclasses.replace(member, feed=LOADER_STAGES) for member in first]
+    ground.run("train", members, "interleave")
+    further = [dataclasses.replace(member, until_step=22) for member in members]
+    ground.run("train", further, "interleave")
+    for number, member in enumerate(further):
+        alone = dataclasses.replace(member, feed=(), directory=str(ground.home / f"alone {number}"))
+        ground.run("train", [alone], "resident")
+        assert same(ground.saved(member), ground.saved(alone))
