@@ -7,6 +7,7 @@ are taken in the thread that takes batches, between two of them, so that nothing
 import contextlib
 import ctypes
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ class _RemoteWatch:
 
     def __init__(self, remote: RemoteCores) -> None:
         self._remote = remote
-        self._asked, self._idle = -ASK_SECONDS, 0
+        self._asked, self._cores = -math.inf, 0
         self._link: RemoteProfile | None = None
         self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
 
@@ -207,9 +208,10 @@ class _RemoteWatch:
             taken = stats.remote_workers * seconds / batches
             self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
         self._were_busy = batches > 0
+        # Those that it has are not idle; both are counted at one moment, or they would be counted twice.
         if now - self._asked > ASK_SECONDS:
-            self._asked, self._idle = now, self._remote.idle()
-        cores = stats.remote_workers + self._idle
+            self._asked, self._cores = now, stats.remote_workers + self._remote.idle()
+        cores = max(self._cores, stats.remote_workers)
         if not cores:
             return None
         if self._link is None:
