@@ -17,6 +17,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "fixed_cost": ("fixed_cost.py",),
     "simulation": ("simulation.py",),
     "feed": ("feed.py",),
+    "feed_joint": ("feed_joint.py",),
     "joint": ("joint.py",),
     "partition": ("partition.py",),
     "share": ("share.py",),

@@ -11,7 +11,7 @@ from dovetail.cli.show import print_json
 from dovetail.verbs.console import Console, plain
 from dovetail.verbs.inspect_feed import DEFAULT_SECONDS, FeedReport
 from dovetail.vocabulary import DovetailError, to_json
-from dovetail.vocabulary.units import parse_bytes, show_bytes
+from dovetail.vocabulary.units import parse_bytes, show_bytes, show_number
 
 app = typer.Typer()
 
@@ -89,11 +89,12 @@ def _lines(report: FeedReport) -> list[str]:
     """What is said below the table."""
     needs = report.consumer_per_second
     found = [
-        f"gives {report.batches_per_second:.4g} batches a second ({report.predicted_per_second:.4g} predicted) on "
-        f"{report.cores:g} cores within {show_bytes(report.budget_bytes)}"
+        f"gives {show_number(report.batches_per_second)} batches a second "
+        f"({show_number(report.predicted_per_second)} predicted) on {report.cores:g} cores within "
+        f"{show_bytes(report.budget_bytes)}"
     ]
     if needs is not None:
-        found.append(f"the model takes {needs:.4g} batches a second")
+        found.append(f"the model takes {show_number(needs)} batches a second")
     found += [f"- {reason}" for reason in report.reasons]
     found += ["what would help:", *(f"- {advice}" for advice in report.advice)] if report.advice else []
     return found

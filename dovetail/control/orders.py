@@ -8,7 +8,7 @@ from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
 from dovetail.store import Store, checkpoints_of, raise_fence
-from dovetail.vocabulary import Event, Option, Placement, StageProfile, TaskId
+from dovetail.vocabulary import Event, Option, Placement, TaskId
 from dovetail.vocabulary.events import AttemptStarted, Warned
 
 
@@ -30,10 +30,11 @@ class Orders:
         settings = self._state.settings
         return self.new(
             purpose="train",
-            members=tuple([self._member(task) for task in placement.tasks]),
+            members=tuple([self._member(task, placement.option) for task in placement.tasks]),
             devices=placement.devices,
             technique=placement.option.technique,
             knobs=placement.option.knobs,
+            feed_cores=placement.option.feed_cores,
             save_every_seconds=settings.save_every_seconds,
             save_every_steps=settings.save_every_steps,
             keep_count=settings.keep_count,
@@ -73,9 +74,12 @@ class Orders:
             known = self._measured[id(option)] = option, plain
         return known[1]
 
-    def _member(self, task: TaskId) -> MemberOrder:
+    def _member(self, task: TaskId, option: Option) -> MemberOrder:
         until, final = self._state.target(task)
         attempt = self._state.ledger[task].attempt + 1
+        fingerprint = self._state.ledger[task].fingerprint
+        family = fingerprint.family if fingerprint is not None else ""
+        feed = self._state.ledger.feeds.get(family, ())
         return MemberOrder(
             task=self._state.tasks[task],
             attempt=attempt,
@@ -83,12 +87,9 @@ class Orders:
             final=final,
             directory=self._directory(task, attempt),
             anew_since_attempt=self._state.ledger[task].anew_since_attempt,
-            feed=self._feed(task),
+            feed=feed,
+            computing_seconds=self._state.ledger.computing_seconds(family, option) if feed else 0.0,
         )
-
-    def _feed(self, task: TaskId) -> tuple[StageProfile, ...]:
-        fingerprint = self._state.ledger[task].fingerprint
-        return self._state.ledger.feeds.get(fingerprint.family, ()) if fingerprint is not None else ()
 
     def _directory(self, task: TaskId, attempt: int) -> str:
         if self._home is None:

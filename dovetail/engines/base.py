@@ -18,7 +18,8 @@ class MemberOrder:
     """One task of an order: train it to `until_step`, its checkpoints in `directory`.
 
     `final` says that the task's stopping rule ends there, and not only a rung of successive halving. Checkpoints of
-    attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads.
+    attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads,
+    `computing_seconds` what a step of the order takes where it need not wait for batches (zero: not known).
     """
 
     task: Task
@@ -28,6 +29,7 @@ class MemberOrder:
     directory: str = ""
     anew_since_attempt: int = 0
     feed: tuple[StageProfile, ...] = ()
+    computing_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Order:
     their families (`purpose` is `train`, `measure` or `fingerprint`).
 
     `name` is unique; everything that comes of the order carries it as its placement. `exact` leaves out ways of taking
-    batches that round otherwise.
+    batches that round otherwise. Its feeds have `feed_cores` (zero: as many as there are).
     """
 
     name: str
@@ -45,6 +47,7 @@ class Order:
     devices: tuple[str, ...]
     technique: str = "resident"
     knobs: Mapping[str, Any] = FrozenDict()
+    feed_cores: int = 0
     family: str = ""
     save_every_seconds: float = 30.0
     save_every_steps: int | None = None

@@ -1,7 +1,8 @@
 """A feed inside a worker: measured, planned, opened, and followed while it runs.
 
-`feed` knows how to read and to resize, `planning.feeds` what would be best; here one is told what the other says. Looks
-are taken in the thread that takes batches, between two of them, so that nothing here needs a lock.
+`feeds` knows how to read and to resize, `planning.feeds` what would be best; here one is told what the other says.
+Looks are taken in the thread that takes batches, between two of them, so that nothing here needs a lock. Whose feeds
+they are is for `gang_feeds` to know.
 """
 
 import contextlib
@@ -10,25 +11,21 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dovetail.engines.base import MemberOrder
-from dovetail.engines.worker_context import WorkerContext, event_of
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, READ, Feed
-from dovetail.feeds.item_bytes import item_bytes
-from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
+from dovetail.planning.feeds.drift import LEAST_ITEMS
 from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_link import measure_link
 from dovetail.profile.feed_stages import measure_stages
-from dovetail.train.base import Training
-from dovetail.vocabulary import FeedPlan, Profile, RemoteProfile, StagePlan, StageProfile
-from dovetail.vocabulary.events import FeedResized
+from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -43,7 +40,6 @@ ASK_SECONDS = 5.0
 # The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
 # had grown by 73.
 HELD_SHARE = 0.7
-_HELD_BYTES = int(HELD_SHARE * DEFAULT_BUDGET_BYTES)
 # A feed whose items take less than this in all their stages is not followed.
 SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
@@ -68,55 +64,45 @@ Report = Callable[[FeedChange], None]
 
 
 class WatchedFeed:
-    """A running feed as batches of a training: iterated once an epoch, resumed through its state, followed and resized
-    on the way. Called from one thread."""
+    """A running feed, or a loader that a feed's workers read, followed and resized while a training takes its batches.
+
+    It is told by whoever takes them how long each was had, and looks in that thread, between two of them.
+    """
 
     def __init__(
         self,
-        running: RunningFeed,
+        running: RunningFeed | RunningLoader,
         *,
         profiles: tuple[StageProfile, ...],
         plan: FeedPlan,
         cores: float,
         budget_bytes: int,
-        consumer_threads: int = 0,
+        consumer_threads: float = 0,
         report: Report = lambda change: None,
         watches: bool = True,
         remote: RemoteCores | None = None,
     ) -> None:
-        self._watches = watches
         self._remote = _RemoteWatch(remote) if remote is not None else None
         self.profiles, self.plan = profiles, plan
-        self._running, self._report = running, report
+        self.running = running
+        """What a training is given as its batches."""
+        self._report = report
         self._cores, self._budget_bytes, self._consumer_threads = cores, budget_bytes, consumer_threads
         self._began = self._looked = time.monotonic()
         self._batches, self._consuming_seconds = 0, 0.0  # since the last look
         self._seen = self._observe()
+        if watches:
+            running.tell(self._consumed)
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._running:
-            handed = time.monotonic()
-            yield batch
-            asked = time.monotonic()
-            self._batches += 1
-            self._consuming_seconds += asked - handed
-            if self._watches and asked - self._looked > LOOK_SECONDS:
-                self._look(asked)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands: epoch and position."""
-        return self._running.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there at the next `iter`."""
-        self._running.load_state_dict(state)
+        return iter(self.running)
 
     def stats(self) -> FeedStats:
         """What its stages have done since it was opened, and hold now."""
-        return self._running.stats()
+        return self.running.stats()
 
     def predicted_per_second(self) -> float:
         """The batches per second that its workers should give, as its stages are now, to a consumer that takes all."""
@@ -124,16 +110,26 @@ class WatchedFeed:
 
     def close(self) -> None:
         """End its workers."""
-        self._running.close()
+        self.running.close()
+
+    def _consumed(self, seconds: float) -> None:
+        self._batches += 1
+        self._consuming_seconds += seconds
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._look(now)
 
     def _look(self, now: float) -> None:
         """See what the stages did since the last look, and resize where that is worth it."""
-        seconds, batches, consuming = now - self._looked, self._batches, self._consuming_seconds
         seen = self._observe()
         observations = [_since(self._seen[name], each) for name, each in seen.items()]
+        if max(each.items for each in observations) < LEAST_ITEMS:
+            return  # a loader's items are whole batches, of which there may be few in a second
+        seconds, batches, consuming = now - self._looked, self._batches, self._consuming_seconds
         self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
-        if not batches or consuming > (1 - SERVED) * seconds:
+        if consuming > (1 - SERVED) * seconds:
             return
+        self._learn_kinds()
         remote = self._look_around(now, seconds)
         found = decide(
             self.profiles,
@@ -153,18 +149,28 @@ class WatchedFeed:
         if found.reason:
             self._resize(found.plan, found.reason, rate=batches / seconds)
 
+    def _learn_kinds(self) -> None:
+        """Go by the kinds of workers that stages really have: one that cannot travel has threads, whatever was planned,
+        and is not asked to travel again."""
+        asked, self.plan = self.plan, self.running.plan
+        given = {stage.name: stage.worker for stage in self.plan.stages}
+        refused = {(stage.name, stage.worker) for stage in asked.stages if given[stage.name] != stage.worker}
+        kept = tuple(each for each in self.profiles if (each.name, each.worker) not in refused)
+        if {each.name for each in kept} == given.keys():
+            self.profiles = kept
+
     def _look_around(self, now: float, seconds: float) -> RemoteProfile | None:
         """The cores of other nodes that it has or could have, and the link to them."""
         if self._remote is None:
             return None
-        stats = self._running.stats()
+        stats = self.running.stats()
         if stats.remote_workers < self.plan.remote_workers:  # some were taken back
             self.plan = dataclasses.replace(self.plan, remote_workers=stats.remote_workers)
         visits = model_of(self.profiles, self.plan.stages).visits[0]
         return self._remote.look(now, stats, seconds=seconds, visits=visits)
 
     def _resize(self, plan: FeedPlan, reason: str, *, rate: float) -> None:
-        self._running.follow(plan)
+        self.running.follow(plan)
         for before, after in zip(self.plan.stages, plan.stages, strict=True):
             if (before.worker, before.workers) != (after.worker, after.workers):
                 change = FeedChange(
@@ -186,7 +192,7 @@ class WatchedFeed:
                 cpu_seconds=each.cpu_seconds,
                 most_bytes=each.most_bytes,
             )
-            for each in self._running.stats().stages
+            for each in self.running.stats().stages
         }
 
 
@@ -257,26 +263,136 @@ def open_feed(
     (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
     `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
     other nodes from `remote`."""
-    cores = cores or float(len(os.sched_getaffinity(0)))
-    _return_large_blocks(budget_bytes)
-    held_bytes = int(HELD_SHARE * budget_bytes)
+    room = FeedRoom(cores=cores or own_cores(), budget_bytes=budget_bytes)
+    consumer = FeedConsumer(per_second=consumer_per_second, threads=consumer_threads)
+    profiles = stages_of(definition, room, known=known)
+    return contextlib.closing(
+        start_feed(definition, profiles, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
+    )
+
+
+def own_cores() -> float:
+    """How many cores this process may use."""
+    return float(len(os.sched_getaffinity(0)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRoom:
+    """What a feed may take of the cores and of the memory.
+
+    >>> FeedRoom(cores=4, budget_bytes=1000).share(2)
+    FeedRoom(cores=2.0, budget_bytes=500)
+    """
+
+    cores: float
+    budget_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """What a feed may hold itself."""
+        return int(HELD_SHARE * self.budget_bytes)
+
+    def share(self, parts: int) -> "FeedRoom":
+        """What is left for one of so many feeds."""
+        return FeedRoom(cores=self.cores / parts, budget_bytes=self.budget_bytes // parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedConsumer:
+    """Who takes a feed's batches: how many a second where there are always some, if that is known, and with how many
+    threads on the feed's cores.
+
+    >>> FeedConsumer.of_steps(0.5, accumulate=2, threads=1).cpu_seconds
+    0.25
+    """
+
+    per_second: float | None = None
+    threads: float = 0.0
+
+    @staticmethod
+    def of_steps(computing_seconds: float, *, accumulate: int, threads: float) -> "FeedConsumer":
+        """A training whose steps take so long where they need not wait; nothing is known of it where that is 0."""
+        per_second = accumulate / computing_seconds if computing_seconds else None
+        return FeedConsumer(per_second=per_second, threads=threads)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """For how long a batch keeps cores busy when it is taken."""
+        return self.threads / self.per_second if self.per_second else 0.0
+
+    def plan(self, profiles: Sequence[StageProfile], room: FeedRoom, *, headroom: float = 1.0) -> FeedPlan:
+        """The best plan for it."""
+        return plan_feed(
+            profiles,
+            cores=room.cores,
+            budget_bytes=room.held_bytes,
+            consumer_per_second=headroom * self.per_second if self.per_second else None,
+            consumer_cpu_seconds=self.cpu_seconds,
+        )
+
+
+def stages_of(definition: Feed, room: FeedRoom, *, known: tuple[StageProfile, ...] = ()) -> tuple[StageProfile, ...]:
+    """What its stages take: what is `known`, if that is of these stages, or what is measured now."""
+    _return_large_blocks(room.budget_bytes)
     is_known = {each.name for each in known} == {stage.name for stage in definition.work_stages()}
-    profiles = known if is_known else _profiles_of(definition, held_bytes)
-    plan = plan_feed(profiles, cores=cores, budget_bytes=held_bytes, consumer_per_second=consumer_per_second)
+    return known if is_known else _profiles_of(definition, room.held_bytes)
+
+
+def start_feed(
+    definition: Feed,
+    profiles: tuple[StageProfile, ...],
+    *,
+    room: FeedRoom,
+    consumer: FeedConsumer,
+    report: Report = lambda change: None,
+    watches: bool = True,
+    headroom: float = 1.0,
+    remote: RemoteCores | None = None,
+) -> WatchedFeed:
+    """Plan the workers of a feed whose stages were measured, and open it."""
+    plan = consumer.plan(profiles, room, headroom=headroom)
     # To read the clock of a core for each item takes as long as a short item does.
     watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
-    watched = WatchedFeed(
-        RunningFeed(definition, plan=plan, budget_bytes=held_bytes, counts_cpu=watches, remote=remote),
+    running = RunningFeed(definition, plan=plan, budget_bytes=room.held_bytes, counts_cpu=watches, remote=remote)
+    return _watch(running, profiles, plan, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
+
+
+def start_loader(
+    loader: "DataLoader[Any]",
+    stages: tuple[StageProfile, ...],
+    *,
+    room: FeedRoom,
+    consumer: FeedConsumer,
+    report: Report = lambda change: None,
+) -> WatchedFeed:
+    """The same for a loader, which is read in one stage."""
+    plan = consumer.plan(stages, room, headroom=HEADROOM)
+    running = RunningLoader(loader, plan=plan, budget_bytes=room.held_bytes, counts_cpu=True)
+    return _watch(running, stages, plan, room=room, consumer=consumer, report=report, watches=True)
+
+
+def _watch(
+    running: RunningFeed | RunningLoader,
+    profiles: tuple[StageProfile, ...],
+    plan: FeedPlan,
+    *,
+    room: FeedRoom,
+    consumer: FeedConsumer,
+    report: Report,
+    watches: bool,
+    remote: RemoteCores | None = None,
+) -> WatchedFeed:
+    return WatchedFeed(
+        running,
         profiles=profiles,
         plan=plan,
-        cores=cores,
-        budget_bytes=held_bytes,
-        consumer_threads=consumer_threads,
+        cores=room.cores,
+        budget_bytes=room.held_bytes,
+        consumer_threads=consumer.threads,
         report=report,
         watches=watches,
         remote=remote,
     )
-    return contextlib.closing(watched)
 
 
 def _item_seconds(profiles: Sequence[StageProfile], plan: FeedPlan) -> float:
@@ -304,73 +420,6 @@ def _profiles_of(definition: Feed, budget_bytes: int) -> tuple[StageProfile, ...
     return _MEASURED[key]
 
 
-# Where a step waits for its loader for more than this share of its time, and for so long, reading by workers may be
-# tried: less is taken by handing batches over.
-WAITING, LEAST_WAIT_SECONDS = 0.2, 2e-3
-# So long is a loader read to know what a batch takes; and a step must then be expected to take this share at most.
-READING_SECONDS, CLEARLY = 0.3, 0.9
-
-
-def loader_stages(training: Training) -> tuple[StageProfile, ...]:
-    """What reading a batch of a training's loader takes, as a stage of threads and of processes, from reading a few
-    here."""
-    loader: Any = training.batches
-    here = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
-    batches, size = 0, 0
-    began, cpu_began = time.perf_counter(), time.thread_time()
-    for batch in here:
-        batches += 1
-        size = max(size, item_bytes(batch))
-        if time.perf_counter() - began > READING_SECONDS:
-            break
-    taken, busy = time.perf_counter() - began, time.thread_time() - cpu_began
-    one = StageProfile(
-        name=FETCH,
-        worker="thread",
-        service_seconds=taken / batches,
-        cpu_seconds=busy / batches,
-        lock_seconds=busy / batches,  # whether it is freed on the way is not known
-        item_bytes=size,
-        most_bytes=size,
-    )
-    source = dataclasses.replace(one, name=READ, service_seconds=1e-6, cpu_seconds=1e-6, lock_seconds=1e-6)
-    return source, one, dataclasses.replace(one, worker="process", lock_seconds=0.0)
-
-
-def waits_for_loader(training: Training, profile: Profile) -> bool:
-    """Whether a training's steps wait for its loader, which workers of a feed could read to the bit."""
-    if profile.waits_seconds < max(LEAST_WAIT_SECONDS, WAITING * profile.step_seconds):
-        return False
-    return isinstance(training.batches, DataLoader) and not why_left_alone(training.batches)
-
-
-def may_be_faster(training: Training, profile: Profile, stages: tuple[StageProfile, ...]) -> bool:
-    """Whether steps are expected to be clearly faster where a feed with these stages reads their batches."""
-    plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES)
-    computing_seconds = profile.step_seconds - profile.waits_seconds
-    return max(computing_seconds, training.accumulate / plan.items_per_second) < CLEARLY * profile.step_seconds
-
-
-def _own_cores() -> float:
-    return float(len(os.sched_getaffinity(0)))
-
-
-@contextlib.contextmanager
-def read_ahead(training: Training, stages: tuple[StageProfile, ...], *, steps_per_second: float) -> Iterator[float]:
-    """Within, a training's loader is read by the workers that are best for these stages and a consumer that takes so
-    many steps a second where it need not wait; gives how many batches a second they should give, once what was read
-    ahead is used up."""
-    loader: Any = training.batches
-    wanted = HEADROOM * training.accumulate * steps_per_second if steps_per_second else None
-    plan = plan_feed(stages, cores=_own_cores(), budget_bytes=_HELD_BYTES, consumer_per_second=wanted)
-    with RunningLoader(loader, plan=plan, budget_bytes=_HELD_BYTES) as running:
-        training.batches = running
-        try:
-            yield plan.items_per_second
-        finally:
-            training.batches = loader
-
-
 def definition_of(batches: Any) -> tuple[Feed | None, str]:
     """The feed that reads these batches, or None and why there is none.
 
@@ -384,44 +433,3 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
         known = "one reads them while training, where steps would wait for them, in one stage"
         return None, f"they are a DataLoader, {f'and none can read them: {why}' if why else f'and {known}'}."
     return None, f"they are a {type(batches).__name__}, and no feed: describe them with dt.feed."
-
-
-def feed_training(
-    training: Training, member: MemberOrder, around: WorkerContext, *, is_alone: bool, borrows: bool = False
-) -> contextlib.AbstractContextManager[object]:
-    """Within, a training whose batches are a feed reads them with workers, which are resized where that is worth it;
-    each resize is an event of its task. So does one that `is_alone` and whose loader a trial has found to be the wall.
-    Other trainings are left as they are. One that `borrows` may have cores of other nodes, where there are any and its
-    own are the wall. Where the batches are a feed, the `WatchedFeed` is given."""
-    definition, _ = definition_of(training.batches)
-    if definition is None:
-        if is_alone and member.feed and isinstance(training.batches, DataLoader):
-            return read_ahead(training, member.feed, steps_per_second=0.0)
-        return contextlib.nullcontext()
-
-    def report(change: FeedChange) -> None:
-        around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
-
-    around.doing("feeding")
-    remote = around.remote if borrows and around.ranks is None else None
-    return _reading_through(
-        training, definition, known=member.feed, threads=around.threads, report=report, remote=remote
-    )
-
-
-@contextlib.contextmanager
-def _reading_through(
-    training: Training,
-    definition: Feed,
-    *,
-    known: tuple[StageProfile, ...],
-    threads: int,
-    report: Report,
-    remote: RemoteCores | None,
-) -> Iterator[WatchedFeed]:
-    with open_feed(definition, consumer_threads=threads, known=known, report=report, remote=remote) as feed:
-        training.batches = feed
-        try:
-            yield feed
-        finally:
-            training.batches = definition

@@ -14,7 +14,7 @@ import torch
 
 from dovetail.describe import versions
 from dovetail.engines.base import Order
-from dovetail.engines.feeding import feed_training
+from dovetail.engines.gang_feeds import feed_members
 from dovetail.engines.gang_losses import GangLosses
 from dovetail.engines.trainer import Trainer
 from dovetail.engines.trial import measure_option
@@ -158,16 +158,15 @@ def _open_trainers(
 ) -> "list[Trainer]":
     """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
-    is_alone = len(order.members) == 1 and around.ranks is None
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):
-            built = _build_member(member.task, order, around)
-            stack.enter_context(feed_training(built.training, member, around, is_alone=is_alone, borrows=True))
-            members.append(built)  # whose feed was opened, too, or it has failed and is reported once
+            members.append(_build_member(member.task, order, around))
         if len(members) <= order.members.index(member):
             return []
     with reporting_failure(order.members[0], around, gang=order.members):
+        trainings = [member.training for member in members]
+        stack.enter_context(feed_members(trainings, order.members, around, technique=order.technique))
         if reason := load_technique(order.technique).refuse(members):
             raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
         session = _session(order, around, members)

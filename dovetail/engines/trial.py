@@ -4,7 +4,6 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
-import contextlib
 import dataclasses
 import gc
 import time
@@ -14,21 +13,15 @@ from typing import Any
 import torch
 
 from dovetail.engines.base import Order
-from dovetail.engines.feeding import (
-    CLEARLY,
-    WatchedFeed,
-    feed_training,
-    loader_stages,
-    may_be_faster,
-    read_ahead,
-    waits_for_loader,
-)
+from dovetail.engines.feeding import WatchedFeed
+from dovetail.engines.gang_feeds import TOGETHER, consumer_threads, feed_members, feed_room
+from dovetail.engines.loader_trial import CLEARLY, loader_stages, may_be_faster, waits_for_loader
 from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
-from dovetail.vocabulary import Profile, StageProfile, TechniqueRefused
+from dovetail.vocabulary import Profile, StageProfile, Task, TechniqueRefused
 from dovetail.vocabulary.events import Warned
 
 
@@ -41,30 +34,15 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         start = time.monotonic()
         # A gang's trial needs no other tasks: it is the same one several times, from other seeds.
         size = int(order.knobs.get("members", 1))
-        trainings = []
         # Always anew, since what a start takes is measured too.
-        for _ in range(size):
-            trainings.append(around.builder.build(task) if size == 1 else build_in_gang(task, around.builder))
+        trainings = _build(task, around, size)
         build_seconds = (time.monotonic() - start) / size
         try:
-            with contextlib.ExitStack() as stack:
-                feeds = [
-                    stack.enter_context(feed_training(each, order.members[0], around, is_alone=False))
-                    for each in trainings
-                ]
-                found = _once(
-                    order,
-                    around,
-                    technique,
-                    trainings,
-                    build_seconds=build_seconds,
-                    knobs=knobs,
-                    is_whole=knobs == asked,
-                )
-                if isinstance(feed := feeds[0], WatchedFeed):
-                    found = _sustained(found, feed.profiles, feed.predicted_per_second())
-            if size == 1 and around.ranks is None and waits_for_loader(trainings[0], found):
-                found = _read_ahead(order, around, technique, found, knobs=knobs, is_whole=knobs == asked)
+            found = _once(
+                order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs, is_whole=knobs == asked
+            )
+            if around.ranks is None and waits_for_loader(trainings[0], found):
+                found = _read_ahead(order, around, technique, found, size=size, knobs=knobs, is_whole=knobs == asked)
             # What a session was told of this worker's places is no part of the option.
             return dataclasses.replace(found, knobs={**knobs, "members": size} if size > 1 else knobs)
         except Exception as error:
@@ -84,6 +62,12 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         first, knobs = first or why, rung
 
 
+def _build(task: Task, around: WorkerContext, size: int) -> list[Training]:
+    if size == 1:
+        return [around.builder.build(task)]
+    return [build_in_gang(task, around.builder) for _ in range(size)]
+
+
 def _once(
     order: Order,
     around: WorkerContext,
@@ -93,26 +77,32 @@ def _once(
     build_seconds: float,
     knobs: Mapping[str, Any],
     is_whole: bool,  # one by one, layers are measured with whole batches
+    stages: tuple[StageProfile, ...] = (),  # of its loader, where workers are to read it
+    computing_seconds: float = 0.0,
 ) -> Profile:
     from dovetail.profile.step_measurement import measure
 
     training, *others = trainings
-    return measure(
-        technique,
-        training,
-        others=others,
-        seed=order.members[0].task.seed,
-        device=around.device,
-        threads=around.threads,
-        kind=around.kind.name,
-        count=len(order.devices),
-        family=order.family,
-        build_seconds=build_seconds,
-        scratch=around.home / "scratch",
-        # Others are predicted from the layers of one that foretells.
-        layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
-        knobs=local_knobs(order.technique, knobs, around),
-    )
+    member = dataclasses.replace(order.members[0], feed=stages, computing_seconds=computing_seconds)
+    with feed_members(trainings, [member] * len(trainings), around, technique=order.technique, is_trial=True) as feeds:
+        found = measure(
+            technique,
+            training,
+            others=others,
+            seed=order.members[0].task.seed,
+            device=around.device,
+            threads=around.threads,
+            kind=around.kind.name,
+            count=len(order.devices),
+            family=order.family,
+            build_seconds=build_seconds,
+            scratch=around.home / "scratch",
+            # Others are predicted from the layers of one that foretells.
+            layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
+            knobs=local_knobs(order.technique, knobs, around),
+        )
+        is_beside = around.device.type != "cpu" and not spec_of(order.technique).on_host
+        return _sustained(found, feeds[0], is_beside=is_beside) if feeds else found
 
 
 def _read_ahead(
@@ -121,35 +111,43 @@ def _read_ahead(
     technique: Technique,
     plain: Profile,
     *,
+    size: int,
     knobs: Mapping[str, Any],
     is_whole: bool,
 ) -> Profile:
-    """The same trial with the task's loader read by workers, where that is clearly faster; else the plain one."""
-    training = around.builder.build(order.members[0].task)
-    stages = loader_stages(training)
-    if not may_be_faster(training, plain, stages):
+    """The same trial with the loaders read by workers, where that is clearly faster; else the plain one."""
+    task = order.members[0].task
+    stages = loader_stages(around.builder.build(task))
+    feeds = 1 if order.technique == TOGETHER else size
+    if not may_be_faster(plain, stages, room=feed_room(around, feeds), threads=consumer_threads(around, feeds)):
         return plain
-    training = around.builder.build(order.members[0].task)  # its loader has not been iterated
-    computing_seconds = max(1e-6, plain.step_seconds - plain.waits_seconds)
-    with read_ahead(training, stages, steps_per_second=1 / computing_seconds) as batches_per_second:
-        found = _once(
-            order,
-            around,
-            technique,
-            [training],
-            build_seconds=plain.build_seconds,
-            knobs=knobs,
-            is_whole=is_whole,
-        )
-    found = _sustained(found, stages, batches_per_second)
+    found = _once(
+        order,
+        around,
+        technique,
+        _build(task, around, size),  # these loaders have not been iterated
+        build_seconds=plain.build_seconds,
+        knobs=knobs,
+        is_whole=is_whole,
+        stages=stages,
+        computing_seconds=plain.computing_seconds,
+    )
     return found if found.step_seconds < CLEARLY * plain.step_seconds else plain
 
 
-def _sustained(found: Profile, stages: tuple[StageProfile, ...], batches_per_second: float) -> Profile:
-    """What a trial has found of a training that reads a feed, in the long run: it was given what was read before."""
-    members = int(found.knobs.get("members", 1))
-    least_seconds = members * found.accumulate / batches_per_second if batches_per_second else 0.0
-    return dataclasses.replace(found, feed=stages, step_seconds=max(found.step_seconds, least_seconds))
+def _sustained(found: Profile, feed: WatchedFeed, *, is_beside: bool) -> Profile:
+    """What a trial has found of a training that reads a feed, in the long run: it was given what was read before, or
+    waited for workers that were only beginning. All feeds of a gang work at once, each with its part of the cores;
+    `is_beside` says that the training computes elsewhere, and takes none of them."""
+    per_second = feed.predicted_per_second()
+    own_seconds = found.computing_seconds if is_beside else found.step_seconds
+    step_seconds = max(own_seconds, found.accumulate / per_second if per_second else 0.0)
+    return dataclasses.replace(
+        found,
+        feed=feed.profiles,
+        step_seconds=step_seconds,
+        waits_seconds=max(0.0, found.waits_seconds + step_seconds - found.step_seconds),
+    )
 
 
 def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:

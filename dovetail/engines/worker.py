@@ -199,6 +199,7 @@ class Worker:
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
                     kind=kind,
                     threads=message.get("session_threads", message["threads"]),
+                    feed_cores=order.feed_cores,
                     home=home,
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,

@@ -46,6 +46,8 @@ class WorkerContext:
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
     waited: Callable[[float], None] = lambda seconds: None
     """Called with how many seconds of the steps so far, not told before, were waited for data."""
+    feed_cores: int = 0
+    """How many of the node's cores the members' feeds have; 0: as many as this process may use."""
     lane: int = 0
     """Of several workers on one device each has a lane, from 1 on; 0: this one has its device for itself."""
     remote: RemoteCores | None = None

@@ -132,7 +132,9 @@ class WorkerEngine(Engine):
                 "order": to_json(part),
                 "kind": to_json(kind),
                 "threads": threads_of(worker.devices, self._cluster),
-                "session_threads": session_threads(worker.devices, self._cluster, on_host=spec.on_host),
+                "session_threads": session_threads(
+                    worker.devices, self._cluster, on_host=spec.on_host, feed_cores=order.feed_cores
+                ),
                 "home": str(self._home),
                 "ranks": {"rank": rank, "size": len(workers), "rendezvous": rendezvous} if spec.ranked else None,
                 "lane": worker.lane,

@@ -107,10 +107,10 @@ def threads_of(devices: tuple[str, ...], cluster: Cluster) -> int:
     return len(cores_of(devices, cluster)) or max(1, node.cores // max(1, len(cluster.devices)))
 
 
-def session_threads(devices: tuple[str, ...], cluster: Cluster, *, on_host: bool) -> int:
+def session_threads(devices: tuple[str, ...], cluster: Cluster, *, on_host: bool, feed_cores: int = 0) -> int:
     """How many threads a worker of these devices trains with. Where several may train on one accelerator at once, each
     has a part of the node's cores, and has no more when it is alone, so that what it reads comes out the same; unless
-    the host computes a part of the steps, which is done alone.
+    the host computes a part of the steps, which is done alone, with all cores but those of its feed.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="h200", processor="cuda", mps=True), cores=16)
@@ -118,5 +118,7 @@ def session_threads(devices: tuple[str, ...], cluster: Cluster, *, on_host: bool
     [2, 16]
     """
     threads = threads_of(devices, cluster)
+    if on_host:
+        threads = max(1, threads - feed_cores)
     has_lanes = cluster.kind(cluster.device(devices[0]).kind).mps and not on_host
     return max(1, threads // MOST_LANES) if has_lanes else threads

@@ -6,13 +6,16 @@ from dovetail.feeds.definition import Feed, feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shared import Tap, draw
+from dovetail.feeds.shared_feed import FeedView, SharedFeed
 
 __all__ = [
     "Cursor",
     "Feed",
     "FeedStats",
+    "FeedView",
     "RunningFeed",
     "RunningLoader",
+    "SharedFeed",
     "StageStats",
     "Tap",
     "digest",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from dovetail.feeds.item_order import ItemOrder
 from dovetail.feeds.keyed_draws import wants_rng
 from dovetail.feeds.sources import ItemSource, StreamSource, source_of
-from dovetail.vocabulary import FeedPlan, ProgramError
+from dovetail.vocabulary import FEED_BYTES, FeedPlan, ProgramError
 
 if TYPE_CHECKING:
     from dovetail.feeds.running import RunningFeed
 
-DEFAULT_BUDGET_BYTES = 256 << 20
-READ = "read"
+DEFAULT_BUDGET_BYTES = FEED_BYTES
+SOURCE = "source"
 """The name of the stage that reads an item from the source."""
 
 
@@ -194,7 +194,7 @@ class Feed:
 
     def work_stages(self) -> tuple[FeedStage, ...]:
         """The stages that workers run, in their order: reading, and all but shuffles and caches."""
-        read = FeedStage(operation="read", name=READ)
+        read = FeedStage(operation="read", name=SOURCE)
         return (read, *(stage for stage in self.stages if stage.operation not in ("shuffle", "cache")))
 
     def cache_place(self) -> int:
@@ -205,6 +205,10 @@ class Feed:
                 return place
             place += stage.operation != "shuffle"
         return 0
+
+    def may_cache(self) -> bool:
+        """Whether a cache could be added: there is one at most, and a stream's items are read anew anyway."""
+        return not self.cache_place() and isinstance(self.source, ItemSource)
 
     def order(self) -> ItemOrder:
         """The order in which its items are read."""
@@ -235,7 +239,7 @@ class Feed:
         """A name of its own for a stage: what it is called, its function's, or what it does."""
         own = getattr(function, "__name__", type(function).__name__) if function is not None else operation
         wanted = name or (operation if own == "<lambda>" else own)
-        taken = {READ, *(stage.name for stage in self.stages)}
+        taken = {SOURCE, *(stage.name for stage in self.stages)}
         number, found = 2, wanted
         while found in taken:
             found, number = f"{wanted} {number}", number + 1

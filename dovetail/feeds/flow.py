@@ -85,16 +85,15 @@ class FeedFlow:
     def start(self, begin: FeedPosition) -> None:
         """Begin to read from a position on; whatever else is under way is dropped."""
         with self._lock:
-            held = sum(output.charged_bytes for output in self._outputs) + self._waiting_bytes
-            held += sum(unit.charged_bytes for unit in self._read.values())
-            held += sum(unit.charged_bytes for queue in self._ready.values() for unit in queue)
-            self.budget.hold(-held)
-            while self._is_reading:
-                self._for_room.wait(0.05)
-            self._generation += 1
-            self._reset(begin)
+            self._drop(begin)
             self._started = True
             self._wake()
+
+    def rest(self) -> None:
+        """Drop whatever is under way, and admit nothing until it is started again."""
+        with self._lock:
+            self._started = False
+            self._drop(FeedPosition())
 
     def go_on(self, epoch: int) -> None:
         """Let a stream begin this epoch: it is not read ahead of the consumer, whose it may be to change it."""
@@ -121,6 +120,13 @@ class FeedFlow:
                 self.budget.hold(-found.charged_bytes)
                 self._made_room()
             return found
+
+    def is_ready(self) -> bool:
+        """Whether the next thing in order is there, and can be given."""
+        with self._lock:
+            if self._error is not None or not (self._outputs and self._outputs[0].is_done):
+                return False
+            return self._outputs[0].error is None and self._outputs[0].fault is None
 
     def set_workers(self, kinds: list[str], workers: dict[str, int], buffer_bytes: int) -> None:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
@@ -272,6 +278,16 @@ class FeedFlow:
             self._for_output.notify_all()
 
     # With the lock held
+
+    def _drop(self, begin: FeedPosition) -> None:
+        held = sum(output.charged_bytes for output in self._outputs) + self._waiting_bytes
+        held += sum(unit.charged_bytes for unit in self._read.values())
+        held += sum(unit.charged_bytes for queue in self._ready.values() for unit in queue)
+        self.budget.hold(-held)
+        while self._is_reading:
+            self._for_room.wait(0.05)
+        self._generation += 1
+        self._reset(begin)
 
     def _take(self, kind: str, wait: bool) -> FeedUnit | None:
         while True:

@@ -76,8 +76,8 @@ class BatchFetcher:
 
 
 class RunningLoader:
-    """A loader whose batches workers read. A `Cursor` takes it where it takes a loader; `resize`, `stats` and `close`
-    are a running feed's.
+    """A loader whose batches workers read. A `Cursor` takes it where it takes a loader; `follow`, `tell`, `stats` and
+    `close` are a running feed's.
 
     >>> from torch.utils.data import TensorDataset
     >>> loader = DataLoader(TensorDataset(torch.arange(5)), batch_size=2)
@@ -92,13 +92,16 @@ class RunningLoader:
         *,
         plan: FeedPlan | None = None,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        counts_cpu: bool = False,
     ) -> None:
         if why := why_left_alone(loader):
             raise ProgramError(f"a loader that a feed reads must give its items when they are asked for; {why}.")
         self.loader = loader
         self._fetcher, self._epoch = BatchFetcher(loader), _EpochOrder()
         self.definition = feed_of_loader(loader, self._fetcher, self._epoch)
-        self.running = RunningFeed(self.definition, plan=plan, budget_bytes=budget_bytes)
+        self.running = RunningFeed(self.definition, plan=plan, budget_bytes=budget_bytes, counts_cpu=counts_cpu)
+        self.rests_for: list[RunningLoader] = []
+        """Others that read the same for the same trainings: they rest as this one begins to read."""
         self._is_read_here = False
 
     def __len__(self) -> int:
@@ -117,6 +120,19 @@ class RunningLoader:
     def reading(self, before_draw: Callable[[int], None]) -> "_LoaderReading":
         """What a cursor iterates once an epoch; `before_draw` seeds torch's generator for the batch of this number."""
         return _LoaderReading(self, before_draw)
+
+    @property
+    def plan(self) -> FeedPlan:
+        """How it runs now: what was asked for, as far as it can be."""
+        return self.running.plan
+
+    def follow(self, plan: FeedPlan) -> None:
+        """Run as another plan says from now on."""
+        self.running.follow(plan)
+
+    def tell(self, consumed: Callable[[float], None]) -> None:
+        """Call this function whenever a batch is asked for, with how long the last one was had."""
+        self.running.tell(consumed)
 
     def stats(self) -> FeedStats:
         """What its feed has done."""
@@ -229,6 +245,8 @@ class LoaderEpoch:
         return passed
 
     def _stand(self) -> None:
+        for other in self._running.rests_for:
+            other.running.rest()
         at = {"epoch": 0, "index": self._place, "position": self._place, "skipped": 0, "items": None}
         self._running.running.load_state_dict(at)
         self._batches = iter(self._running.running)

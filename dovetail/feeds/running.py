@@ -5,8 +5,9 @@ things are decided is elsewhere.
 """
 
 import dataclasses
+import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.feeds.assembly import FeedPosition, item_stages
@@ -98,12 +99,20 @@ class RunningFeed:
             remote=remote,
         )
         self._finalizer = weakref.finalize(self, self._inner.close)
+        self._tell: Callable[[float], None] | None = None
 
     def __len__(self) -> int:
         return len(self.definition)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._inner.read_epoch()
+        batches = self._inner.read_epoch()
+        return batches if self._tell is None else self._telling(batches, self._tell)
+
+    def _telling(self, batches: Iterator[Any], tell: Callable[[float], None]) -> Iterator[Any]:
+        for batch in batches:
+            handed = time.monotonic()
+            yield batch
+            tell(time.monotonic() - handed)
 
     def __enter__(self) -> "RunningFeed":
         return self
@@ -141,6 +150,16 @@ class RunningFeed:
         """Run as another plan says from now on."""
         self._inner.follow(_checked_plan(self.definition, plan))
 
+    def tell(self, consumed: Callable[[float], None]) -> None:
+        """Call this function in the thread that takes batches, whenever it asks for another, with how long it has had
+        the last one. Holds for iterations that begin from now on."""
+        self._tell = consumed
+
+    def rest(self) -> None:
+        """Hold nothing until somebody asks for a batch: what was read ahead is dropped, and read again then. For the
+        thread that takes batches."""
+        self._inner.rest()
+
     def stats(self) -> FeedStats:
         """What it has done so far. May be called from any thread."""
         return self._inner.stats()
@@ -152,6 +171,10 @@ class RunningFeed:
     def hand_seconds_per_item(self) -> float:
         """How long this process's threads were busy handing items to worker processes and taking them back."""
         return self._inner.hand_seconds_per_item()
+
+    def is_ready(self) -> bool:
+        """Whether the next batch need not be waited for."""
+        return self._inner.is_ready()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the last batch that it gave: valid for any number of workers, and for none."""
@@ -210,6 +233,12 @@ class _RunningState:
         """Be at a position; workers begin there with the next iteration."""
         self.at, self._begun, self._running = at, False, False
 
+    def rest(self) -> None:
+        """Drop what was read ahead."""
+        if self._running and self._plain is None and not self._closed:
+            self._flow.rest()
+            self._running = False
+
     def read_epoch(self) -> Iterator[Any]:
         """The batches of the epoch it stands in, or of the next where it has begun this one already."""
         if self._begun:
@@ -226,11 +255,11 @@ class _RunningState:
         if self._plain is not None:
             yield from self._read_plainly(self._plain)
             return
-        if not self._running:
-            self._flow.start(begin)
-            self._running = True
         self._flow.go_on(begin.epoch)
         while True:
+            if not self._running:  # at the beginning, and after a rest
+                self._flow.start(self.at)
+                self._running = True
             output = self._flow.give()
             if output.fault is not None:
                 raise ProgramError(output.fault.message)
@@ -369,6 +398,10 @@ class _RunningState:
             remote_seconds=self._flow.remote_seconds,
             remote_items=self._flow.remote_items,
         )
+
+    def is_ready(self) -> bool:
+        """Whether workers have the next batch."""
+        return self._plain is None and self._running and self._flow.is_ready()
 
     def worker_pids(self) -> Sequence[int]:
         """The processes that work for it now."""

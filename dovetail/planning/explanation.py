@@ -171,7 +171,8 @@ def _longest(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
 
 
 def _option(option: Option) -> str:
-    return f"{option.technique} on {option.count} × {option.kind}"
+    reading = f", {option.feed_cores} cores reading" if option.feed_cores else ""
+    return f"{option.technique} on {option.count} × {option.kind}{reading}"
 
 
 def _origin(option: Option) -> str:

@@ -13,12 +13,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
-from dovetail.feeds.definition import Feed
+from dovetail.feeds.definition import Feed, gives_rng
 from dovetail.feeds.keyed_draws import as_before
 from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.sources import ItemSource
@@ -57,20 +57,21 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     >>> from dovetail.feeds import feed
     >>> profiles = measure_stages(feed(range(1000)).map(lambda x: x + 1).batch(10), budget_bytes=1 << 24)
     >>> [(profile.name, profile.worker) for profile in profiles if profile.worker == "thread"]
-    [('read', 'thread'), ('map', 'thread'), ('batch', 'thread')]
+    [('source', 'thread'), ('map', 'thread'), ('batch', 'thread')]
     >>> profiles[-1].inputs
     10.0
     """
     chain = StageChain(definition)
     alone = _measure_alone(definition, chain)
     _, reasons = pack(chain)
-    model = FeedModel(profiles=tuple(_thread_profile(alone, place) for place in range(len(chain.stages))))
+    profiles = (_thread_profile(alone, place, draws=_draws(chain, place)) for place in range(len(chain.stages)))
+    model = FeedModel(profiles=tuple(profiles))
     if not any(chain.drawing):
         model = _measure_flow(definition, model, budget_bytes)
     cores = len(os.sched_getaffinity(0))
     crossing = None
     if not any(reasons) and (any(chain.drawing) or _is_lock_the_wall(model, cores)):
-        crossing = _measure_crossing(definition, budget_bytes)
+        crossing = _measure_crossing(definition, model, budget_bytes)
     contention, coherency = 0.0, 0.0
     if alone.free_share() > _QUIET and not any(chain.drawing):
         contention, coherency = _measure_scaling(definition, model, budget_bytes, cores=cores)
@@ -81,8 +82,10 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
             found.append(dataclasses.replace(profile, contention=contention, coherency=coherency, portable=portable))
         if crossing is not None or (chain.drawing[place] and not reasons[place]):
             is_edge = place in (0, len(chain.stages) - 1)
+            own = crossing or _Crossing()
+            beyond = own.beyond_seconds / len(model.profiles) / model.visits[place]
             found.append(
-                _process_profile(profile, crossing or _Crossing(), visits=model.visits[place], is_edge=is_edge)
+                _process_profile(profile, own, visits=model.visits[place], is_edge=is_edge, beyond_seconds=beyond)
             )
     return tuple(found)
 
@@ -206,7 +209,11 @@ def _queued_seconds() -> float:
         return 0.0
 
 
-def _thread_profile(alone: _Alone, place: int) -> StageProfile:
+def _draws(chain: StageChain, place: int) -> bool:
+    return bool(chain.drawing[place]) or gives_rng(chain.stages[place])
+
+
+def _thread_profile(alone: _Alone, place: int, *, draws: bool) -> StageProfile:
     work, before = alone.work[place], alone.work[place - 1] if place else None
     items = max(1, work.items)
     cpu = work.cpu_seconds / items
@@ -225,6 +232,7 @@ def _thread_profile(alone: _Alone, place: int) -> StageProfile:
         most_bytes=work.most_bytes,
         worker_bytes=_THREAD_BYTES,
         inputs=before.items / items if before is not None and before.items else 1.0,
+        draws=draws,
     )
 
 
@@ -267,15 +275,16 @@ def _stretched(profile: StageProfile, factor: float) -> StageProfile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Crossing:
-    """What a batch takes of the main process that is made in others, as a whole and item by item, and what one of these
-    processes holds by itself."""
+    """What a batch takes of the main process that is made in others, as a whole and item by item; what it takes of
+    these beyond its stages, to be received and sent; and what one of them holds by itself."""
 
     batch_seconds: float = 0.0
     items_seconds: float = 0.0
+    beyond_seconds: float = 0.0
     worker_bytes: int = 64 << 20
 
 
-def _measure_crossing(definition: Feed, budget_bytes: int) -> _Crossing | None:
+def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int) -> _Crossing | None:
     """All stages in processes: what is then left to do here is to send and to receive, batches first, and then, with
     reading and batching back here, items."""
     names = [stage.name for stage in definition.work_stages()]
@@ -285,13 +294,32 @@ def _measure_crossing(definition: Feed, budget_bytes: int) -> _Crossing | None:
     for kinds in (whole, apart):
         stages = tuple(StagePlan(name=name, worker=kind, workers=1) for name, kind in zip(names, kinds, strict=True))
         with _running(definition, FeedPlan(stages=stages), budget_bytes) as (running, batches):
-            used, count = time.process_time(), _count(batches, RUNNING_SECONDS)[0]
+            _count(batches, RUNNING_SECONDS / 4)  # until all processes are there
+            pids = running.worker_pids()
+            used, used_there = time.process_time(), _cpu_seconds(pids)
+            count = _count(batches, RUNNING_SECONDS)[0]
             if not count:
                 return None
             found.append((time.process_time() - used) / count)
             if kinds is whole:
-                own = max((_unique_bytes(pid) for pid in running.worker_pids()), default=0)
-    return _Crossing(batch_seconds=found[0], items_seconds=max(found), worker_bytes=own or 64 << 20)
+                own = max((_unique_bytes(pid) for pid in pids), default=0)
+                beyond = (_cpu_seconds(pids) - used_there) / count - model.cpu_seconds
+    return _Crossing(
+        batch_seconds=found[0],
+        items_seconds=max(found),
+        beyond_seconds=max(0.0, beyond),
+        worker_bytes=own or 64 << 20,
+    )
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    """For how long these processes have kept cores busy, where the system tells."""
+    found = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                found += int(file.read_text().split()[0])
+    return found * 1e-9
 
 
 def _count(batches: Iterator[object], seconds: float) -> tuple[int, float]:
@@ -304,15 +332,17 @@ def _count(batches: Iterator[object], seconds: float) -> tuple[int, float]:
     return count, time.perf_counter() - began
 
 
-def _process_profile(profile: StageProfile, crossing: _Crossing, *, visits: float, is_edge: bool) -> StageProfile:
+def _process_profile(
+    profile: StageProfile, crossing: _Crossing, *, visits: float, is_edge: bool, beyond_seconds: float
+) -> StageProfile:
     """In processes. What comes to the first stage are numbers, and what leaves the last are batches; between the others
-    whole items change hands."""
+    whole items change hands. `beyond_seconds` an item are taken there to receive and to send it."""
     handed = (crossing.batch_seconds if is_edge else crossing.items_seconds) / visits
     return dataclasses.replace(
         profile,
         worker="process",
-        service_seconds=profile.service_seconds + handed,
-        cpu_seconds=profile.cpu_seconds + handed,
+        service_seconds=profile.service_seconds + handed + beyond_seconds,
+        cpu_seconds=profile.cpu_seconds + handed + beyond_seconds,
         lock_seconds=handed,
         worker_bytes=crossing.worker_bytes,
     )

@@ -293,6 +293,10 @@ class Store:
         where = "WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return [(row[-1], *row[:-1]) for row in self._read_checked(table, where, (after, most), number=True)]
 
+    def last_number(self, table: str) -> int:
+        """The number of a table's last row; 0 where it has none."""
+        return int(self._connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
+
     def summarise_points(self, task: str, *, since: Mapping[str, int] = MappingProxyType({})) -> list[PointSummary]:
         """Of each metric of a task that has points after the step that `since` has for it, if any, what those come to,
         without reading them one by one: that takes a hundred times as long. Values that are not finite count as the

@@ -27,11 +27,13 @@ _OTHER_SHAPES = {"Adafactor", "LBFGS"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Everything that decides how a training goes on after `step` steps."""
+    """Everything that decides how a training goes on after `step` steps. Of the tensors, those named in `frozen` are
+    not trained, so that they are likely what they were."""
 
     step: int
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
+    frozen: frozenset[str] = frozenset()
 
 
 def capture(
@@ -53,7 +55,8 @@ def capture(
         **capture_stateful(training, tensors),
         **({"scaler": pack(scaler.state_dict(), "scaler", tensors)} if scaler is not None else {}),
     }
-    return TrainingState(step=step, tensors=tensors, values=values)
+    frozen = {f"model/{name}" for name, each in training.model.named_parameters() if not each.requires_grad}
+    return TrainingState(step=step, tensors=tensors, values=values, frozen=frozenset(frozen & tensors.keys()))
 
 
 def restore(
@@ -81,7 +84,7 @@ def with_weights(own: TrainingState, other: TrainingState) -> TrainingState:
     >>> other = TrainingState(step=9, tensors={"model/w": torch.ones(1), "optimizer//m/w": torch.ones(1)},
     ...                       values={"model": {}, "feed": 5})
     >>> with_weights(own, other)
-    TrainingState(step=0, tensors={'model/w': tensor([1.])}, values={'model': {}, 'feed': 1})
+    TrainingState(step=0, tensors={'model/w': tensor([1.])}, values={'model': {}, 'feed': 1}, frozen=frozenset())
     """
     kept = {name: tensor for name, tensor in own.tensors.items() if not name.startswith("model/")}
     theirs = {name: tensor for name, tensor in other.tensors.items() if name.startswith("model/")}

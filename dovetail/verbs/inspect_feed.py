@@ -77,7 +77,14 @@ def inspect_feed(
         rate, took = _read(feed, seconds)
         predicted = feed.predicted_per_second()
         stages = _stages(profiles, plan, feed.stats().stages, took)
-    advice = advise(profiles, plan, cores=own_cores, budget_bytes=own_bytes, consumer_per_second=wanted)
+    advice = advise(
+        profiles,
+        plan,
+        cores=own_cores,
+        budget_bytes=own_bytes,
+        consumer_per_second=wanted,
+        may_cache=definition.may_cache(),
+    )
     return FeedReport(
         task=chosen.name,
         definition=repr(definition),

@@ -28,7 +28,7 @@ from dovetail.vocabulary.errors import (
     TrainingError,
 )
 from dovetail.vocabulary.events import EVENTS, Event, read_event
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FEED_BYTES, FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
@@ -47,6 +47,7 @@ from dovetail.vocabulary.work import (
 
 __all__ = [
     "EVENTS",
+    "FEED_BYTES",
     "OBJECTIVES",
     "Allocation",
     "CheckpointError",

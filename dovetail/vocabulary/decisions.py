@@ -83,7 +83,8 @@ class Option:
 
     `step_seconds` holds one figure for each family of the gang; what is paid once for each placement is in
     `start_seconds`, and `step_seconds` includes the shares of evaluating and saving. Bytes and cores are
-    those of the whole gang: `device_bytes` on each device, the others on the node.
+    those of the whole gang: `device_bytes` on each device, the others on the node. Of the `cores`, `feed_cores` read
+    its batches (zero: as many as it may use).
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
     >>> option.seconds((100,))
@@ -101,6 +102,7 @@ class Option:
     host_bytes: int = 0
     disk_bytes: int = 0
     cores: int = 0
+    feed_cores: int = 0
     measured: bool = True
 
     def __post_init__(self) -> None:

@@ -8,6 +8,9 @@ from dovetail.vocabulary.errors import InvalidRecord
 WORKERS = ("thread", "process")
 """The kinds of workers that a stage may have."""
 
+FEED_BYTES = 256 << 20
+"""What a feed may hold unless somebody says otherwise."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageProfile:
@@ -19,7 +22,7 @@ class StageProfile:
     constants, beyond what cores and lock explain: `a` workers give a / (1 + contention (a - 1) + coherency a (a - 1))
     times the items of one. `item_bytes` and `most_bytes` are the mean and the largest of what one item that it gives
     holds, `worker_bytes` the memory of one more worker, `inputs` how many items of the stage before make one of its
-    own, and `portable` says whether it can travel to another process.
+    own; `portable` says whether it can travel to another process, and `draws` whether it draws random numbers.
 
     >>> StageProfile(name="decode", worker="thread", service_seconds=2e-3, cpu_seconds=2e-3).rate(2)
     1000.0
@@ -37,6 +40,7 @@ class StageProfile:
     worker_bytes: int = 0
     inputs: float = 1.0
     portable: bool = True
+    draws: bool = False
 
     def __post_init__(self) -> None:
         _check_worker(self.name, self.worker)

@@ -87,6 +87,11 @@ class Profile:
                 f"got {self.step_seconds}, {self.peak_bytes}, {self.count}."
             )
 
+    @property
+    def computing_seconds(self) -> float:
+        """What a step takes where it need not wait for its batches."""
+        return max(1e-6, self.step_seconds - self.waits_seconds)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:

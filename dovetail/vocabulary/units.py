@@ -1,5 +1,6 @@
 """Bytes and seconds as people write and read them."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -62,9 +63,11 @@ def parse_seconds(text: str | float) -> float:
 def show_seconds(seconds: float) -> str:
     """Seconds for people.
 
-    >>> show_seconds(0.0042), show_seconds(75), show_seconds(7300)
-    ('4.2 ms', '1 min 15 s', '2 h 1 min')
+    >>> show_seconds(12e-6), show_seconds(0.0042), show_seconds(75), show_seconds(7300)
+    ('12 µs', '4.2 ms', '1 min 15 s', '2 h 1 min')
     """
+    if 0 < seconds < 1e-4:
+        return f"{seconds * 1e6:.2g} µs"
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 60:
@@ -72,6 +75,26 @@ def show_seconds(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def show_number(number: float) -> str:
+    """A measured number for people, with as many digits as mean something.
+
+    >>> show_number(0.123456), show_number(12.345), show_number(666.66), show_number(101_234.6)
+    ('0.123', '12.3', '667', '101,235')
+    """
+    if not -math.inf < number < math.inf:
+        return "any number of" if number > 0 else str(number)
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def show_rate(per_second: float) -> str:
+    """Items per second for people.
+
+    >>> show_rate(101_234.6), show_rate(0.5)
+    ('101,235 a second', '0.5 a second')
+    """
+    return f"{show_number(per_second)} a second"
 
 
 def show_some(names: Sequence[str], *, most: int = 3) -> str:

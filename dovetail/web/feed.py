@@ -44,6 +44,7 @@ class StoreFeed:
         self._looked_at = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._has_begun = asyncio.Event()
 
     async def begin(self) -> None:
         """Read the store before the first page asks for it; from then on training goes first on busy cores."""
@@ -52,6 +53,9 @@ class StoreFeed:
 
     async def _look_first(self) -> None:
         await self._look()
+        self._has_begun.set()
+        while not self.follower.is_read:
+            await self._look()
         await self.ask(lambda follower: be_polite())
 
     async def ask(self, question: Callable[[StoreFollower], T]) -> T:
@@ -59,8 +63,10 @@ class StoreFeed:
         return await asyncio.get_running_loop().run_in_executor(self._thread, question, self.follower)
 
     async def snapshot(self) -> bytes:
-        """Everything as it stands now."""
-        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+        """Everything as it stands now; of a long store that is being read for the first time, as far as it is read."""
+        if self._beginning is not None and not self._beginning.done():
+            await self._has_begun.wait()
+        elif time.monotonic() - self._looked_at > LOOK_SECONDS:
             await self._look()
         return await self.ask(StoreFollower.snapshot)
 

@@ -19,12 +19,14 @@ from dovetail.store import Store, holder
 from dovetail.vocabulary import DovetailError, TaskId
 from dovetail.web import snapshot
 from dovetail.web.plain_data import dump
-from dovetail.web.reading import ROWS, StoreReading
+from dovetail.web.reading import StoreReading
 
 # So many changes are kept for pages that were away, of so many characters in all.
 MOST_CHANGES, MOST_CHARACTERS = 512, 8 << 20
 # Looking at points of tasks that have ended is put off for so long at most each time, so that others get their answer.
 SLICE_SECONDS, SLICE_TASKS = 0.1, 20
+# A long store is shown as far as it was read in this time, and read on at once; so many of its events at a time.
+READ_SECONDS, ROWS = 0.4, 4_000
 # What is said of the whole takes longer with more tasks: it is worked out for at most this part of the time.
 SUMMARY_SHARE = 0.02
 REOPEN_SECONDS = 2.0
@@ -56,6 +58,7 @@ class StoreFollower:
         self._summary_at = 0.0
         self._summary: dict[str, Any] = {}
         self._summary_due = True
+        self._read_share = 0.0
         self._rows: dict[TaskId, str] = {}
         self._said: dict[str, Any] = {}
         self._packed: tuple[int, bytes] | None = None
@@ -75,7 +78,12 @@ class StoreFollower:
     @property
     def is_behind(self) -> bool:
         """Whether there is more to read than was read last time."""
-        return self._store is not None and not self.reading.is_summarised
+        return self._store is not None and not (self.is_read and self.reading.is_summarised)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all events that there were have been read; also where there is nothing to read."""
+        return self._store is None or self._read_share >= 1.0
 
     def look(self) -> None:
         """Take in what is new, and keep it for pages."""
@@ -143,6 +151,7 @@ class StoreFollower:
         self.reading, self.generation = StoreReading(), secrets.token_hex(4)
         self.changes.clear()
         self.number, self._packed, self._summary_at, self._summary = 0, None, 0.0, {}
+        self._read_share = 0.0
         self._rows.clear()
 
     def _close(self, trouble: str) -> None:
@@ -155,15 +164,29 @@ class StoreFollower:
         changed: set[TaskId] = set()
         version = store.changes
         if version != self._version:
-            before = -1
-            while self.reading.event_number != before:
-                before = self.reading.event_number
-                changed |= self.reading.read(store, most=ROWS)
+            changed |= self._read_events(store)
             changed |= self.reading.look_at_running(store)
-            self._version = version
+            if self.is_read:
+                self._version = version
         due = time.monotonic() + SLICE_SECONDS
-        while not self.reading.is_summarised and time.monotonic() < due:
+        while self.is_read and not self.reading.is_summarised and time.monotonic() < due:
             changed |= self.reading.summarise(store, most=SLICE_TASKS)
+        return changed
+
+    def _read_events(self, store: Store) -> set[TaskId]:
+        """Read events for a while; gives the tasks that may have changed."""
+        changed: set[TaskId] = set()
+        due, was_read = time.monotonic() + READ_SECONDS, self.is_read
+        before = -1
+        while (number := self.reading.event_number) != before:
+            if before >= 0 and time.monotonic() > due and (last := store.last_number("events")) > number:
+                self._read_share = number / last
+                return changed
+            before = number
+            changed |= self.reading.read(store, most=ROWS)
+        self._read_share = 1.0
+        if not was_read:
+            self._summary_at = 0.0  # what was said of the whole so far was of a part
         return changed
 
     def _keep(self, changed: set[TaskId]) -> None:
@@ -171,6 +194,7 @@ class StoreFollower:
         for task in changed:
             self._rows.pop(task, None)
         said = {"trouble": self.trouble, "controller": self._controller()}
+        said["reading"] = None if self.is_read else round(self._read_share, 2)
         is_new = said != self._said or bool(changed)
         summary = self._sum_up(is_new)
         if not is_new and not summary:

@@ -33,8 +33,6 @@ from dovetail.vocabulary.events import (
 from dovetail.vocabulary.redact import Redactor
 from dovetail.web.plain_data import plain_value
 
-# So many rows are read at once, so that whoever asks meanwhile is not kept waiting.
-ROWS = 20_000
 # Of each of these the last so many are kept: what lasts for months is not shown whole.
 MOST_INCIDENTS, MOST_RELEASED, MOST_REQUESTS, MOST_PLANS = 200, 20_000, 200, 400
 # Events that are large and change nothing that the page shows at once: they are looked up when asked for.

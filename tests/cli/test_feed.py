@@ -52,7 +52,7 @@ def test_each_stage_the_wall_and_what_would_help(sweep):
     found = run(f"{sweep}:sweep", "--seconds", "0.5", "--cores", "2", "--no-consumer", "--json")
     assert found.exit_code == 0, found.output
     report = json.loads(found.output)
-    assert [stage["name"] for stage in report["stages"]] == ["read", "wait", "batch"]
+    assert [stage["name"] for stage in report["stages"]] == ["source", "wait", "batch"]
     wait = report["stages"][1]
     assert wait["workers"] > 1
     assert 0 < wait["rate_alone"] < 1 / 2e-3

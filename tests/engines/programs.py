@@ -258,10 +258,22 @@ class Slow(torch.utils.data.Dataset):
         return torch.full((4,), index / 64) + torch.arange(4.0) / 4
 
 
-def loaded(shuffle=True):
+def loaded(shuffle=True, seed=0, shares=""):
     """Reads a loader, for which its steps wait."""
-    training = _training(_square)
+    training = _training(_square, shares=shares)
     training.batches = torch.utils.data.DataLoader(Slow(), batch_size=8, shuffle=shuffle)
+    return training
+
+
+class Streaming(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(256.0).reshape(64, 4) / 256)
+
+
+def streamed():
+    """Reads a loader that gives its items in an order of its own."""
+    training = _training(_square)
+    training.batches = torch.utils.data.DataLoader(Streaming(), batch_size=8)
     return training
 
 
@@ -269,4 +281,19 @@ def quick():
     """Reads a loader of what is in memory."""
     training = _training(_square)
     training.batches = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=8, shuffle=True)
+    return training
+
+
+def _note(item):
+    log, number = item
+    with open(log, "a") as file:
+        file.write(f"{number}\n")
+    return torch.full((4,), number / 100)
+
+
+def noted(log, seed=0, order=0, rate=0.01, shares="", accumulate=1):
+    """Reads a feed that writes down which items it has read, in an order of its own."""
+    training = _training(_square, accumulate=accumulate, shares=shares)
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=rate)
+    training.batches = feed([(log, number) for number in range(20_000)], seed=order).map(_note).batch(8)
     return training

@@ -35,9 +35,9 @@ def definition():
 
 def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
     """One thread for each stage, where eight would be worth it."""
-    stages = tuple(StagePlan(name=name, worker="thread", workers=1) for name in ("read", "wait", "batch"))
+    stages = tuple(StagePlan(name=name, worker="thread", workers=1) for name in ("source", "wait", "batch"))
     profiles = (
-        StageProfile(name="read", worker="thread", service_seconds=1e-6),
+        StageProfile(name="source", worker="thread", service_seconds=1e-6),
         StageProfile(name="wait", worker="thread", service_seconds=5e-3),
         StageProfile(name="batch", worker="thread", service_seconds=1e-5, cpu_seconds=1e-5, inputs=4),
     )
@@ -63,7 +63,7 @@ def test_a_feed_that_starves_its_consumer_is_resized_and_gives_the_same_batches(
     finally:
         following.close()
     assert changes
-    assert {change.stage for change in changes} <= {"read", "wait", "batch"}
+    assert {change.stage for change in changes} <= {"source", "wait", "batch"}
     change = next(change for change in changes if change.stage == "wait")
     assert change.before == "1 thread"
     assert change.after == f"{following.plan.stage('wait').workers} threads"
@@ -160,7 +160,7 @@ def test_a_trial_reads_through_the_feed(ground: Ground) -> None:
     ground.run("measure", [member], "resident")
     (measured,) = ground.of(member, "measured")
     assert measured.profile.steps_per_epoch == 4
-    assert {each.name for each in measured.profile.feed} == {"read", "_noisy", "batch"}
+    assert {each.name for each in measured.profile.feed} == {"source", "_noisy", "batch"}
 
 
 def test_what_a_trial_has_measured_of_a_feed_is_not_measured_again(ground: Ground, monkeypatch) -> None:
@@ -181,7 +181,7 @@ def test_a_loader_that_steps_wait_for_is_read_by_workers_and_learns_the_same(gro
     member = ground.member("loaded", steps=20)
     ground.run("measure", [member], "resident")
     (measured,) = ground.of(member, "measured")
-    assert {each.name for each in measured.profile.feed} == {"read", "fetch"}
+    assert {each.name for each in measured.profile.feed} == {"source", "fetch"}
     assert measured.profile.step_seconds < 0.9 * 8 * 4e-3  # one after another its items take longer
 
     ahead, plain = (ground.member("loaded", steps=20, name=name) for name in ("ahead", "plain"))
@@ -193,7 +193,7 @@ def test_a_loader_that_steps_wait_for_is_read_by_workers_and_learns_the_same(gro
 
 def test_a_task_whose_loader_is_read_by_workers_goes_on_without_them(ground: Ground) -> None:
     whole, parts = (ground.member("loaded", steps=20, name=name) for name in ("whole", "parts"))
-    stages = tuple(StageProfile(name=name, worker="thread", service_seconds=1e-3) for name in ("read", "fetch"))
+    stages = tuple(StageProfile(name=name, worker="thread", service_seconds=1e-3) for name in ("source", "fetch"))
     ground.run("train", [whole], "resident")
     ground.steps_left = 11
     ground.run("train", [dataclasses.replace(parts, feed=stages)], "resident")

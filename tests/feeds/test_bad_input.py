@@ -174,7 +174,7 @@ def test_a_worker_process_that_is_killed():
         found += list(iterator)
         assert same(found, expected)
         assert any(
-            "A worker process was replaced in the stages ['read', 'slow', 'batch']: it was killed, or crashed" in note
+            "A worker process was replaced in the stages ['source', 'slow', 'batch']: it was killed, or crashed" in note
             for note in running.notes
         )
 
@@ -186,7 +186,7 @@ def test_an_item_that_ends_its_worker_each_time():
     with pytest.raises(
         ProgramError,
         match=r"worker process must survive its items; item.* of epoch 0 ended it 3 times \(it was killed, or "
-        r"crashed\) in the stages \['read', 'dies_at_five'\]",
+        r"crashed\) in the stages \['source', 'dies_at_five'\]",
     ):
         read(definition, "process", 1)
 
@@ -233,7 +233,7 @@ def test_an_item_larger_than_the_budget(worker):
     with pytest.raises(
         ProgramError,
         match=r"a feed's budget must hold what is worked at; (item \d+|a batch of \d+ items) takes [\d.]+ MiB in the "
-        r"stages \['read'(, 'suddenly')?\], and the budget is 2.0 MiB. Raise budget_bytes, or make items or "
+        r"stages \['source'(, 'suddenly')?\], and the budget is 2.0 MiB. Raise budget_bytes, or make items or "
         r"batches smaller",
     ):
         read(definition, worker, budget_bytes=2 << 20)

@@ -75,7 +75,7 @@ LOADERS = {
 def plan(worker, workers):
     return FeedPlan(
         stages=(
-            StagePlan(name="read", worker="thread", workers=1),
+            StagePlan(name="source", worker="thread", workers=1),
             StagePlan(name=FETCH, worker=worker, workers=workers),
         )
     )

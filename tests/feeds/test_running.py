@@ -367,7 +367,7 @@ def test_a_closed_feed_says_so():
 
 def test_a_plan_is_for_the_stages_of_its_feed():
     with pytest.raises(
-        ProgramError, match=r"must be for its stages, \['read', 'square', 'batch'\]; this one is for \['read'\]"
+        ProgramError, match=r"must be for its stages, \['source', 'square', 'batch'\]; this one is for \['source'\]"
     ):
         PIPELINES["plain"].open(plan(feed([1])))
 

@@ -124,3 +124,10 @@ def test_definitions_travel():
     definition = feed(range(9)).map(abs).shuffle(3).batch(2)
     assert pickle.loads(pickle.dumps(definition)) == definition
     assert repr(definition) == "feed(range of 9 items).map(abs).shuffle(3).batch(2)"
+
+
+def test_a_function_called_read_keeps_its_name():
+    def read(number):
+        return number
+
+    assert [stage.name for stage in feed(range(4)).map(read).map(read).work_stages()] == ["source", "read", "read 2"]

@@ -1,6 +1,7 @@
 """What is measured of a feed's stages is what they do: waiting, computing, holding the lock."""
 
 import hashlib
+import random
 import threading
 import time
 
@@ -28,6 +29,10 @@ def hold_the_lock(number: int) -> int:
     for turn in range(8000):
         number = (number * 31 + turn) & 0xFFFFFFFF
     return number
+
+
+def draw_globally(number: int) -> float:
+    return number + random.random()
 
 
 def kilobyte(number: int) -> "numpy.ndarray":
@@ -84,6 +89,17 @@ def test_bytes_and_inputs_are_those_of_the_items() -> None:
     assert 700 < found.item_bytes < 1200
     assert found.most_bytes >= 1024
     assert profile(profiles, "batch").inputs == pytest.approx(4.0)  # of eight items that are read, four are left
+
+
+def test_stages_that_draw_say_so() -> None:
+    def crop(number: int, rng: numpy.random.Generator) -> float:
+        return number + rng.random()
+
+    profiles = measure_stages(
+        feed(range(400)).map(hold_the_lock).map(crop).map(draw_globally).batch(4), budget_bytes=BUDGET_BYTES
+    )
+    draws = {each.name: each.draws for each in profiles}
+    assert draws == {"source": False, "hold_the_lock": False, "crop": True, "draw_globally": True, "batch": False}
 
 
 def test_a_stream_is_measured_without_knowing_its_length() -> None:

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.store import raise_fence
-from dovetail.train import TrainingState, checkpoint
-from dovetail.train.checkpoint import local_checkpoints
+from dovetail.train import Training, TrainingState, checkpoint
+from dovetail.train.checkpoint import content_hash, local_checkpoints
+from dovetail.train.state import capture
 from dovetail.vocabulary import CheckpointError
 
 
@@ -491,3 +492,91 @@ def test_a_disk_without_room_is_not_filled_to_find_that_out(tmp_path, monkeypatc
         checkpoint.write(tmp_path / "a", state_at(3), task="a", attempt=1)
     assert not written
     assert list((tmp_path / "a").iterdir()) == []
+
+
+def with_base(step, base, *, frozen=True):
+    return TrainingState(
+        step=step,
+        tensors={"model/base": base, "model/adapter": torch.full((3,), float(step))},
+        values={},
+        frozen=frozenset({"model/base"} if frozen else ()),
+    )
+
+
+def files_of(path):
+    return {file.stat().st_ino for file in path.glob("piece-*")}
+
+
+@pytest.fixture
+def base(monkeypatch):
+    monkeypatch.setattr(local_checkpoints, "FROZEN_BYTES", 1)
+    return torch.randn(1001, dtype=torch.float64).bfloat16()  # an odd number of halves of a word
+
+
+def test_weights_that_are_not_trained_are_written_once(tmp_path, base):
+    one, _ = checkpoint.write(tmp_path / "one", with_base(5, base), task="t", attempt=1)
+    later, _ = checkpoint.write(tmp_path / "one", with_base(6, base.clone()), task="t", attempt=1)
+    other, _ = checkpoint.write(tmp_path / "other", with_base(5, base), task="u", attempt=1)
+    assert len(files_of(one) & files_of(later) & files_of(other)) == 1
+    assert len(files_of(one) | files_of(later) | files_of(other)) == 4
+    shutil.rmtree(one)
+    for path, step in ((later, 6), (other, 5)):
+        found = checkpoint.read(path)
+        assert torch.equal(found.tensors["model/base"], base)
+        assert torch.equal(found.tensors["model/adapter"], torch.full((3,), float(step)))
+
+
+def test_weights_that_were_said_to_be_frozen_and_changed_are_written_anew(tmp_path, base):
+    one, _ = checkpoint.write(tmp_path, with_base(5, base), task="t", attempt=1)
+    before = base.clone()
+    base.data[-1] += 1  # no version counts this, and no optimizer knows it
+    later, _ = checkpoint.write(tmp_path, with_base(6, base), task="t", attempt=1)
+    assert not files_of(one) & files_of(later)
+    assert torch.equal(checkpoint.read(one).tensors["model/base"], before)
+    assert torch.equal(checkpoint.read(later).tensors["model/base"], base)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9, 5000])
+def test_an_accelerators_tensors_are_told_apart_where_they_lie(size, monkeypatch):
+    monkeypatch.setattr(content_hash, "_WORDS", 16)
+    content_hash._weights.cache_clear()
+    flat = torch.randint(256, (size,), dtype=torch.uint8)
+    same = content_hash._sums(flat.clone())
+    assert content_hash._sums(flat) == same
+    for place in {0, size // 2, size - 1}:
+        other = flat.clone()
+        other[place] ^= 1
+        assert content_hash._sums(other) != same
+    if size > 16:
+        assert content_hash._sums(flat.roll(4)) != same  # the same words elsewhere
+    content_hash._weights.cache_clear()
+
+
+def test_without_links_they_are_written_again(tmp_path, base, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    one, _ = checkpoint.write(tmp_path, with_base(5, base), task="t", attempt=1)
+    monkeypatch.setattr(os, "link", refuse)
+    later, _ = checkpoint.write(tmp_path, with_base(6, base), task="t", attempt=1)
+    assert not files_of(one) & files_of(later)
+    assert torch.equal(checkpoint.read(later).tensors["model/base"], base)
+
+
+def test_what_is_not_trained_is_known_of_a_captured_state():
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = torch.nn.Linear(4, 4)
+            self.base.requires_grad_(False)
+            self.adapter = torch.nn.Linear(4, 4)
+
+    model = Adapted()
+    training = Training(
+        model=model,
+        batches=[torch.zeros(1, 4)],
+        loss=lambda model, x: model.adapter(model.base(x)).sum(),
+        optimizer=torch.optim.SGD(model.adapter.parameters()),
+    )
+    state = capture(training, step=1, feed=None, random=None)
+    assert state.frozen == {"model/base.weight", "model/base.bias"}

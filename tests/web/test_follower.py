@@ -153,3 +153,32 @@ def test_points_of_thousands_are_looked_at_little_by_little(tmp_path: Path, monk
     assert not follower.is_behind
     assert all(row["metrics"]["loss"][1] is not None for row in whole(follower)["tasks"])
     follower.close()
+
+
+def test_a_long_store_is_shown_as_far_as_it_was_read(
+    home: Path, follower: StoreFollower, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(module, "ROWS", 7)
+    other = StoreFollower(home)
+    other.look()
+    part = whole(other)
+    assert 0 < part["reading"] < 1
+    assert other.is_behind
+    assert len(part["tasks"]) == 12, "tasks are known before what became of them"
+    shares = [part["reading"]]
+    while other.is_behind:
+        other.look()
+        shares.append(whole(other)["reading"])
+    assert shares[:-1] == sorted(shares[:-1])
+    assert shares[-1] is None
+    apart = {"mark"}
+    assert {k: v for k, v in whole(other).items() if k not in apart} == {
+        k: v for k, v in whole(follower).items() if k not in apart
+    }
+    heard = json.loads("{}") | part
+    for change in told(other, part["mark"]):
+        rows = {row["id"]: row for row in heard["tasks"]} | {row["id"]: row for row in change["tasks"]}
+        heard |= change | {"tasks": list(rows.values())}
+    assert heard == whole(other), "who has seen a part has heard the rest"
+    other.close()

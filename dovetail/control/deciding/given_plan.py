@@ -66,7 +66,7 @@ def _other_tasks(plan: Plan, problem: Problem, state: State) -> Iterator[str]:
 
 def _key(option: Option) -> tuple[object, ...]:
     """What makes an option the same one, however often it was measured."""
-    return option.families, option.technique, option.kind, option.count, option.knobs
+    return option.families, option.technique, option.kind, option.count, option.knobs, option.feed_cores
 
 
 def _name(task: TaskId, plan: Plan, state: State) -> str:

@@ -12,6 +12,7 @@ from dovetail.vocabulary import (
     EVENTS,
     Event,
     FrozenDict,
+    Option,
     Plan,
     Profile,
     Rejection,
@@ -114,6 +115,16 @@ class Ledger:
     def profiles(self) -> list[Profile]:
         """Everything measured, but for options that were found not to fit after all."""
         return [profile for key, profile in self._profiles.items() if key not in self._unfit]
+
+    def computing_seconds(self, family: str, option: Option) -> float:
+        """What a step by an option takes where it need not wait for batches, as measured of a family; 0 where nobody
+        measured that."""
+        wanted = family, option.kind, option.technique, option.count, len(option.families)
+        for profile in self._profiles.values():
+            how = profile.family, profile.kind, profile.technique, profile.count
+            if (*how, int(profile.knobs.get("members", 1))) == wanted:
+                return profile.computing_seconds
+        return 0.0
 
     def divided(self) -> list[tuple[Profile, dict[str, Any]]]:
         """What ran out of memory as it was measured, and the knobs of the rung on which it is offered now."""

@@ -7,6 +7,7 @@ from typing import Any
 from dovetail.planning.feeds.feed_model import CONSUMER, by_stage
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StageProfile
+from dovetail.vocabulary.units import show_rate
 
 # What gains less is not worth telling.
 _LEAST_GAIN = 0.03
@@ -32,9 +33,7 @@ class FeedAdvice:
 
     def sentence(self) -> str:
         """The advice for people."""
-        return (
-            f"{self.change[:1].upper()}{self.change[1:]}: {self.items_per_second:.4g} a second, {self.gain:.0%} more."
-        )
+        return f"{self.change[:1].upper()}{self.change[1:]}: {show_rate(self.items_per_second)}, {self.gain:.0%} more."
 
 
 def advise(
@@ -45,21 +44,23 @@ def advise(
     budget_bytes: int,
     consumer_per_second: float | None = None,
     consumer_cpu_seconds: float = 0.0,
+    may_cache: bool = True,
 ) -> tuple[FeedAdvice, ...]:
     """What would help a feed that has the best plan for these cores and bytes, the most helpful first; nothing where
-    the consumer is the wall.
+    the consumer is the wall. A cache is no help where a feed has one or reads a stream, so that it `may_cache` none;
+    nor behind a stage that draws random numbers, which would be the same in every epoch.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3)
     >>> decode = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_seconds=3e-3)
     >>> plan = plan_feed([read, decode], cores=1, budget_bytes=1 << 20)
     >>> advise([read, decode], plan, cores=1, budget_bytes=1 << 20)[0].sentence()
-    'One core more: 666.7 a second, 100% more.'
+    'One core more: 667 a second, 100% more.'
     """
     if plan.wall == CONSUMER:
         return ()
     found = []
     consumer = {"consumer_per_second": consumer_per_second, "consumer_cpu_seconds": consumer_cpu_seconds}
-    for change, changed in _changes(profiles, cores=cores, budget_bytes=budget_bytes):
+    for change, changed in _changes(profiles, cores=cores, budget_bytes=budget_bytes, may_cache=may_cache):
         rate = plan_feed(**(changed | consumer)).items_per_second
         gain = rate / plan.items_per_second - 1 if plan.items_per_second else 0.0
         if gain > _LEAST_GAIN:
@@ -68,7 +69,7 @@ def advise(
 
 
 def _changes(
-    profiles: Sequence[StageProfile], *, cores: float, budget_bytes: int
+    profiles: Sequence[StageProfile], *, cores: float, budget_bytes: int, may_cache: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each change in words, and what the planner is told of it."""
     now = {"profiles": profiles, "cores": cores, "budget_bytes": budget_bytes}
@@ -81,6 +82,8 @@ def _changes(
         yield f"{name!r} written to take half as long", now | {"profiles": _faster(profiles, name)}
     # What is cached at the very end is a training that sees the same batches every epoch.
     for number, name in enumerate(names[:-1]):
+        if not may_cache or any(each.draws for each in profiles if each.name == name):
+            return
         cached = _cached(profiles, names[: number + 1])
         yield f"a cache behind {name!r}, where it fits", now | {"profiles": cached}
 

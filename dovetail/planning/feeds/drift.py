@@ -9,11 +9,12 @@ this feed uses neither all cores nor the lock, somebody else does, and only the 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of
+from dovetail.planning.feeds.feed_model import CONSUMER, FeedModel, by_stage, model_of
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.feed_prediction import predict_feed
 from dovetail.planning.feeds.resizing import worth_resizing
 from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.units import show_number, show_rate, show_seconds
 
 # From this share of cores or lock on, workers wait for one another.
 _USED_UP = 0.9
@@ -24,7 +25,7 @@ _CROWDED = 1.3
 # A share of a core is left for whoever wants it, however much others take.
 _LEAST_CORES = 0.25
 # Of fewer items than this nothing is concluded: one slow one among them would look like drift.
-_LEAST_ITEMS = 20
+LEAST_ITEMS = 20
 # A new estimate counts this much against what was believed before, so that one odd second does not resize a feed.
 _WEIGHT = 0.5
 _WHY_REMOTE = "the cores here are the wall, and other nodes have idle ones"
@@ -145,7 +146,7 @@ def _own_slowdown(
 
 
 def _updated(profile: StageProfile, seen: StageObservation, *, slowdown: float) -> StageProfile:
-    if seen.items < _LEAST_ITEMS:
+    if seen.items < LEAST_ITEMS:
         return profile
     cpu = seen.cpu_seconds / seen.items
     waited = max(0.0, seen.busy_seconds / seen.items - cpu)
@@ -210,7 +211,7 @@ def decide(
     >>> [stage.workers for stage in plan.stages], [stage.workers for stage in found.plan.stages]
     ([2], [4])
     >>> found.reason
-    "'read' takes 200 ms an item and not 100 ms: 20 a second are expected instead of 6.7."
+    "'read' takes 200.0 ms an item and not 100.0 ms: 20 a second are expected instead of 6.7."
     """
     now = follow_drift(profiles, plan, observations, seconds=seconds, cores=cores)
     free = free_cores(
@@ -242,8 +243,8 @@ def decide(
     ):
         return FeedDecision(profiles=now, plan=plan)
     why = _why(profiles, now, plan) if _workers(proposed)[:-1] != _workers(plan)[:-1] else _WHY_REMOTE
-    reason = f"{why}: {proposed.items_per_second:.4g} a second are expected instead of"
-    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {measured_per_second:.4g}.")
+    reason = f"{why}: {show_rate(proposed.items_per_second)} are expected instead of"
+    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {show_number(measured_per_second)}.")
 
 
 def _judged(
@@ -283,7 +284,9 @@ def _why(before: Sequence[StageProfile], now: Sequence[StageProfile], plan: Feed
 
     most = max(plan.stages, key=change)
     if change(most) < 0.1:
-        return f"{plan.wall} was the wall" if plan.wall else "the plan was made for another load"
+        if plan.wall in ("", CONSUMER):
+            return "it was planned for a consumer that takes less"
+        return f"{plan.wall} was the wall"
     first, second = earlier[most.name][most.worker], later[most.name][most.worker]
-    was, now_takes = (f"{each.service_seconds * 1e3:.3g} ms" for each in (first, second))
+    was, now_takes = (show_seconds(each.service_seconds) for each in (first, second))
     return f"{most.name!r} takes {now_takes} an item and not {was}"

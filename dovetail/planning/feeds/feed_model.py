@@ -1,20 +1,25 @@
 """What a feed gives, as a formula of its stages' workers. Chooses nothing.
 
 A final item is what the feed gives at its end, mostly a batch. Stage i makes v_i items for one of them: v of the last
-stage is 1, and v of the one before is v_i · inputs_i. With a_i workers, whose rate r_i follows the universal law
-(`StageProfile.rate`), throughput in final items per second is
+stage is 1, and v of the one before is v_i · inputs_i. Stages of one kind of worker share its workers, as the running
+feed has it: a pool k of n_k, whose stages take s_i and slow down by the universal law (`StageProfile.rate`), gives
 
-    T = min( min_i r_i(a_i) / v_i,  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
+    r_k(n) = n / Σ_(i in k) v_i s_i (1 + σ_i (n - 1) + κ_i n (n - 1))
+
+final items per second, and throughput is
+
+    T = min( min_k r_k(n_k),  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
 
 where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
 hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
-out. Memory is Σ a_i (worker_i + most_i) + buffer_i bytes. Cores and lock bound T and not the workers: a worker that
-waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
+out. A pool has one worker for each of its stages at least. Memory is Σ n_k (worker + most)_k + Σ buffer_i bytes, of a
+pool's stages the largest, for all its workers may be at that one. Cores and lock bound T and not the workers: a worker
+that waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.vocabulary.feeds import StagePlan, StageProfile
 
@@ -71,9 +76,41 @@ class FeedModel:
         """For how long one final item holds the lock of the main process's interpreter."""
         return sum(visits * profile.lock_seconds for visits, profile in zip(self.visits, self.paid, strict=True))
 
-    def rate(self, stage: int, workers: int) -> float:
-        """Final items per second that this many workers of a stage allow."""
-        return self.paid[stage].rate(workers) / self.visits[stage]
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of workers that its stages have."""
+        return tuple(dict.fromkeys(profile.worker for profile in self.profiles))
+
+    def stages_of(self, kind: str) -> list[int]:
+        """The numbers of the stages that share the workers of a kind."""
+        return [number for number, profile in enumerate(self.profiles) if profile.worker == kind]
+
+    def seconds(self, stage: int) -> float:
+        """For how long a final item keeps a worker busy in one stage."""
+        return self.visits[stage] * self.paid[stage].service_seconds
+
+    def pool(self, kind: str) -> StageProfile:
+        """The stages of a kind as one, for each final item. It is called as the one that takes longest.
+
+        >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3)
+        >>> decode = StageProfile(name="decode", worker="thread", service_seconds=1e-3)
+        >>> FeedModel(profiles=(read, decode)).pool("thread").rate(5)
+        1000.0
+        """
+        stages = self.stages_of(kind)
+        total = sum(map(self.seconds, stages))
+
+        def mean(laws: Iterable[float]) -> float:
+            found = sum(self.seconds(stage) * law for stage, law in zip(stages, laws, strict=True))
+            return found / total if total else 0.0
+
+        return StageProfile(
+            name=self.profiles[max(stages, key=self.seconds)].name,
+            worker=kind,
+            service_seconds=total,
+            contention=mean(self.paid[stage].contention for stage in stages),
+            coherency=mean(self.paid[stage].coherency for stage in stages),
+        )
 
     def limits(
         self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0
@@ -102,13 +139,19 @@ class FeedModel:
         profile = self.profiles[stage]
         return max(profile.most_bytes, gathered * profile.item_bytes)
 
-    def worker_bytes(self, stage: int) -> int:
-        """The bytes of one more worker of a stage, and of the item that it is at work on."""
-        return self.profiles[stage].worker_bytes + self.profiles[stage].most_bytes
+    def worker_bytes(self, kind: str) -> int:
+        """The bytes of one more worker of a kind, and of the item that it may be at work on."""
+        own = [self.profiles[stage] for stage in self.stages_of(kind)]
+        return max(each.worker_bytes for each in own) + max(each.most_bytes for each in own)
 
-    def least_bytes(self, workers: Sequence[int]) -> int:
-        """The bytes of these workers with the least buffers."""
-        return sum(count * self.worker_bytes(stage) + self.least_buffer(stage) for stage, count in enumerate(workers))
+    def least_bytes(self, pools: Mapping[str, int]) -> int:
+        """The bytes of so many workers of each kind with the least buffers."""
+        workers = sum(count * self.worker_bytes(kind) for kind, count in pools.items())
+        return workers + sum(map(self.least_buffer, range(len(self.profiles))))
+
+    def least_pools(self) -> dict[str, int]:
+        """The fewest workers of each kind: one for each stage."""
+        return {kind: len(self.stages_of(kind)) for kind in self.kinds}
 
 
 def by_stage(profiles: Sequence[StageProfile]) -> dict[str, dict[str, StageProfile]]:

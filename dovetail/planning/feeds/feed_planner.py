@@ -27,7 +27,8 @@ def plan_feed(
     remote: RemoteProfile | None = None,
 ) -> FeedPlan:
     """The plan with the highest throughput for these cores and bytes, and of those with the same the one that keeps the
-    fewest cores busy, and then holds the fewest bytes. What is left of the budget goes to buffers.
+    fewest cores busy, and then holds the fewest bytes, with its stages' workers rounded up. What is left of the budget
+    goes to buffers.
 
     `profiles` has each stage of the feed in its order, once for each kind of worker that it was measured with. More
     than `consumer_per_second` is not aimed at; a consumer that computes on the same cores takes
@@ -56,6 +57,7 @@ def plan_feed(
     best = best_choice(measured, limits)
     if best is None:
         raise NoFeasiblePlan(why_infeasible(measured, budget_bytes))
+    best = best.rounded_up(limits)
     plan = FeedPlan(
         stages=_with_buffers(best, budget_bytes),
         items_per_second=best.rate,

@@ -29,8 +29,9 @@ def predict_feed(
     found = model.limits(
         cores=cores, consumer_per_second=consumer_per_second, consumer_cpu_seconds=consumer_cpu_seconds
     )
-    for number, stage in enumerate(plan.stages):
-        found[stage.name] = model.rate(number, stage.workers)
+    for kind in model.kinds:
+        pool = model.pool(kind)
+        found[pool.name] = pool.rate(sum(plan.stages[stage].workers for stage in model.stages_of(kind)))
     wall = min(found, key=lambda name: found[name])
     if not plan.remote_workers or remote is None or wall == CONSUMER:
         return found[wall], wall

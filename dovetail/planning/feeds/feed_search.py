@@ -1,13 +1,14 @@
 """The search behind a feed's plan: which kind of worker each stage has, and the fewest workers for the highest rate.
 
-For one choice of kinds the optimum is reached by giving one more worker, again and again, to the stage that is slowest:
-whoever would be faster needs that worker, too, so no step is ever taken back. Choices of kinds are few and are all
-looked at, the most promising first, until what cores and lock allow of the next is less than what was found.
+For one choice of kinds the optimum is reached by giving one more worker, again and again, to the kind whose stages are
+slowest: whoever would be faster needs that worker, too, so no step is ever taken back. Choices of kinds are few and are
+all looked at, the most promising first, until what cores and lock allow of the next is less than what was found.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 
 from dovetail.planning.feeds.feed_model import MEMORY, FeedModel
 from dovetail.planning.feeds.scaling import EQUAL, least_workers, peak_workers
@@ -19,7 +20,7 @@ Measured = Mapping[str, Mapping[str, StageProfile]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLimits:
-    """What a feed may take: cores, bytes and workers of one stage; and what its consumer takes of it."""
+    """What a feed may take: cores, bytes and workers of one kind; and what its consumer takes of it."""
 
     cores: float
     budget_bytes: int
@@ -34,12 +35,41 @@ class FeedLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChoice:
-    """Workers for one choice of kinds: the fewest that give this rate."""
+    """Workers for one choice of kinds, `pools` of each: the fewest that give this rate."""
 
     model: FeedModel
-    workers: tuple[int, ...]
+    pools: Mapping[str, int]
     rate: float
     wall: str
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The workers of each kind as parts of its stages: in proportion to what they take, one at least."""
+        found = [1] * len(self.model.profiles)
+        for kind, count in self.pools.items():
+            stages = self.model.stages_of(kind)
+            for _ in range(count - len(stages)):
+                found[max(stages, key=lambda stage: self.model.seconds(stage) / found[stage])] += 1
+        return tuple(found)
+
+    def rounded_up(self, limits: "FeedLimits") -> "WorkerChoice":
+        """With as many workers for each stage as it needs itself, where there is room and they do not slow one another
+        down. The fewest that suffice on average leave a core idle whenever, by chance, more of them wait than usual: of
+        five who wait for 4 ms and compute for 4 ms, two cores are kept busy for 93% of the time, of seven for 99%.
+        """
+        pools = dict(self.pools)
+        for kind, count in self.pools.items():
+            pool = self.model.pool(kind)
+            if not pool.service_seconds:
+                continue
+            slowed = self.rate * count / (pool.rate(count) * pool.service_seconds)
+            needs = (slowed * self.model.seconds(stage) for stage in self.model.stages_of(kind))
+            wanted = sum(max(1, math.ceil(each * (1 - EQUAL))) for each in needs)
+            more = {**pools, kind: min(wanted, limits.most_workers)}
+            is_as_fast = pool.rate(more[kind]) >= self.rate * (1 - EQUAL)
+            if more[kind] > count and is_as_fast and self.model.least_bytes(more) <= limits.budget_bytes:
+                pools = more
+        return dataclasses.replace(self, pools=pools)
 
     @property
     def cores(self) -> float:
@@ -49,7 +79,7 @@ class WorkerChoice:
     @property
     def least_bytes(self) -> int:
         """What it holds with the least buffers."""
-        return self.model.least_bytes(self.workers)
+        return self.model.least_bytes(self.pools)
 
 
 def best_choice(measured: Measured, limits: FeedLimits) -> WorkerChoice | None:
@@ -68,45 +98,15 @@ def best_choice(measured: Measured, limits: FeedLimits) -> WorkerChoice | None:
 
 
 def _models(measured: Measured, limits: FeedLimits) -> Iterator[tuple[float, FeedModel]]:
-    """Each choice of kinds with the rate that it could have at most, the highest first."""
-    stages = list(measured.values())
-    kinds = [
-        _undominated(list(each.values()), spares_neighbours=_has_processes(stages, place))
-        for place, each in enumerate(stages)
-    ]
-    models = [FeedModel(profiles=profiles) for profiles in itertools.product(*kinds)]
+    """Each choice of kinds with the rate that it could have at most, the highest first. None is left out beforehand: a
+    process that takes longer than a thread may still have fewer stages to share with."""
+    models = _all_models(measured)
     bounds = [_bound(model, limits)[0] for model in models]
     yield from sorted(zip(bounds, models, strict=True), key=lambda each: -each[0])
 
 
-def _has_processes(stages: Sequence[Mapping[str, StageProfile]], place: int) -> bool:
-    """Whether a stage beside this one may be in processes."""
-    return any("process" in each for each in (*stages[max(0, place - 1) : place], *stages[place + 1 : place + 2]))
-
-
-def _undominated(profiles: list[StageProfile], *, spares_neighbours: bool) -> list[StageProfile]:
-    """These kinds of workers without those that another equals or betters in everything. A process stays where it may
-    spare its neighbours handing over."""
-    kept: list[StageProfile] = []
-    for profile in sorted(profiles, key=_measures):
-        stays = profile.worker == "process" and spares_neighbours
-        if stays or not any(all(map(float.__le__, _measures(other), _measures(profile))) for other in kept):
-            kept.append(profile)
-    return kept
-
-
-def _measures(profile: StageProfile) -> tuple[float, ...]:
-    return (
-        profile.service_seconds,
-        profile.cpu_seconds,
-        profile.lock_seconds,
-        profile.contention,
-        profile.coherency,
-        float(profile.item_bytes),
-        float(profile.most_bytes),
-        float(profile.worker_bytes),
-        profile.inputs,
-    )
+def _all_models(measured: Measured) -> list[FeedModel]:
+    return [FeedModel(profiles=each) for each in itertools.product(*(kinds.values() for kinds in measured.values()))]
 
 
 def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
@@ -116,8 +116,9 @@ def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
         consumer_per_second=limits.consumer_per_second,
         consumer_cpu_seconds=limits.consumer_cpu_seconds,
     )
-    for number, profile in enumerate(model.paid):
-        found[profile.name] = model.rate(number, peak_workers(profile, most=limits.most_workers))
+    for kind, least in model.least_pools().items():
+        pool = model.pool(kind)
+        found[pool.name] = pool.rate(max(least, peak_workers(pool, most=limits.most_workers)))
     wall = min(found, key=lambda name: found[name])
     return found[wall], wall
 
@@ -125,35 +126,35 @@ def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
 def fill(model: FeedModel, limits: FeedLimits) -> WorkerChoice | None:
     """The highest rate for one choice of kinds, with the fewest workers that give it; None where nothing fits."""
     bound, wall = _bound(model, limits)
-    workers = _workers_for(model, bound, most=limits.most_workers)
-    if model.least_bytes(workers) <= limits.budget_bytes:
-        return WorkerChoice(model=model, workers=workers, rate=bound, wall=wall)
-    counts = [1] * len(workers)
+    pools = _pools_for(model, bound, most=limits.most_workers)
+    if model.least_bytes(pools) <= limits.budget_bytes:
+        return WorkerChoice(model=model, pools=pools, rate=bound, wall=wall)
+    counts, profiles = model.least_pools(), {kind: model.pool(kind) for kind in model.kinds}
     held = model.least_bytes(counts)
     if held > limits.budget_bytes:
         return None
     # It ends, since with the workers that the bound needs it would hold too much.
     while True:
-        slowest = min(range(len(counts)), key=lambda stage: model.rate(stage, counts[stage]))
+        slowest = min(counts, key=lambda kind: profiles[kind].rate(counts[kind]))
         held += model.worker_bytes(slowest)
         if held > limits.budget_bytes:
-            rate = model.rate(slowest, counts[slowest])
-            # Another stage that was as slow may have been given a worker in vain.
-            workers = _workers_for(model, rate, most=limits.most_workers)
-            return WorkerChoice(model=model, workers=workers, rate=rate, wall=MEMORY)
+            rate = profiles[slowest].rate(counts[slowest])
+            # Another kind whose stages were as slow may have been given a worker in vain.
+            pools = _pools_for(model, rate, most=limits.most_workers)
+            return WorkerChoice(model=model, pools=pools, rate=rate, wall=MEMORY)
         counts[slowest] += 1
 
 
-def _workers_for(model: FeedModel, rate: float, *, most: int) -> tuple[int, ...]:
-    found = []
-    for profile, visits in zip(model.paid, model.visits, strict=True):
-        count = least_workers(profile, rate, visits=visits, most=most)
-        assert count is not None, "a rate is asked for that the stage's peak allows"
-        found.append(count)
-    return tuple(found)
+def _pools_for(model: FeedModel, rate: float, *, most: int) -> dict[str, int]:
+    found, enough = {}, rate * (1 - EQUAL)
+    for kind, least in model.least_pools().items():
+        pool = model.pool(kind)
+        count = least if pool.rate(least) >= enough else least_workers(pool, rate, most=most)
+        assert count is not None, "a rate is asked for that the pool's peak allows"
+        found[kind] = max(least, count)
+    return found
 
 
 def least_choice(measured: Measured) -> FeedModel:
-    """The kinds of workers that hold the fewest bytes with one worker each."""
-    models = [FeedModel(profiles=each) for each in itertools.product(*(kinds.values() for kinds in measured.values()))]
-    return min(models, key=lambda model: model.least_bytes([1] * len(measured)))
+    """The kinds of workers that hold the fewest bytes with one worker for each stage."""
+    return min(_all_models(measured), key=lambda model: model.least_bytes(model.least_pools()))

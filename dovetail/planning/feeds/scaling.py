@@ -19,7 +19,7 @@ _DISTURBED = 5 * NOISE
 EQUAL = 1e-9
 """Rates that differ by less, as a share, are equal: that much is left of rounding."""
 MOST_WORKERS = 256
-"""More workers of one stage than this are never planned: each is a thread or a process that the system schedules."""
+"""More workers of one kind than this are never planned: each is a thread or a process that the system schedules."""
 
 
 def fit_scaling(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

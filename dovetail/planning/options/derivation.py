@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dovetail.planning.fitting import misfit
+from dovetail.planning.options.feed_cores import with_feed_cores
 from dovetail.planning.techniques import Evidence, May, Trial, allow_all, spec_of, techniques, trial_of
 from dovetail.vocabulary import Cluster, FrozenDict, Option, Profile, Rejection
 
@@ -52,6 +53,7 @@ def derive_options(
     fitting = [each for each in alone if isinstance(each, Option)]
     ganged = dataclasses.replace(evidence, alone=tuple(fitting))
     fitting += [each for each in _judged(_offered(ganged, gangs=True), evidence, rejected) if isinstance(each, Option)]
+    fitting = [fed for each in fitting for fed in with_feed_cores(each, evidence) if misfit(fed, cluster) is None]
     return tuple(undominated(fitting)), tuple(each for each in alone if isinstance(each, Rejection))
 
 

@@ -136,6 +136,10 @@ def _never(knobs: Knobs) -> bool:
     return False
 
 
+def _divided(option: Option, evidence: Evidence, cores: int) -> float:
+    return option.cores / max(1, cores)
+
+
 def scale_perfectly(known: Option, trial: Trial, options: Iterable[Option]) -> Option:
     """The best that a trial on more devices could show: the least work, divided by their number.
 
@@ -167,6 +171,7 @@ class TechniqueSpec:
     Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
     a kind; whether that has been is not its business. `offers` are options that nobody measured, and rejections with
     the reason where that is worth telling. `ideal` is the best that a trial could show, by which its worth is judged.
+    `slowed` says of a technique `on_host` how many times longer a step takes with fewer of the host's cores.
 
     >>> from dovetail.planning.techniques import TECHNIQUES
     >>> TECHNIQUES["replicate"].ranked, TECHNIQUES["replicate"].rounds({}), TECHNIQUES["pipeline"].rounds({})
@@ -185,6 +190,7 @@ class TechniqueSpec:
     foretells: bool = False
     apart: str = ""
     on_host: bool = False
+    slowed: Callable[[Option, Evidence, int], float] = _divided
     rounds: Callable[[Knobs], bool] = _never
     knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()
     trial_knobs: tuple[str, ...] = ()

@@ -66,5 +66,6 @@ SPEC = TechniqueSpec(
     offers=offers,
     is_gang=True,
     on_host=True,
+    slowed=spill.slowed,
     knobs=spill.KNOBS,
 )

@@ -108,23 +108,25 @@ def too_many(sizes: Sequence[int], retention: Retention) -> list[int]:
 
 
 def parts_of(tensors: Mapping[str, torch.Tensor], piece_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Tensors in pieces of about so many bytes, on the host."""
+    """Tensors in pieces of about so many bytes."""
     part: dict[str, torch.Tensor] = {}
     size = 0
     for name, tensor in tensors.items():
         if part and size + tensor.nbytes > piece_bytes:
             yield part
             part, size = {}, 0
-        part[name] = tensor.detach().cpu().contiguous()
+        part[name] = tensor
         size += tensor.nbytes
     yield part
 
 
 def apart(part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor with bytes of its own: two may share storage (a buffer that is a view), which safetensors refuses."""
+    """Each tensor on the host with bytes of its own: two may share storage (a buffer that is a view), which safetensors
+    refuses."""
     seen: set[int] = set()
     whole = {}
-    for name, tensor in part.items():
+    for name, live in part.items():
+        tensor = live.detach().cpu().contiguous()
         whole[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor
         seen.add(tensor.untyped_storage().data_ptr())
     return whole

@@ -1,14 +1,16 @@
 """Checkpoints in a directory of a POSIX file system.
 
-Each is made under a temporary name, synced, and renamed: it exists whole or not at all.
+Each is made under a temporary name, synced, and renamed: it exists whole or not at all. Weights that are not trained
+are written once: the checkpoints of a process that has saved the same ones before are links to one file.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import safetensors.torch
 import torch
 
 from dovetail.store import check_fence
+from dovetail.train.checkpoint.content_hash import ContentHash, content_hash
 from dovetail.train.checkpoint.format import (
     INDEX,
     Retention,
@@ -38,6 +41,10 @@ from dovetail.vocabulary import CheckpointError
 from dovetail.vocabulary.units import show_bytes
 
 PIECE_BYTES = 2 << 30
+FROZEN_BYTES = 16 << 20  # less than this is written as fast as it is looked for
+
+# What this process has written of weights that are not trained, by their names: what it was, where, and its entry.
+_frozen_pieces: dict[tuple[str, ...], tuple[ContentHash, Path, dict[str, Any]]] = {}
 
 
 def write(
@@ -51,8 +58,7 @@ def write(
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary.mkdir(mode=0o700)
-        _check_room(temporary, state)
-        pieces = [_write_piece(temporary, n, part) for n, part in enumerate(parts_of(state.tensors, PIECE_BYTES))]
+        pieces = _write_pieces(temporary, final, state)
         _write_index(temporary, index_of(state, pieces, task=task, attempt=attempt))
         check_fence(root, attempt)
         os.rename(temporary, final)
@@ -112,19 +118,60 @@ def sweep(root: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _check_room(directory: Path, state: TrainingState) -> None:
+def _write_pieces(directory: Path, final: Path, state: TrainingState) -> list[dict[str, Any]]:
+    """Write a state's tensors into `directory`, which will be `final`; gives what the index says of each piece."""
+    frozen = {name: tensor for name, tensor in state.tensors.items() if name in state.frozen}
+    if sum(tensor.nbytes for tensor in frozen.values()) < FROZEN_BYTES:
+        frozen = {}
+    others = {name: tensor for name, tensor in state.tensors.items() if name not in frozen}
+    frozen_parts = list(parts_of(frozen, PIECE_BYTES)) if frozen else []
+    parts = [*frozen_parts, *parts_of(others, PIECE_BYTES)]
+    prints = [content_hash(part) for part in frozen_parts]
+    found = [_link_piece(directory, number, each) for number, each in enumerate(prints)]
+    found += [None] * (len(parts) - len(found))
+    _check_room(directory, [part for part, linked in zip(parts, found, strict=True) if linked is None])
+    pieces = [linked or _write_piece(directory, number, parts[number]) for number, linked in enumerate(found)]
+    for each, piece in zip(prints, pieces, strict=False):
+        _frozen_pieces[_names_in(each)] = each, final / piece["file"], dict(piece)
+    return pieces
+
+
+def _link_piece(directory: Path, number: int, content: ContentHash) -> dict[str, Any] | None:
+    """Have a piece that was written before with this very content, if it is still there and can be linked."""
+    before, path, piece = _frozen_pieces.get(_names_in(content), ((), Path(), {}))
+    if before != content:
+        return None
+    file = directory / _piece_name(number)
+    try:
+        os.link(path, file)
+    except OSError:  # removed by now, or this file system has no links
+        return None
+    return {**piece, "file": file.name}
+
+
+def _names_in(content: ContentHash) -> tuple[str, ...]:
+    return tuple(name for name, *_ in content)
+
+
+def _check_room(directory: Path, parts: Sequence[Mapping[str, torch.Tensor]]) -> None:
     """Raise at once what writing would raise at its end: filling a disk with a large state takes minutes."""
-    needed, free = sum(tensor.nbytes for tensor in state.tensors.values()), shutil.disk_usage(directory).free
-    if needed > free:
+    needed = sum(tensor.nbytes for part in parts for tensor in part.values())
+    if needed > shutil.disk_usage(directory).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    path = directory / f"piece-{number:05d}.safetensors"
+    path = directory / _piece_name(number)
     whole = apart(part)
     safetensors.torch.save_file(whole, path)
-    _sync(path)
-    return piece_of(path.name, whole, size=path.stat().st_size, digest=_digest(path))
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:  # a disk takes as long to write as a core to add up
+        digest = beside.submit(_digest, path)
+        _sync(path)
+    return piece_of(path.name, whole, size=path.stat().st_size, digest=digest.result())
+
+
+def _piece_name(number: int) -> str:
+    return f"piece-{number:05d}.safetensors"
 
 
 def _write_index(directory: Path, index: bytes) -> None:

@@ -10,9 +10,10 @@ import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from dovetail.feeds import RunningFeed, RunningLoader
+from dovetail.feeds import FeedView, RunningFeed, RunningLoader
 from dovetail.feeds.cursor import digest
 from dovetail.feeds.generators import generators_in, put_back
+from dovetail.train.staged_batches import StagedBatches
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 Form = tuple[Any, ...]
@@ -93,7 +94,7 @@ def peek_first(batches: Any) -> Any:
 def read_first(batches: Any) -> Any:
     """Read the first batch, without the processes that a loader would start for more."""
     batches = batches.loader if isinstance(batches, RunningLoader) else batches
-    source = batches.definition if isinstance(batches, RunningFeed) else batches
+    source = batches.definition if isinstance(batches, RunningFeed | FeedView | StagedBatches) else batches
     if isinstance(batches, DataLoader) and batches.num_workers and batches.batch_sampler is not None:
         source = DataLoader(batches.dataset, batch_sampler=batches.batch_sampler, collate_fn=batches.collate_fn)
     for batch in source:

@@ -30,6 +30,7 @@ const about = element("p", { class: "about" });
 const badge = element("span", { class: "badge", role: "status", "aria-live": "polite" });
 const controller = element("span", { class: "badge", role: "status", "aria-live": "polite" });
 const trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+const reading = element("p", { class: "reading", role: "status", hidden: true });
 const stores = element("span", {});
 const actions = element("span", {});
 
@@ -48,6 +49,8 @@ function drawHead() {
   else words.push(data.store);
   about.textContent = words.join(" · ");
   trouble.hidden = !data.trouble;
+  reading.hidden = data.reading == null;
+  reading.textContent = reading.hidden ? "" : `Reading the store: ${Math.round(100 * data.reading)}% so far.`;
   trouble.textContent = data.trouble ? `The store cannot be read: ${data.trouble} This page goes on once it can.` : "";
   drawController(data.controller);
 }
@@ -106,7 +109,7 @@ export async function beginPage() {
   const head = element("header", {},
     element("div", { class: "bar" }, element("span", { class: "brand" }, state.isFrozen || embedded ? "Dovetail report" : "Dovetail"), navigation, stores,
       element("span", { class: "badges" }, badge, controller, actions)),
-    title, about, trouble);
+    title, about, trouble, reading);
   document.body.prepend(element("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); main.focus(); } }, "Skip to the content"), head, main);
   state.addEventListener("change", update);
   state.addEventListener("link", drawHead);

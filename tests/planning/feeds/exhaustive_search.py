@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.vocabulary.feeds import StageProfile
@@ -36,22 +36,30 @@ def every_way(
     names = list(dict.fromkeys(profile.name for profile in profiles))
     kinds = [[profile for profile in profiles if profile.name == name] for name in names]
     for chosen in itertools.product(*kinds):
-        for workers in itertools.product(range(1, most_workers + 1), repeat=len(chosen)):
-            yield of_one(chosen, workers, **limits)
+        workers = sorted({stage.worker for stage in chosen})
+        # One for each stage at least.
+        counts = [range(least, max(least, most_workers) + 1) for least in map(_times(chosen), workers)]
+        for pools in itertools.product(*counts):
+            yield of_one(chosen, dict(zip(workers, pools, strict=True)), **limits)
+
+
+def _times(chosen: Sequence[StageProfile]) -> Callable[[str], int]:
+    return [stage.worker for stage in chosen].count
 
 
 def of_one(
     chosen: Sequence[StageProfile],
-    workers: Sequence[int],
+    pools: Mapping[str, int],
     *,
     cores: float,
     consumer: float | None,
     consumer_cpu: float,
 ) -> tuple[float, float, int]:
-    """Rate, cores and bytes of one way to run a feed."""
+    """Rate, cores and bytes of one way to run a feed: with so many workers of each kind, whom its stages share."""
     made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
+    worked = dict.fromkeys(pools, 0.0)
     for number in reversed(range(len(chosen))):
-        stage, count = chosen[number], workers[number]
+        stage, count = chosen[number], pools[chosen[number].worker]
         # A process hands its items in, and out; not where the stage before, or the one after, is in a process too.
         handed = stage.lock_seconds
         if stage.worker == "process":
@@ -60,13 +68,16 @@ def of_one(
         spared = stage.lock_seconds - handed
         slowed = 1 + stage.contention * (count - 1) + stage.coherency * count * (count - 1)
         seconds = max(0.0, stage.service_seconds - spared)
-        rates.append(count / (seconds * slowed) / made if seconds else math.inf)
+        worked[stage.worker] += made * seconds * slowed
         core_seconds += made * max(0.0, stage.cpu_seconds - spared)
         lock_seconds += made * handed
         gathered = math.ceil(chosen[number + 1].inputs) if number + 1 < len(chosen) else 1
-        held += count * (stage.worker_bytes + stage.most_bytes)
         held += max(stage.most_bytes, gathered * stage.item_bytes)
         made *= stage.inputs
+    for kind, count in pools.items():
+        rates.append(count / worked[kind] if worked[kind] else math.inf)
+        own = [stage for stage in chosen if stage.worker == kind]
+        held += count * (max(stage.worker_bytes for stage in own) + max(stage.most_bytes for stage in own))
     if core_seconds + consumer_cpu:
         rates.append(cores / (core_seconds + consumer_cpu))
     if lock_seconds:

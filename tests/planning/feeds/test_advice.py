@@ -1,5 +1,7 @@
 """What would help is what planning finds with it, and nothing else is said."""
 
+import dataclasses
+
 import pytest
 
 from dovetail.planning.feeds import advise, plan_feed
@@ -10,9 +12,15 @@ DECODE = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_
 AUGMENT = StageProfile(name="augment", worker="thread", service_seconds=1e-3, cpu_seconds=1e-3)
 
 
-def advice(*profiles: StageProfile, cores: float = 1, budget_bytes: int = 1 << 20, consumer: float | None = None):
+def advice(
+    *profiles: StageProfile,
+    cores: float = 1,
+    budget_bytes: int = 1 << 20,
+    consumer: float | None = None,
+    may_cache: bool = True,
+):
     limits = {"cores": cores, "budget_bytes": budget_bytes, "consumer_per_second": consumer}
-    found = advise(profiles, plan_feed(profiles, **limits), **limits)
+    found = advise(profiles, plan_feed(profiles, **limits), may_cache=may_cache, **limits)
     return {each.change: each.items_per_second for each in found}
 
 
@@ -37,3 +45,15 @@ def test_memory_and_a_faster_source_help_a_feed_that_waits_without_room() -> Non
 
 def test_nothing_helps_where_the_consumer_is_the_wall() -> None:
     assert advice(READ, DECODE, consumer=10.0) == {}
+
+
+def test_no_cache_behind_a_stage_that_draws() -> None:
+    """Its draws would be the same in every epoch; before it a cache does no harm."""
+    crop = dataclasses.replace(DECODE, name="crop", draws=True)
+    batch = dataclasses.replace(AUGMENT, name="batch")
+    caches = {change for change in advice(READ, DECODE, crop, AUGMENT, batch) if change.startswith("a cache")}
+    assert caches == {"a cache behind 'decode', where it fits"}
+
+
+def test_no_cache_where_there_can_be_none() -> None:
+    assert not any(change.startswith("a cache") for change in advice(READ, DECODE, AUGMENT, may_cache=False))

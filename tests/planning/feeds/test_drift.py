@@ -125,4 +125,4 @@ def test_a_plan_for_another_load_is_made_again_and_names_its_wall() -> None:
         switch_seconds=0.1,
     )
     assert found.plan.stages[0].workers == 3
-    assert found.reason == "decode was the wall: 666.7 a second are expected instead of 250."
+    assert found.reason == "decode was the wall: 667 a second are expected instead of 250."

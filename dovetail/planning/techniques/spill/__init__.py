@@ -16,6 +16,7 @@ from dovetail.planning.techniques.spill.offers import (
     is_resident,
     option,
     predict,
+    slowed,
     with_its_cores,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "option",
     "predict",
     "segments",
+    "slowed",
     "step_seconds",
     "with_its_cores",
     "working_bytes",

@@ -199,6 +199,31 @@ def with_its_cores(option: Option, cluster: Cluster) -> Option:
     )
 
 
+def slowed(option: Option, evidence: Evidence, cores: int) -> float:
+    """How many times longer a step takes where only so many of the host's cores update what was spilled: as predicted
+    for the family's layers, and, where these are not known, as if updating were all of it."""
+    room = SpillRoom.of(evidence.cluster, kind=evidence.cluster.kind(option.kind))
+    share = max(1, cores) / room.cores
+    fewer = dataclasses.replace(
+        room.rates, update_parameters_per_second=share * room.rates.update_parameters_per_second
+    )
+    known = {each.family: each for each in with_layers(evidence.of(kind=option.kind))}
+    gang = [known[family] for family in option.families if family in known]
+    if len(gang) < len(option.families):
+        return 1 / share
+    asked = {
+        "device_bytes": option.knobs.get("device_bytes", option.device_bytes),
+        "recompute": bool(option.knobs.get("recompute")),
+    }
+    try:
+        whole, less = (
+            predict(gang, room=dataclasses.replace(room, rates=rates), **asked) for rates in (room.rates, fewer)
+        )
+    except DoesNotFit:
+        return 1 / share
+    return less.step_seconds[0] / whole.step_seconds[0]
+
+
 def _measured(profile: Profile, cluster: Cluster) -> Option:
     return with_its_cores(option(profile, kind=cluster.kind(profile.kind)), cluster)
 
@@ -210,5 +235,6 @@ SPEC = TechniqueSpec(
     trials=trials,
     offers=offers,
     on_host=True,
+    slowed=slowed,
     knobs=KNOBS,
 )

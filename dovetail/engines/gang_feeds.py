@@ -1,0 +1,210 @@
+"""Who reads for the members of an order: those that read the same share one feed, and feeds share cores and bytes.
+
+Members whose batches are equal definitions are handed what one feed has read once. With `together` they take turns at
+one reading anyway, whatever their batches are, so one of their feeds works at a time. All other feeds work at once, and
+each has its part of the cores and of the budget. Knows orders and trainings; feeds open and follow themselves.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dovetail.engines.base import MemberOrder
+from dovetail.engines.feeding import (
+    HEADROOM,
+    FeedChange,
+    FeedConsumer,
+    FeedRoom,
+    Report,
+    WatchedFeed,
+    definition_of,
+    own_cores,
+    stages_of,
+    start_feed,
+    start_loader,
+)
+from dovetail.engines.worker_context import WorkerContext, event_of
+from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, SOURCE, Feed
+from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.remote_cores import RemoteCores
+from dovetail.feeds.running import RunningFeed
+from dovetail.feeds.shared_feed import SharedFeed
+from dovetail.train.base import Training
+from dovetail.train.staged_batches import StagedBatches
+from dovetail.vocabulary.events import FeedResized, Warned
+
+TOGETHER = "together"
+"""The technique whose members read the same because they say so."""
+
+
+@contextlib.contextmanager
+def feed_members(
+    trainings: Sequence[Training],
+    members: Sequence[MemberOrder],
+    around: WorkerContext,
+    *,
+    technique: str,
+    is_trial: bool = False,
+) -> Iterator[list[WatchedFeed]]:
+    """Within, trainings whose batches are feeds read them with workers, which are resized where that is worth it; each
+    resize is an event of the first task that reads them. So do those whose loader a trial has found to be the wall.
+    Others are left as they are. Gives the feeds, as they are opened. What one member's feed raises carries its number
+    as `member`.
+
+    In a trial all members are one task; the tasks of a gang may read each something else, so that nothing is shared
+    but by those that say so.
+    """
+    groups = reading_groups(trainings, members, around, shares=technique == TOGETHER, is_trial=is_trial)
+    feeds: list[WatchedFeed] = []
+    before = [training.batches for training in trainings]
+    room = feed_room(around, len(groups))
+    # Trials measure what a node gives by itself; and who borrows for several would have to divide what it gets.
+    remote = around.remote if len(groups) == 1 and around.ranks is None and not is_trial else None
+    with contextlib.ExitStack() as stack:
+        stack.callback(_put_back, trainings, before)
+        if groups:
+            around.doing("feeding")
+        for group in groups:
+            try:
+                readers = [trainings[n] for n in group]
+                _feed_group(readers, members[group[0]], around, room, len(groups), feeds, stack, remote=remote)
+            except Exception as error:
+                error.member = group[0]  # type: ignore[attr-defined]
+                raise
+        yield feeds
+
+
+def feed_room(around: WorkerContext, feeds: int) -> FeedRoom:
+    """What each of so many feeds of this process may take."""
+    cores = around.feed_cores or own_cores()
+    return FeedRoom(cores=cores, budget_bytes=DEFAULT_BUDGET_BYTES).share(max(1, feeds))
+
+
+def consumer_threads(around: WorkerContext, feeds: int = 1) -> float:
+    """How many threads train on the cores of each of so many feeds: an accelerator's training has one, which hands
+    kernels over."""
+    return (around.threads if around.device.type == "cpu" else 1) / max(1, feeds)
+
+
+def reading_groups(
+    trainings: Sequence[Training],
+    members: Sequence[MemberOrder],
+    around: WorkerContext,
+    *,
+    shares: bool,
+    is_trial: bool = False,
+) -> list[list[int]]:
+    """The numbers of the trainings that feeds read, those together that read the same. Where `shares`, all do."""
+    groups: list[list[int]] = []
+    for number, (training, member) in enumerate(zip(trainings, members, strict=True)):
+        if not _is_read(training, member, around):
+            continue
+        for group in groups:
+            other = trainings[group[0]]
+            if shares or (not is_trial and _reads_the_same(other, training)):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    return groups
+
+
+def _is_read(training: Training, member: MemberOrder, around: WorkerContext) -> bool:
+    if isinstance(training.batches, Feed):
+        return True
+    is_known = {stage.name for stage in member.feed} == {SOURCE, FETCH}
+    if not is_known or not isinstance(training.batches, DataLoader) or around.ranks is not None:
+        return False
+    if why := why_left_alone(training.batches):
+        around.report(event_of(Warned, member, message=f"its DataLoader is read without a feed's workers: {why}"))
+    return not why
+
+
+def _reads_the_same(one: Training, other: Training) -> bool:
+    """Whether two trainings that take steps together take equal batches: then they always stand at the same place."""
+    return isinstance(one.batches, Feed) and one.batches == other.batches and one.accumulate == other.accumulate
+
+
+def _feed_group(
+    trainings: Sequence[Training],
+    member: MemberOrder,
+    around: WorkerContext,
+    room: FeedRoom,
+    groups: int,
+    feeds: list[WatchedFeed],
+    stack: contextlib.ExitStack,
+    *,
+    remote: RemoteCores | None,
+) -> None:
+    """Let one feed read for these trainings."""
+
+    def report(change: FeedChange) -> None:
+        around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
+
+    first = trainings[0]
+    consumer = FeedConsumer.of_steps(
+        member.computing_seconds, accumulate=first.accumulate, threads=consumer_threads(around, groups)
+    )
+    definitions = [definition for each in trainings if (definition := definition_of(each.batches)[0]) is not None]
+    if len(definitions) < len(trainings):
+        feeds += _start_loaders(trainings, member, room, consumer, report, stack)
+        return
+    profiles = stages_of(definitions[0], room, known=member.feed)
+
+    def open_reader(readers: int) -> RunningFeed:
+        part = FeedConsumer(per_second=consumer.per_second, threads=consumer.threads / readers)
+        feed = start_feed(
+            definitions[0],
+            profiles,
+            room=room.share(readers),
+            consumer=part,
+            report=report,
+            headroom=HEADROOM,
+            remote=remote if readers == 1 else None,
+        )
+        stack.callback(feed.close)
+        feeds.append(feed)
+        assert isinstance(feed.running, RunningFeed)
+        return feed.running
+
+    if len(trainings) == 1:
+        reader = open_reader(1)
+        # Ranks read parts of each batch, which each takes on its own.
+        is_staged = around.device.type == "cuda" and around.ranks is None
+        first.batches = StagedBatches(reader, device=around.device) if is_staged else reader
+        return
+    shared = SharedFeed(definitions, open_reader=open_reader, together=first.accumulate)
+    for training, view in zip(trainings, shared.views, strict=True):
+        training.batches = view
+
+
+def _start_loaders(
+    trainings: Sequence[Training],
+    member: MemberOrder,
+    room: FeedRoom,
+    consumer: FeedConsumer,
+    report: Report,
+    stack: contextlib.ExitStack,
+) -> list[WatchedFeed]:
+    """A feed for each loader, of which one works at a time."""
+    feeds, loaders = [], []
+    for training in trainings:
+        if not isinstance(training.batches, DataLoader):
+            continue
+        feed = start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report)
+        stack.callback(feed.close)
+        feeds.append(feed)
+        assert isinstance(feed.running, RunningLoader)
+        training.batches = feed.running
+        loaders.append(feed.running)
+    for loader in loaders:
+        loader.rests_for = [other for other in loaders if other is not loader]
+    return feeds
+
+
+def _put_back(trainings: Sequence[Training], before: Sequence[Any]) -> None:
+    for training, batches in zip(trainings, before, strict=True):
+        training.batches = batches
