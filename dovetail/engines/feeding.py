@@ -8,6 +8,7 @@ they are is for `gang_feeds` to know.
 import contextlib
 import ctypes
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -201,7 +202,7 @@ class _RemoteWatch:
 
     def __init__(self, remote: RemoteCores) -> None:
         self._remote = remote
-        self._asked, self._idle = -ASK_SECONDS, 0
+        self._asked, self._cores = -math.inf, 0
         self._link: RemoteProfile | None = None
         self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
 
@@ -213,9 +214,10 @@ class _RemoteWatch:
             taken = stats.remote_workers * seconds / batches
             self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
         self._were_busy = batches > 0
+        # Those that it has are not idle; both are counted at one moment, or they would be counted twice.
         if now - self._asked > ASK_SECONDS:
-            self._asked, self._idle = now, self._remote.idle()
-        cores = stats.remote_workers + self._idle
+            self._asked, self._cores = now, stats.remote_workers + self._remote.idle()
+        cores = max(self._cores, stats.remote_workers)
         if not cores:
             return None
         if self._link is None:

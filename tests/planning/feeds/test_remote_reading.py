@@ -158,7 +158,7 @@ def test_a_feed_whose_cores_are_the_wall_borrows_when_cores_fall_idle_elsewhere(
     assert not decided(alone, None, measured=25.0).reason
     found = decided(alone, LINK, measured=25.0)
     assert found.plan.remote_workers == 4
-    assert found.reason.startswith("cores was the wall: ")
+    assert found.reason.startswith("the cores here are the wall, and other nodes have idle ones: ")
     again = decided(found.plan, LINK, measured=found.plan.items_per_second)
     assert (again.plan, again.reason) == (found.plan, "")
 
