@@ -258,7 +258,8 @@ def open_feed(
     remote: RemoteCores | None = None,
 ) -> contextlib.closing[WatchedFeed]:
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
-    (`cores`, where given) and as many bytes as that many should have (or `budget_bytes`), and open it; gives batches that are followed from then on, unless `watches` is false.
+    (`cores`, where given) and as many bytes as go with them (or `budget_bytes`), and open it; gives batches that are
+    followed from then on, unless `watches` is false.
     `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
     other nodes from `remote`."""
     cores = cores or own_cores()
