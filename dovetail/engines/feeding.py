@@ -8,6 +8,7 @@ they are is for `gang_feeds` to know.
 import contextlib
 import ctypes
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.definition import Feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
@@ -25,6 +26,7 @@ from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_link import measure_link
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import feed_bytes, held_bytes
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -36,9 +38,6 @@ HEADROOM = 1.25
 SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
 # How often other nodes are asked for idle cores, while a consumer waits for data.
 ASK_SECONDS = 5.0
-# The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
-# had grown by 73.
-HELD_SHARE = 0.7
 # A feed whose items take less than this in all their stages is not followed.
 SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
@@ -201,7 +200,7 @@ class _RemoteWatch:
 
     def __init__(self, remote: RemoteCores) -> None:
         self._remote = remote
-        self._asked, self._idle = -ASK_SECONDS, 0
+        self._asked, self._cores = -math.inf, 0
         self._link: RemoteProfile | None = None
         self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
 
@@ -213,9 +212,10 @@ class _RemoteWatch:
             taken = stats.remote_workers * seconds / batches
             self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
         self._were_busy = batches > 0
+        # Those that it has are not idle; both are counted at one moment, or they would be counted twice.
         if now - self._asked > ASK_SECONDS:
-            self._asked, self._idle = now, self._remote.idle()
-        cores = stats.remote_workers + self._idle
+            self._asked, self._cores = now, stats.remote_workers + self._remote.idle()
+        cores = max(self._cores, stats.remote_workers)
         if not cores:
             return None
         if self._link is None:
@@ -249,7 +249,7 @@ def open_feed(
     definition: Feed,
     *,
     cores: float = 0.0,
-    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    budget_bytes: int = 0,
     consumer_per_second: float | None = None,
     consumer_threads: int = 0,
     known: tuple[StageProfile, ...] = (),
@@ -258,10 +258,12 @@ def open_feed(
     remote: RemoteCores | None = None,
 ) -> contextlib.closing[WatchedFeed]:
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
-    (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
+    (`cores`, where given) and as many bytes as go with them (or `budget_bytes`), and open it; gives batches that are
+    followed from then on, unless `watches` is false.
     `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
     other nodes from `remote`."""
-    room = FeedRoom(cores=cores or own_cores(), budget_bytes=budget_bytes)
+    cores = cores or own_cores()
+    room = FeedRoom(cores=cores, budget_bytes=budget_bytes or feed_bytes(cores))
     consumer = FeedConsumer(per_second=consumer_per_second, threads=consumer_threads)
     profiles = stages_of(definition, room, known=known)
     return contextlib.closing(
@@ -288,7 +290,7 @@ class FeedRoom:
     @property
     def held_bytes(self) -> int:
         """What a feed may hold itself."""
-        return int(HELD_SHARE * self.budget_bytes)
+        return held_bytes(self.budget_bytes)
 
     def share(self, parts: int) -> "FeedRoom":
         """What is left for one of so many feeds."""

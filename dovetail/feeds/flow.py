@@ -259,7 +259,8 @@ class FeedFlow:
             if unit.attempts < most_attempts:
                 self._push(unit)
                 return
-            places = f"item {unit.items.numbers[0]}" if len(unit.items.numbers) == 1 else f"items {unit.items.numbers}"
+            numbers = list(unit.items.numbers)
+            places = f"item {numbers[0]}" if len(numbers) == 1 else f"items {numbers}"
             self._error = ProgramError(
                 f"a feed's worker process must survive its items; {places} of epoch {unit.epoch} ended it "
                 f"{unit.attempts} times ({why}) in the stages {self._names(unit)}. Read them in a process of yours to "

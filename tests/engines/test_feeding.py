@@ -1,6 +1,7 @@
 """A feed inside a worker: followed and resized while it runs, and what is learned does not depend on it."""
 
 import dataclasses
+import hashlib
 import itertools
 import time
 
@@ -13,6 +14,7 @@ from dovetail.feeds import feed
 from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
 from tests.engines.test_runner import Ground, same
+from tests.feeds.lender import Lender
 
 BUDGET_BYTES = 64 << 20
 
@@ -70,6 +72,31 @@ def test_a_feed_that_starves_its_consumer_is_resized_and_gives_the_same_batches(
     assert change.rate > 0
     for one, other in zip(found[:50], waiting.epoch(0), strict=False):
         assert torch.equal(one, other)
+
+
+def hash_long(number: int) -> torch.Tensor:
+    found = hashlib.sha256(bytes([number % 256]) * 4_000_000).digest()
+    return torch.frombuffer(bytearray(found), dtype=torch.uint8).clone()
+
+
+@pytest.mark.process
+def test_a_feed_whose_cores_are_the_wall_borrows_idle_ones_and_gives_the_same_batches(tmp_path) -> None:
+    """As on Ray, where two cores of another node are idle."""
+    hashed, changes, found = feed(range(100_000)).map(hash_long).batch(4), list[FeedChange](), []
+    with (
+        Lender(tmp_path, 2) as lender,
+        open_feed(hashed, cores=1, budget_bytes=BUDGET_BYTES, report=changes.append, remote=lender.remote) as opened,
+    ):
+        for batch in opened:
+            found.append(batch)
+            if opened.stats().remote_items > 40:
+                break
+        borrowed = [change for change in changes if change.stage == "other nodes"]
+        assert borrowed[0].before == "0 cores"
+        assert borrowed[-1].after in ("1 cores", "2 cores")
+        assert "a second are expected instead of" in borrowed[0].reason
+    for number in range(max(0, len(found) - 30), len(found)):  # those that were read with workers elsewhere
+        assert torch.equal(found[number], torch.stack([hash_long(4 * number + each) for each in range(4)]))
 
 
 def test_a_feed_that_serves_its_consumer_is_left_alone() -> None:

@@ -67,9 +67,11 @@ class Host:
         self._selector = selectors.DefaultSelector()
         self._devices = tuple(device for device in self._cluster.devices if device.node == said.get("node"))
         self._lender = CoreLender(self._idle_cores, code=self._shipment.folder)
-        self._borrower = CoreBorrower(
-            self._folder.path, code=self._shipment.folder, wish=lambda: self._say({"wants_peers": True})
-        )
+        self._borrower: CoreBorrower | None = None
+        if len(self._cluster.nodes) > 1:  # else there is nobody to borrow from
+            self._borrower = CoreBorrower(
+                self._folder.path, code=self._shipment.folder, wish=lambda: self._say({"wants_peers": True})
+            )
         self._bell, ear = socket.socketpair()
         self._selector.register(ear, selectors.EVENT_READ, None)
         # Workers are started by this one thread: the kernel ends them when the thread that started them ends.
@@ -92,7 +94,8 @@ class Host:
 
     def introduce(self, hosts: Mapping[str, Any]) -> None:
         """Know the hosts of other nodes, whose idle cores the feeds of workers here may borrow."""
-        self._borrower.introduce(hosts)
+        if self._borrower is not None:
+            self._borrower.introduce(hosts)
 
     def idle_cores(self) -> int:
         """How many cores a feed of another node could borrow now."""
@@ -178,7 +181,7 @@ class Host:
     def _start(self, number: int, devices: tuple[str, ...]) -> None:
         log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"
         try:
-            address = self._borrower.address
+            address = self._borrower.address if self._borrower is not None else ""
             variables = {REMOTE_CORES: address} if address else {}
             worker = self._workers[number] = WorkerProcess(devices, cluster=self._cluster, log=log, variables=variables)
         except OSError as error:

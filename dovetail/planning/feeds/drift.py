@@ -28,6 +28,7 @@ _LEAST_CORES = 0.25
 LEAST_ITEMS = 20
 # A new estimate counts this much against what was believed before, so that one odd second does not resize a feed.
 _WEIGHT = 0.5
+_WHY_REMOTE = "the cores here are the wall, and other nodes have idle ones"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +242,8 @@ def decide(
         switch_seconds=switch_seconds,
     ):
         return FeedDecision(profiles=now, plan=plan)
-    reason = f"{_why(profiles, now, plan)}: {show_rate(proposed.items_per_second)} are expected instead of"
+    why = _why(profiles, now, plan) if _workers(proposed)[:-1] != _workers(plan)[:-1] else _WHY_REMOTE
+    reason = f"{why}: {show_rate(proposed.items_per_second)} are expected instead of"
     return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {show_number(measured_per_second)}.")
 
 
