@@ -98,6 +98,6 @@ def _lines(report: FeedReport) -> list[str]:
     ]
     if needs is not None:
         found.append(f"the model takes {show_number(needs)} batches a second")
-    found += [f"- {reason}" for reason in report.reasons]
+    found += [f"- {reason}" for reason in (*report.reasons, *report.notes)]
     found += ["what would help:", *(f"- {advice}" for advice in report.advice)] if report.advice else []
     return found

@@ -8,7 +8,6 @@ they are is for `gang_feeds` to know.
 import contextlib
 import ctypes
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +15,14 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from dovetail.engines.remote_watch import RemoteWatch
 from dovetail.feeds.definition import Feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
-from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
+from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.drift import LEAST_ITEMS
 from dovetail.planning.feeds.feed_model import model_of
-from dovetail.profile.feed_link import measure_link
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.feeds import feed_bytes, held_bytes
@@ -36,8 +35,6 @@ SERVED = 0.03
 HEADROOM = 1.25
 # What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
 SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
-# How often other nodes are asked for idle cores, while a consumer waits for data.
-ASK_SECONDS = 5.0
 # A feed whose items take less than this in all their stages is not followed.
 SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
@@ -80,7 +77,7 @@ class WatchedFeed:
         watches: bool = True,
         remote: RemoteCores | None = None,
     ) -> None:
-        self._remote = _RemoteWatch(remote) if remote is not None else None
+        self._remote = RemoteWatch(remote) if remote is not None else None
         self.profiles, self.plan = profiles, plan
         self.running = running
         """What a training is given as its batches."""
@@ -192,38 +189,6 @@ class WatchedFeed:
             )
             for each in self.running.stats().stages
         }
-
-
-class _RemoteWatch:
-    """What is known of other nodes' cores: how many are idle, asked for now and then, what the link was measured to
-    carry, and how long a worker there was seen to take for a batch."""
-
-    def __init__(self, remote: RemoteCores) -> None:
-        self._remote = remote
-        self._asked, self._cores = -math.inf, 0
-        self._link: RemoteProfile | None = None
-        self._items, self._were_busy, self._worker_seconds = 0, False, 0.0
-
-    def look(self, now: float, stats: FeedStats, *, seconds: float, visits: float) -> RemoteProfile | None:
-        """The cores that a feed has or could have; None where there are none. It looked `seconds` ago, and reads
-        `visits` items for a batch."""
-        batches, self._items = (stats.remote_items - self._items) / visits, stats.remote_items
-        if batches and self._were_busy:  # in the first of them they were still starting
-            taken = stats.remote_workers * seconds / batches
-            self._worker_seconds = (self._worker_seconds + taken) / 2 if self._worker_seconds else taken
-        self._were_busy = batches > 0
-        # Those that it has are not idle; both are counted at one moment, or they would be counted twice.
-        if now - self._asked > ASK_SECONDS:
-            self._asked, self._cores = now, stats.remote_workers + self._remote.idle()
-        cores = max(self._cores, stats.remote_workers)
-        if not cores:
-            return None
-        if self._link is None:
-            try:
-                self._link = measure_link(self._remote, cores=cores)
-            except NoIdleCore:
-                return None
-        return dataclasses.replace(self._link, cores=cores, worker_seconds=self._worker_seconds)
 
 
 def in_words(stage: StagePlan) -> str:

@@ -27,6 +27,7 @@ from dovetail.feeds.stream_units import StreamUnits
 from dovetail.feeds.unit_cutting import UnitCutter
 from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
+from dovetail.vocabulary.units import show_some
 
 _MOST_UNITS = 256
 REMOTE = "remote"
@@ -259,8 +260,8 @@ class FeedFlow:
             if unit.attempts < most_attempts:
                 self._push(unit)
                 return
-            numbers = list(unit.items.numbers)
-            places = f"item {numbers[0]}" if len(numbers) == 1 else f"items {numbers}"
+            numbers = list(map(str, unit.items.numbers))
+            places = f"item{'s' if len(numbers) > 1 else ''} {show_some(numbers, most=8)}"
             self._error = ProgramError(
                 f"a feed's worker process must survive its items; {places} of epoch {unit.epoch} ended it "
                 f"{unit.attempts} times ({why}) in the stages {self._names(unit)}. Read them in a process of yours to "

@@ -77,8 +77,10 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
         contention, coherency = _measure_scaling(definition, model, budget_bytes, cores=cores)
     found = []
     for place, profile in enumerate(model.profiles):
-        if not chain.drawing[place]:  # who draws from global generators has them for itself in a process only
-            portable = not reasons[place]
+        portable = not reasons[place]
+        # Who draws from global generators has them for itself in a process only, or, where it cannot travel, in the
+        # thread that asks for batches: then there is one worker, whatever is planned.
+        if not chain.drawing[place] or not portable:
             found.append(dataclasses.replace(profile, contention=contention, coherency=coherency, portable=portable))
         if crossing is not None or (chain.drawing[place] and not reasons[place]):
             is_edge = place in (0, len(chain.stages) - 1)

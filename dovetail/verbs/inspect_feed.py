@@ -33,7 +33,7 @@ class StageReport:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedReport:
     """What was measured of a task's feed: batches per second, as predicted and as they came; what its consumer could
-    take, where that was measured; the wall; and what would help, in sentences."""
+    take, where that was measured; the wall; what would help, and `notes` of what was found on the way, in sentences."""
 
     task: str
     definition: str
@@ -46,6 +46,7 @@ class FeedReport:
     advice: tuple[str, ...]
     cores: float
     budget_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def inspect_feed(
@@ -76,7 +77,8 @@ def inspect_feed(
         profiles, plan = feed.profiles, feed.plan
         rate, took = _read(feed, seconds)
         predicted = feed.predicted_per_second()
-        stages = _stages(profiles, plan, feed.stats().stages, took)
+        stats = feed.stats()
+        stages = _stages(profiles, plan, stats.stages, took)
     advice = advise(
         profiles,
         plan,
@@ -97,6 +99,7 @@ def inspect_feed(
         advice=tuple(each.sentence() for each in advice),
         cores=own_cores,
         budget_bytes=own_bytes,
+        notes=stats.notes,
     )
 
 

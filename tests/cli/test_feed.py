@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from dovetail.cli.app import app
 
 SWEEP = """
+import random
+import threading
 import time
 
 import torch
@@ -21,6 +23,20 @@ def wait(number):
     return torch.full((4,), float(number))
 
 
+lock = threading.Lock()
+
+
+def draw(number):
+    with lock:
+        return torch.full((4,), random.random())
+
+
+def drawing(rate=0.1):
+    training = waiting(rate)
+    training.batches = dt.feed(range(1000)).map(draw).batch(8)
+    return training
+
+
 def waiting(rate=0.1, listed=False):
     model = nn.Linear(4, 1)
     return dt.Training(
@@ -32,6 +48,7 @@ def waiting(rate=0.1, listed=False):
 
 
 sweep = dt.grid(waiting, rate=[0.1, 0.2], steps=5, name="sweep")
+draws = dt.grid(drawing, rate=[0.1], steps=5, name="draws")
 lists = dt.grid(waiting, listed=[True], steps=5, name="lists")
 """
 
@@ -63,6 +80,12 @@ def test_each_stage_the_wall_and_what_would_help(sweep):
     assert report["wall"]
     assert len(report["reasons"]) == 4
     assert report["definition"] == "feed(range of 100,000 items).map(wait).batch(8)"
+
+
+def test_what_was_found_on_the_way_is_said(sweep):
+    found = run(f"{sweep}:draws", "--seconds", "0.1", "--no-consumer")
+    assert found.exit_code == 0, found.output
+    assert "Stage 'draw' draws from global generators and cannot travel" in found.output
 
 
 def test_what_the_model_takes_bounds_what_is_planned(sweep):

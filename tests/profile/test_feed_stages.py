@@ -91,6 +91,19 @@ def test_bytes_and_inputs_are_those_of_the_items() -> None:
     assert profile(profiles, "batch").inputs == pytest.approx(4.0)  # of eight items that are read, four are left
 
 
+def test_a_stage_that_draws_and_cannot_travel_is_measured_as_others_are() -> None:
+    """It is read in the thread that asks for batches, and a plan must have it, too."""
+    lock = threading.Lock()
+
+    def locked(number: int) -> float:
+        with lock:
+            return random.random()
+
+    profiles = measure_stages(feed(range(1000)).map(locked).batch(4), budget_bytes=BUDGET_BYTES)
+    assert [each.name for each in profiles if each.worker == "thread"] == ["source", "locked", "batch"]
+    assert [each.portable for each in profiles if each.name == "locked"] == [False]
+
+
 def test_stages_that_draw_say_so() -> None:
     def crop(number: int, rng: numpy.random.Generator) -> float:
         return number + rng.random()
