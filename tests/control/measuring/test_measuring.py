@@ -181,7 +181,9 @@ def test_orders_carry_what_was_measured_of_a_feed() -> None:
     stage = StageProfile(name="read", worker="thread", service_seconds=1e-3)
 
     def fed(family: str, kind: str, count: int) -> Profile:
-        return dataclasses.replace(profile(family, kind, count), feed=(stage,) if family == "small" else ())
+        found = profile(family, kind, count)
+        waits = found.step_seconds / 4
+        return dataclasses.replace(found, waits_seconds=waits, feed=(stage,) if family == "small" else ())
 
     engine = RiggedEngine(World(fingerprint=lambda task: Fingerprint(family=task.program.function), profile=fed))
     tasks = [task("one", family="small", steps=100), task("other", family="large", steps=100)]
@@ -190,3 +192,7 @@ def test_orders_carry_what_was_measured_of_a_feed() -> None:
         member.task.name: member.feed for order in engine.orders if order.purpose == "train" for member in order.members
     }
     assert carried == {"one": (stage,), "other": ()}
+    # What a step takes beyond waiting, by the option that is ordered: its feed is planned for that.
+    (order,) = (each for each in engine.orders if each.purpose == "train" and each.members[0].task.name == "one")
+    measured = fed("small", "cpu", len(order.devices))
+    assert order.members[0].computing_seconds == pytest.approx(0.75 * measured.step_seconds)
