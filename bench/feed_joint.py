@@ -63,7 +63,9 @@ def by_hand(row: str, *words: str, **variables: str) -> dict[str, Any]:
         env=environment(DOVETAIL_BENCH_PICTURES=row, **variables),
     )
     found = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else {"step_seconds": math.nan}
-    return {"seconds": time.perf_counter() - began, **found}
+    found = {"seconds": time.perf_counter() - began, **found}
+    print(row, *words, *variables.values(), found, file=sys.stderr)  # what a run that is cut off leaves
+    return found
 
 
 def ours(row: str, *more: str, **variables: str) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def ours(row: str, *more: str, **variables: str) -> dict[str, Any]:
         tasks = open_result(home).tasks
         rates = gang_rates(home)
     best = max(rates, key=lambda rate: rate.steps, default=None)
-    return {
+    found = {
         "row": row,
         "way": "dovetail run",
         "seconds": seconds,
@@ -85,6 +87,8 @@ def ours(row: str, *more: str, **variables: str) -> dict[str, Any]:
         "feed_cores": best and best.option.feed_cores,
         "technique": best and best.option.technique,
     }
+    print(found, file=sys.stderr)
+    return found
 
 
 def mix(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:

@@ -94,7 +94,7 @@ def network(width=16, depth=4, batch=64, reads=True, seed=0) -> dt.Training:
     )
 
 
-def large(width=8192, depth=12, batch=1024, seed=0) -> dt.Training:
+def large(width=8192, depth=6, batch=1024, seed=0) -> dt.Training:
     middle = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
     pooled = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(768, width))
     model = nn.Sequential(pooled, *middle, nn.Linear(width, LABELS))
