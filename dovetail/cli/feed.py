@@ -26,7 +26,10 @@ def feed(
         float | None, typer.Option(help="Plan for so many cores instead of those of this machine.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="How much the feed may hold: '256 MiB', which is the default.")
+        str | None,
+        typer.Option(
+            help="How much the feed may hold, such as '1 GiB'; 128 MiB a core without this, at least 256 MiB."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="For how many seconds to read, once workers are chosen.")] = (
         DEFAULT_SECONDS

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dovetail.engines.remote_watch import RemoteWatch
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, Feed
+from dovetail.feeds.definition import Feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
@@ -25,6 +25,7 @@ from dovetail.planning.feeds.drift import LEAST_ITEMS
 from dovetail.planning.feeds.feed_model import model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import feed_bytes, held_bytes
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -34,9 +35,6 @@ SERVED = 0.03
 HEADROOM = 1.25
 # What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
 SWITCH_SECONDS = {"thread": 0.01, "process": 1.0}
-# The rest of a budget is for the batch that its consumer has, and for what allocators keep: with 56 MiB held, a process
-# had grown by 73.
-HELD_SHARE = 0.7
 # A feed whose items take less than this in all their stages is not followed.
 SHORT_SECONDS = 5e-5
 # However long a feed has run, it is expected to run for as long again, and for this long at least.
@@ -216,7 +214,7 @@ def open_feed(
     definition: Feed,
     *,
     cores: float = 0.0,
-    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    budget_bytes: int = 0,
     consumer_per_second: float | None = None,
     consumer_threads: int = 0,
     known: tuple[StageProfile, ...] = (),
@@ -225,10 +223,12 @@ def open_feed(
     remote: RemoteCores | None = None,
 ) -> contextlib.closing[WatchedFeed]:
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
-    (`cores`, where given), and open it; gives batches that are followed from then on, unless `watches` is false.
+    (`cores`, where given) and as many bytes as go with them (or `budget_bytes`), and open it; gives batches that are
+    followed from then on, unless `watches` is false.
     `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
     other nodes from `remote`."""
-    room = FeedRoom(cores=cores or own_cores(), budget_bytes=budget_bytes)
+    cores = cores or own_cores()
+    room = FeedRoom(cores=cores, budget_bytes=budget_bytes or feed_bytes(cores))
     consumer = FeedConsumer(per_second=consumer_per_second, threads=consumer_threads)
     profiles = stages_of(definition, room, known=known)
     return contextlib.closing(
@@ -255,7 +255,7 @@ class FeedRoom:
     @property
     def held_bytes(self) -> int:
         """What a feed may hold itself."""
-        return int(HELD_SHARE * self.budget_bytes)
+        return held_bytes(self.budget_bytes)
 
     def share(self, parts: int) -> "FeedRoom":
         """What is left for one of so many feeds."""

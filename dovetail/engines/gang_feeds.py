@@ -27,7 +27,7 @@ from dovetail.engines.feeding import (
     start_loader,
 )
 from dovetail.engines.worker_context import WorkerContext, event_of
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES, SOURCE, Feed
+from dovetail.feeds.definition import SOURCE, Feed
 from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
 from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import RunningFeed
@@ -35,6 +35,7 @@ from dovetail.feeds.shared_feed import SharedFeed
 from dovetail.train.base import Training
 from dovetail.train.staged_batches import StagedBatches
 from dovetail.vocabulary.events import FeedResized, Warned
+from dovetail.vocabulary.feeds import feed_bytes
 
 TOGETHER = "together"
 """The technique whose members read the same because they say so."""
@@ -80,7 +81,7 @@ def feed_members(
 def feed_room(around: WorkerContext, feeds: int) -> FeedRoom:
     """What each of so many feeds of this process may take."""
     cores = around.feed_cores or own_cores()
-    return FeedRoom(cores=cores, budget_bytes=DEFAULT_BUDGET_BYTES).share(max(1, feeds))
+    return FeedRoom(cores=cores, budget_bytes=feed_bytes(cores)).share(max(1, feeds))
 
 
 def consumer_threads(around: WorkerContext, feeds: int = 1) -> float:

@@ -1,32 +1,29 @@
-"""Who works at what in a running feed: admission by bytes, queues by kind of worker, and everything back in order.
+"""Who works at what in a running feed: admission by bytes, and queues by kind of worker.
 
 Stages of one kind of worker share its workers: whoever is free takes the oldest unit that waits for that kind and puts
 it through all neighbouring stages of the kind at once. So a unit changes hands only where kinds change, no worker idles
 because it belongs to another stage, and a stage changes its kind while units are under way.
 
-Units are admitted in order and may end in any: results wait for their turn within the budget. Every unit can be read
+Units are admitted in order and may end in any: results wait for their turn (`output_queue`). Every unit can be read
 again from its numbers, so one that turns out to need more room than there is gives way to older ones and comes later.
 Workers on other nodes are no stage's: they take units that nobody has begun, through all stages.
 Thread-safe. Knows units and bytes; knows nothing of threads, processes and sockets.
 """
 
-import collections
 import heapq
 import itertools
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
-from dovetail.feeds.assembly import Assembled, BatchAssembler, FeedPosition, item_stages
+from dovetail.feeds.assembly import FeedPosition, item_stages
 from dovetail.feeds.byte_budget import ByteBudget
 from dovetail.feeds.cached_units import CachedUnits
 from dovetail.feeds.definition import Feed
-from dovetail.feeds.item_bytes import item_bytes
 from dovetail.feeds.item_cache import ItemCache
-from dovetail.feeds.item_order import shuffled_stream
+from dovetail.feeds.output_queue import OutputQueue
 from dovetail.feeds.sources import ItemSource
 from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageWork
+from dovetail.feeds.stream_units import StreamUnits
 from dovetail.feeds.unit_cutting import UnitCutter
 from dovetail.feeds.units import FeedOutput, FeedUnit
 from dovetail.vocabulary import ProgramError
@@ -46,6 +43,8 @@ class FeedFlow:
         self._stages = definition.work_stages()
         self._item_stages, self._batch = item_stages(definition), definition.batching()
         self._cutter = UnitCutter(definition, budget)
+        self._outputs = OutputQueue(definition, budget=budget, cutter=self._cutter)
+        self._stream = StreamUnits(definition)
         self._cache = CachedUnits(cache, self._cutter, definition.cache_place()) if cache is not None else None
         self.kinds = ["thread"] * len(self._stages)
         self.workers = dict.fromkeys(KINDS, 0)
@@ -64,21 +63,16 @@ class FeedFlow:
         self._error: BaseException | None = None
         self._generation = 0
         self._running: set[FeedUnit] = set()
-        self._stream: Iterator[tuple[int, Any]] | None = None
         self._is_reading = False
         self._reset(FeedPosition())
 
     def _reset(self, begin: FeedPosition) -> None:
         self._ready: dict[str, list[FeedUnit]] = {kind: [] for kind in self.workers}
         self._again: list[FeedUnit] = []
-        self._read: dict[int, FeedUnit] = {}
-        self._outputs: collections.deque[FeedOutput] = collections.deque()
-        self._next_out = 0
         self._cutter.begin(begin)
-        self._assembler = BatchAssembler(self._definition, begin)
-        self._waiting_bytes = 0
+        self._outputs.begin(begin)
+        self._stream.begin()
         self._open_epoch = begin.epoch
-        self._stream = None
         self._is_broken = False
 
     # What the consumer calls
@@ -106,28 +100,25 @@ class FeedFlow:
         """Wait for the next thing in order. Raises what a worker raised."""
         with self._lock:
             start = time.perf_counter()
-            while not (self._outputs and self._outputs[0].is_done):
+            while (found := self._outputs.first) is None:
                 if self._error is not None:
                     raise self._error
                 if self._closed:
                     raise ProgramError("a feed must be open while it is read; this one was closed.")
                 self._for_output.wait()
             self.waited_seconds += time.perf_counter() - start
-            found = self._outputs[0]
             if found.error is not None:
                 raise found.error
             if found.fault is None:
-                self._outputs.popleft()
-                self.budget.hold(-found.charged_bytes)
+                self._outputs.give_first()
                 self._made_room()
             return found
 
     def is_ready(self) -> bool:
         """Whether the next thing in order is there, and can be given."""
         with self._lock:
-            if self._error is not None or not (self._outputs and self._outputs[0].is_done):
-                return False
-            return self._outputs[0].error is None and self._outputs[0].fault is None
+            first = self._outputs.first
+            return self._error is None and first is not None and first.error is None and first.fault is None
 
     def set_workers(self, kinds: list[str], workers: dict[str, int], buffer_bytes: int) -> None:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
@@ -187,8 +178,7 @@ class FeedFlow:
                 found[unit.at] += unit.charged_bytes
             for unit in (unit for each in self._ready.values() for unit in each):
                 found[unit.at - 1] += unit.charged_bytes
-            found[-1] += sum(unit.charged_bytes for unit in self._read.values()) + self._waiting_bytes
-            found[-1] += sum(each.charged_bytes for each in self._outputs)
+            found[-1] += self._outputs.waiting_bytes + self._outputs.unfinished_bytes
             return found
 
     # What workers call
@@ -201,7 +191,7 @@ class FeedFlow:
             if unit is None:
                 return None
             if unit.reads_stream:
-                self._fill(unit)
+                self._read_stream(unit)
             if self._cache is not None and unit.at == 0 and unit.output is None:
                 self._cache.look_up(unit)
             with self._lock:
@@ -282,8 +272,7 @@ class FeedFlow:
     # With the lock held
 
     def _drop(self, begin: FeedPosition) -> None:
-        held = sum(output.charged_bytes for output in self._outputs) + self._waiting_bytes
-        held += sum(unit.charged_bytes for unit in self._read.values())
+        held = self._outputs.waiting_bytes + self._outputs.unfinished_bytes
         held += sum(unit.charged_bytes for queue in self._ready.values() for unit in queue)
         self.budget.hold(-held)
         while self._is_reading:
@@ -340,13 +329,12 @@ class FeedFlow:
         ahead = len(self._running) + len(self._outputs) + sum(map(len, self._ready.values()))
         if ahead and not self._cutter.knows_sizes():
             return False  # one at a time, until it is known how large they are
-        if unit.number == self._next_out:  # whatever waits for this one gives way
+        if unit.number == self._outputs.next_number:  # whatever waits for this one gives way
             while not fits and self._evict():
                 fits = self.budget.fits(charge)
         else:
-            waits = sum(output.charged_bytes for output in self._outputs)
-            waits += sum(read.charged_bytes for read in self._read.values())
-            fits = fits and ahead + len(self._read) < _MOST_UNITS and waits <= self.buffer_bytes
+            is_far = ahead + self._outputs.waiting_units >= _MOST_UNITS
+            fits = fits and not is_far and self._outputs.waiting_bytes <= self.buffer_bytes
         if fits or (unit in self._again and self._is_alone(unit) and self._goes_beyond(unit)):
             unit.charged_bytes = 0
             self._recharge(unit, charge)
@@ -355,9 +343,8 @@ class FeedFlow:
 
     def _is_alone(self, unit: FeedUnit) -> bool:
         """Whether nothing is under way that a unit could wait for."""
-        return (
-            unit.number == self._next_out and not self._running and not self._outputs and not any(self._ready.values())
-        )
+        is_next = unit.number == self._outputs.next_number and not self._outputs
+        return is_next and not self._running and not any(self._ready.values())
 
     def _goes_beyond(self, unit: FeedUnit) -> bool:
         """Whether a unit may begin though what it is thought to need is not there: it may turn out smaller, unless it
@@ -426,71 +413,10 @@ class FeedFlow:
 
     def _settle(self, unit: FeedUnit) -> None:
         """A unit has been through all its stages."""
-        if unit.output is not None:
-            self._fulfil(unit)
-            return
-        self._read[unit.number] = unit
-        while self._next_out in self._read:
-            self._assemble(self._read.pop(self._next_out))
-            self._next_out += 1
-
-    def _fulfil(self, unit: FeedUnit) -> None:
-        output, items = unit.output, unit.items
-        assert output is not None
-        output.fault = items.faults[0] if items.faults else None
-        output.value = items.values[0] if items.values else None
-        output.charged_bytes, output.is_done = unit.charged_bytes, True
-        # A filter behind batches has dropped it: then nothing is given, but the place counts.
-        if not items.values and output.fault is None:
-            self._outputs.remove(output)
-            self.budget.hold(-output.charged_bytes)
+        for batch in self._outputs.settle(unit):
+            batch.generation = self._generation
+            self._push(batch)
         self._for_output.notify()
-
-    def _assemble(self, unit: FeedUnit) -> None:
-        if unit.is_whole:
-            entries = self._assembler.add_batch(unit.items, places=unit.stop - unit.start, ends=unit.ends_epoch)
-        else:
-            entries = self._assembler.add(unit.items, ends=unit.ends_epoch)
-        given = 0
-        for entry in entries:
-            given += self._put_out(entry, unit)
-        self.budget.hold(-unit.charged_bytes - self._waiting_bytes + given)
-        self._waiting_bytes = int(self._cutter.copies() * sum(map(item_bytes, self._assembler.waiting_values)))
-        self.budget.hold(self._waiting_bytes)
-        if unit.error is not None:  # in its turn, so that what was read before it is given first, whoever is faster
-            self._outputs.append(FeedOutput(after=FeedPosition(epoch=unit.epoch), error=unit.error))
-        if unit.ends_epoch:
-            self._assembler = BatchAssembler(self._definition, FeedPosition(epoch=unit.epoch + 1))
-        self._for_output.notify()
-
-    def _put_out(self, entry: Assembled, unit: FeedUnit) -> int:
-        """Put one thing at the end of what will be given; gives its bytes."""
-        output = FeedOutput(after=entry.after, fault=entry.fault)
-        self._outputs.append(output)
-        items = entry.items
-        if items is None:
-            return 0
-        assert items.values is not None
-        if unit.is_whole or self._batch is None:
-            output.value = items.values[0]
-            output.charged_bytes = unit.charged_bytes if unit.is_whole else item_bytes(output.value)
-            return output.charged_bytes
-        output.is_done = False
-        batch = FeedUnit(
-            number=-1,
-            epoch=unit.epoch,
-            start=items.places[0],
-            stop=items.places[-1] + 1,
-            items=items,
-            at=self._item_stages,
-            end=len(self._stages),
-            output=output,
-            copies=unit.copies,
-            generation=self._generation,
-        )
-        batch.charged_bytes = int(unit.copies * sum(map(item_bytes, items.values)))
-        self._push(batch)
-        return batch.charged_bytes
 
     def _is_oldest(self, unit: FeedUnit) -> bool:
         waiting = (each for queue in (*self._ready.values(), self._again) for each in queue)
@@ -498,11 +424,12 @@ class FeedFlow:
 
     def _evict(self) -> bool:
         """Drop the youngest unit that waits for its turn, to be read again; whether there was one."""
-        number = max(self._read, default=None)
-        if number is None or not isinstance(self._definition.source, ItemSource):
+        if not isinstance(self._definition.source, ItemSource):
             return False
-        self._put_off(self._read.pop(number))
-        return True
+        unit = self._outputs.take_back()
+        if unit is not None:
+            self._put_off(unit)
+        return unit is not None
 
     def _put_off(self, unit: FeedUnit) -> None:
         self._recharge(unit, 0)
@@ -519,7 +446,7 @@ class FeedFlow:
 
     def _is_too_large(self, unit: FeedUnit, need: int) -> bool:
         """Whether a unit needs more than the whole budget; then that is what the consumer hears."""
-        need += self._waiting_bytes  # of the same batch
+        need += self._outputs.unfinished_bytes  # of the same batch
         if need <= self.budget.limit_bytes:
             return False
         count = max(1, unit.stop - unit.start)
@@ -548,31 +475,14 @@ class FeedFlow:
 
     # Without the lock
 
-    def _fill(self, unit: FeedUnit) -> None:
-        """Read a unit's items from the stream."""
-        unit.reads_stream = False
-        source, count = self._definition.source, unit.stop - unit.start
-        found: list[tuple[int, Any]] = []
-        try:
-            if self._stream is None:
-                assert not isinstance(source, ItemSource)
-                self._stream = shuffled_stream(iter(source), self._definition.order(), unit.epoch)
-                collections.deque(itertools.islice(self._stream, unit.start), maxlen=0)
-            for each in itertools.islice(self._stream, count):
-                found.append(each)
-        except BaseException as error:
-            unit.error = error
+    def _read_stream(self, unit: FeedUnit) -> None:
+        """Read a unit's items from the stream; nobody else is let in meanwhile."""
+        self._stream.fill(unit)
         with self._lock:
             self._is_broken = unit.error is not None
             self._is_reading = False
             self._for_room.notify_all()
-            unit.stop = unit.start + len(found)
-            unit.items.places = list(range(unit.start, unit.stop))
-            unit.items.numbers, unit.items.values = [each[0] for each in found], [each[1] for each in found]
-            unit.ends_epoch = len(found) < count and unit.error is None
             self._cutter.end_stream_unit(unit)
-            if unit.ends_epoch:
-                self._stream = None
             self._wake()
 
 

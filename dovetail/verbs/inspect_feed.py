@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.planning.feeds import advise
 from dovetail.vocabulary import DovetailError, FeedPlan, StageProfile, Task, Workload
+from dovetail.vocabulary.feeds import feed_bytes
 
 if TYPE_CHECKING:
     from dovetail.train.base import Training
@@ -60,7 +61,6 @@ def inspect_feed(
     """Measure the feed of a workload's task: the first one, or that of this name. Builds its program here, takes a few
     steps with one batch to know what its consumer needs, unless `consumer` is false, and reads for `seconds`."""
     from dovetail.engines.feeding import definition_of, open_feed
-    from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES
     from dovetail.train.build import build
 
     chosen = _choose(workload, task)
@@ -69,7 +69,7 @@ def inspect_feed(
     if definition is None:
         raise DovetailError(f"task {chosen.name!r} must have batches that a feed can read; it has not: {why_not}")
     own_cores = cores or float(len(os.sched_getaffinity(0)))
-    own_bytes = budget_bytes or DEFAULT_BUDGET_BYTES
+    own_bytes = budget_bytes or feed_bytes(own_cores)
     wanted = _consumer_rate(training, chosen) if consumer else None
     with open_feed(
         definition, cores=own_cores, budget_bytes=own_bytes, consumer_per_second=wanted, watches=False

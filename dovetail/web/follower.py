@@ -193,8 +193,8 @@ class StoreFollower:
         """Make a change of what is new, if anything is."""
         for task in changed:
             self._rows.pop(task, None)
-        said = {"trouble": self.trouble, "controller": self._controller()}
-        said["reading"] = None if self.is_read else round(self._read_share, 2)
+        share = None if self.is_read else round(self._read_share, 2)
+        said = {"trouble": self.trouble, "controller": self._controller(), "reading": share}
         is_new = said != self._said or bool(changed)
         summary = self._sum_up(is_new)
         if not is_new and not summary:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.engines import feeding, gang_feeds
-from dovetail.engines.feeding import WatchedFeed
-from dovetail.feeds.definition import DEFAULT_BUDGET_BYTES
-from dovetail.vocabulary.feeds import StageProfile
+from dovetail.engines.feeding import WatchedFeed, own_cores
+from dovetail.vocabulary.feeds import StageProfile, feed_bytes, held_bytes
 from tests.engines.test_runner import Ground, same
 
+OWN_BYTES = feed_bytes(own_cores())
 STAGES = tuple(StageProfile(name=name, worker="thread", service_seconds=1e-4) for name in ("source", "_note", "batch"))
 LOADER_STAGES = tuple(
     StageProfile(name=name, worker="thread", service_seconds=seconds)
@@ -73,7 +73,7 @@ def test_a_gang_reads_each_item_once_and_each_member_learns_what_it_would_alone(
     assert [ground.ends(member) for member in members] == [["finished"]] * 3, ground.events
     assert times_read(ground, 8, 96) == {1}
     assert len(opened) == 1
-    assert opened[0].stats().budget_bytes == int(feeding.HELD_SHARE * DEFAULT_BUDGET_BYTES)
+    assert opened[0].stats().budget_bytes == held_bytes(OWN_BYTES)
     learned_alone(ground, members)
 
 
@@ -101,7 +101,7 @@ def test_members_that_stand_at_different_places_go_on_there(ground: Ground, open
     further = [dataclasses.replace(member, until_step=16) for member in first]
     ground.run("train", further, "interleave")
     assert len(opened) == 2
-    assert {each.stats().budget_bytes for each in opened} == {int(feeding.HELD_SHARE * (DEFAULT_BUDGET_BYTES // 2))}
+    assert {each.stats().budget_bytes for each in opened} == {held_bytes(OWN_BYTES // 2)}
     learned_alone(ground, further)
 
 
@@ -113,7 +113,7 @@ def test_members_that_read_different_things_divide_the_bytes(ground: Ground, ope
     ]
     ground.run("train", members, "interleave")
     assert len(opened) == 2
-    assert {each.stats().budget_bytes for each in opened} == {int(feeding.HELD_SHARE * (DEFAULT_BUDGET_BYTES // 2))}
+    assert {each.stats().budget_bytes for each in opened} == {held_bytes(OWN_BYTES // 2)}
     learned_alone(ground, members)
 
 

@@ -46,7 +46,7 @@ def profile(profiles: tuple[StageProfile, ...], name: str, worker: str = "thread
 
 def test_waiting_takes_no_core_and_no_lock() -> None:
     found = profile(measure_stages(feed(range(10_000)).map(wait).batch(4), budget_bytes=BUDGET_BYTES), "wait")
-    assert found.service_seconds >= 4e-3
+    assert found.service_seconds >= 0.99 * 4e-3  # less what the scheduler counts as waiting for a core
     assert found.cpu_seconds < 0.2 * found.service_seconds
     assert found.lock_seconds <= found.cpu_seconds
 

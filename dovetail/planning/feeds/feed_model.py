@@ -12,14 +12,15 @@ final items per second, and throughput is
 
 where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
 hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
-out. A pool has one worker for each of its stages at least. Memory is Σ n_k (worker + most)_k + Σ buffer_i bytes, of a
-pool's stages the largest, for all its workers may be at that one. Cores and lock bound T and not the workers: a worker
-that waits for a disk takes no core, and one more worker than there are cores loses nothing that is worth counting.
+out. A pool has one worker for each of its stages at least. Memory is Σ n_k (worker_k + most_k) + Σ buffer_i bytes,
+where most_k is that of a pool's stages in proportion to how long each keeps a worker; what is really held the running
+feed counts. Cores and lock bound T and not the workers: a worker that waits for a disk takes no core, and one more
+worker than there are cores loses nothing that is worth counting.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dovetail.vocabulary.feeds import StagePlan, StageProfile
 
@@ -98,19 +99,20 @@ class FeedModel:
         1000.0
         """
         stages = self.stages_of(kind)
-        total = sum(map(self.seconds, stages))
-
-        def mean(laws: Iterable[float]) -> float:
-            found = sum(self.seconds(stage) * law for stage, law in zip(stages, laws, strict=True))
-            return found / total if total else 0.0
-
         return StageProfile(
             name=self.profiles[max(stages, key=self.seconds)].name,
             worker=kind,
-            service_seconds=total,
-            contention=mean(self.paid[stage].contention for stage in stages),
-            coherency=mean(self.paid[stage].coherency for stage in stages),
+            service_seconds=sum(map(self.seconds, stages)),
+            contention=self._mean(stages, [self.paid[stage].contention for stage in stages]),
+            coherency=self._mean(stages, [self.paid[stage].coherency for stage in stages]),
         )
+
+    def _mean(self, stages: Sequence[int], values: Sequence[float]) -> float:
+        """The mean of what stages have, each counted by how long it keeps a worker."""
+        total = sum(map(self.seconds, stages))
+        if not total:
+            return max(values)
+        return sum(self.seconds(stage) * value for stage, value in zip(stages, values, strict=True)) / total
 
     def limits(
         self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0
@@ -139,12 +141,13 @@ class FeedModel:
         profile = self.profiles[stage]
         return max(profile.most_bytes, gathered * profile.item_bytes)
 
-    def worker_bytes(self, kind: str) -> int:
-        """The bytes of one more worker of a kind, and of the item that it may be at work on."""
-        own = [self.profiles[stage] for stage in self.stages_of(kind)]
-        return max(each.worker_bytes for each in own) + max(each.most_bytes for each in own)
+    def worker_bytes(self, kind: str) -> float:
+        """The bytes of one more worker of a kind, and of the item that it is at work on."""
+        stages = self.stages_of(kind)
+        own = max(self.profiles[stage].worker_bytes for stage in stages)
+        return own + self._mean(stages, [self.profiles[stage].most_bytes for stage in stages])
 
-    def least_bytes(self, pools: Mapping[str, int]) -> int:
+    def least_bytes(self, pools: Mapping[str, int]) -> float:
         """The bytes of so many workers of each kind with the least buffers."""
         workers = sum(count * self.worker_bytes(kind) for kind, count in pools.items())
         return workers + sum(map(self.least_buffer, range(len(self.profiles))))

@@ -95,7 +95,7 @@ def _with_buffers(choice: WorkerChoice, budget_bytes: int) -> tuple[StagePlan, .
         max(0, _WAITING_ITEMS * count * profile.most_bytes - own)
         for count, profile, own in zip(choice.workers, model.profiles, least, strict=True)
     ]
-    spare = budget_bytes - choice.least_bytes
+    spare = max(0.0, budget_bytes - choice.least_bytes)
     share = min(1.0, spare / sum(liked)) if any(liked) else 0.0
     return tuple(
         StagePlan(name=profile.name, worker=profile.worker, workers=count, buffer_bytes=own + int(share * more))

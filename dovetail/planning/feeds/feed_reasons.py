@@ -114,8 +114,8 @@ def why_infeasible(measured: Measured, budget_bytes: int) -> str:
     needed = model.least_bytes(model.least_pools())
     largest = max(model.profiles, key=lambda profile: profile.most_bytes + profile.worker_bytes)
     return (
-        f"a feed must have room for one worker for each stage, with an item of any, and for what waits behind it: that "
-        f"is {show_bytes(needed)}, for an item of {largest.name!r} takes {show_bytes(largest.most_bytes)} and its "
-        f"worker {show_bytes(largest.worker_bytes)}; the budget is {show_bytes(budget_bytes)}. Raise the budget, or "
-        f"make items or batches smaller."
+        f"a feed must have room for one worker of each stage with its item, and for what waits behind it: that is "
+        f"{show_bytes(needed)}, for an item of {largest.name!r} takes {show_bytes(largest.most_bytes)} and its worker "
+        f"{show_bytes(largest.worker_bytes)}; the budget is {show_bytes(budget_bytes)}. Raise the budget, or make "
+        f"items or batches smaller."
     )

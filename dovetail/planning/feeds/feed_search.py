@@ -28,6 +28,10 @@ class FeedLimits:
     consumer_cpu_seconds: float
     most_workers: int
 
+    def hold(self, held_bytes: float) -> bool:
+        """Whether so many bytes are within the budget."""
+        return held_bytes <= self.budget_bytes * (1 + EQUAL)
+
     def without_consumer(self) -> "FeedLimits":
         """The same for a consumer that takes whatever there is."""
         return dataclasses.replace(self, consumer_per_second=None)
@@ -67,7 +71,7 @@ class WorkerChoice:
             wanted = sum(max(1, math.ceil(each * (1 - EQUAL))) for each in needs)
             more = {**pools, kind: min(wanted, limits.most_workers)}
             is_as_fast = pool.rate(more[kind]) >= self.rate * (1 - EQUAL)
-            if more[kind] > count and is_as_fast and self.model.least_bytes(more) <= limits.budget_bytes:
+            if more[kind] > count and is_as_fast and limits.hold(self.model.least_bytes(more)):
                 pools = more
         return dataclasses.replace(self, pools=pools)
 
@@ -77,7 +81,7 @@ class WorkerChoice:
         return self.rate * self.model.cpu_seconds if self.model.cpu_seconds else 0.0
 
     @property
-    def least_bytes(self) -> int:
+    def least_bytes(self) -> float:
         """What it holds with the least buffers."""
         return self.model.least_bytes(self.pools)
 
@@ -127,17 +131,17 @@ def fill(model: FeedModel, limits: FeedLimits) -> WorkerChoice | None:
     """The highest rate for one choice of kinds, with the fewest workers that give it; None where nothing fits."""
     bound, wall = _bound(model, limits)
     pools = _pools_for(model, bound, most=limits.most_workers)
-    if model.least_bytes(pools) <= limits.budget_bytes:
+    if limits.hold(model.least_bytes(pools)):
         return WorkerChoice(model=model, pools=pools, rate=bound, wall=wall)
     counts, profiles = model.least_pools(), {kind: model.pool(kind) for kind in model.kinds}
     held = model.least_bytes(counts)
-    if held > limits.budget_bytes:
+    if not limits.hold(held):
         return None
     # It ends, since with the workers that the bound needs it would hold too much.
     while True:
         slowest = min(counts, key=lambda kind: profiles[kind].rate(counts[kind]))
         held += model.worker_bytes(slowest)
-        if held > limits.budget_bytes:
+        if not limits.hold(held):
             rate = profiles[slowest].rate(counts[slowest])
             # Another kind whose stages were as slow may have been given a worker in vain.
             pools = _pools_for(model, rate, most=limits.most_workers)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from dovetail.planning.feeds import plan_feed
 from dovetail.planning.techniques import Evidence, spec_of
-from dovetail.vocabulary import FEED_BYTES, Option, Profile, StageProfile
+from dovetail.vocabulary import Option, Profile, StageProfile
+from dovetail.vocabulary.feeds import feed_bytes, held_bytes
 
 # A core more that makes a step faster by less than this is not worth an option of its own.
 _LEAST_GAIN = 0.05
@@ -53,7 +54,7 @@ def with_feed_cores(option: Option, evidence: Evidence) -> Iterator[Option]:
             step_seconds=steps,
             cores=option.cores if spec.on_host else option.cores + cores,
             feed_cores=cores,
-            host_bytes=option.host_bytes + FEED_BYTES,
+            host_bytes=option.host_bytes + feed_bytes(cores),
         )
 
 
@@ -81,4 +82,4 @@ def _reading_seconds(profiles: list[Profile], cores: int) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _batches_per_second(stages: tuple[StageProfile, ...], cores: int) -> float:
-    return plan_feed(stages, cores=cores, budget_bytes=FEED_BYTES).items_per_second
+    return plan_feed(stages, cores=cores, budget_bytes=held_bytes(feed_bytes(cores))).items_per_second

@@ -33,7 +33,7 @@ def content_hash(tensors: Mapping[str, torch.Tensor]) -> ContentHash:
 
 def _summary(tensor: torch.Tensor) -> Sequence[int | str]:
     flat = tensor.reshape(-1).view(torch.uint8)
-    return [hashlib.sha256(memoryview(flat.numpy())).hexdigest()] if flat.device.type == "cpu" else _sums(flat)
+    return [hashlib.sha256(flat.numpy().data).hexdigest()] if flat.device.type == "cpu" else _sums(flat)
 
 
 def _sums(flat: torch.Tensor) -> list[int]:

@@ -16,11 +16,11 @@ def best_of_all(
     consumer: float | None,
     consumer_cpu: float,
     most_workers: int,
-) -> tuple[float, float, int] | None:
+) -> tuple[float, float, float] | None:
     """The highest rate, the fewest cores and the fewest bytes that go with it; None where nothing fits."""
     limits = {"cores": cores, "consumer": consumer, "consumer_cpu": consumer_cpu}
     found = list(every_way(profiles, most_workers=most_workers, **limits))
-    fitting = [each for each in found if each[2] <= budget_bytes]
+    fitting = [each for each in found if each[2] <= budget_bytes * (1 + 1e-9)]
     if not fitting:
         return None
     fastest = max(rate for rate, _, _ in fitting)
@@ -31,7 +31,7 @@ def best_of_all(
 
 def every_way(
     profiles: Sequence[StageProfile], *, most_workers: int, **limits: Any
-) -> Iterator[tuple[float, float, int]]:
+) -> Iterator[tuple[float, float, float]]:
     """Rate, cores and bytes of every choice of kinds and workers."""
     names = list(dict.fromkeys(profile.name for profile in profiles))
     kinds = [[profile for profile in profiles if profile.name == name] for name in names]
@@ -54,10 +54,10 @@ def of_one(
     cores: float,
     consumer: float | None,
     consumer_cpu: float,
-) -> tuple[float, float, int]:
+) -> tuple[float, float, float]:
     """Rate, cores and bytes of one way to run a feed: with so many workers of each kind, whom its stages share."""
     made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
-    worked = dict.fromkeys(pools, 0.0)
+    worked, busy, held_by_worker = (dict.fromkeys(pools, 0.0) for _ in range(3))
     for number in reversed(range(len(chosen))):
         stage, count = chosen[number], pools[chosen[number].worker]
         # A process hands its items in, and out; not where the stage before, or the one after, is in a process too.
@@ -69,6 +69,8 @@ def of_one(
         slowed = 1 + stage.contention * (count - 1) + stage.coherency * count * (count - 1)
         seconds = max(0.0, stage.service_seconds - spared)
         worked[stage.worker] += made * seconds * slowed
+        busy[stage.worker] += made * seconds
+        held_by_worker[stage.worker] += made * seconds * stage.most_bytes
         core_seconds += made * max(0.0, stage.cpu_seconds - spared)
         lock_seconds += made * handed
         gathered = math.ceil(chosen[number + 1].inputs) if number + 1 < len(chosen) else 1
@@ -77,7 +79,9 @@ def of_one(
     for kind, count in pools.items():
         rates.append(count / worked[kind] if worked[kind] else math.inf)
         own = [stage for stage in chosen if stage.worker == kind]
-        held += count * (max(stage.worker_bytes for stage in own) + max(stage.most_bytes for stage in own))
+        # Its workers are at each of its stages for as long as that takes.
+        item = held_by_worker[kind] / busy[kind] if busy[kind] else max(stage.most_bytes for stage in own)
+        held += count * (max(stage.worker_bytes for stage in own) + item)
     if core_seconds + consumer_cpu:
         rates.append(cores / (core_seconds + consumer_cpu))
     if lock_seconds:

@@ -91,7 +91,8 @@ def test_a_plan_is_the_best_of_all(
     # Buffers take what is left, and no more.
     least = map(FeedModel(profiles=tuple(chosen)).least_buffer, range(len(chosen)))
     more = sum(stage.buffer_bytes for stage in plan.stages) - sum(least)
-    assert least_bytes <= least_bytes + more <= budget_bytes
+    assert more >= 0
+    assert least_bytes + more <= budget_bytes * (1 + 1e-9)
     assert len(plan.reasons) == len(plan.stages) + 1
 
 
@@ -219,9 +220,9 @@ def test_a_budget_too_small_for_one_item_a_stage_is_refused_with_its_figures() -
     with pytest.raises(NoFeasiblePlan) as error:
         plan_feed([stage("read", most_bytes=1 << 20), large], cores=2, budget_bytes=8 << 20)
     assert str(error.value) == (
-        "a feed must have room for one worker for each stage, with an item of any, and for what waits behind it: that "
-        "is 19.0 MiB, for an item of 'decode' takes 6.0 MiB and its worker 0 B; the budget is 8.0 MiB. Raise the "
-        "budget, or make items or batches smaller."
+        "a feed must have room for one worker of each stage with its item, and for what waits behind it: that is "
+        "14.0 MiB, for an item of 'decode' takes 6.0 MiB and its worker 0 B; the budget is 8.0 MiB. Raise the budget, "
+        "or make items or batches smaller."
     )
 
 
@@ -255,7 +256,7 @@ def test_a_stage_has_what_it_needs_itself_where_there_is_room() -> None:
         stage("decode", seconds=3e-3, cpu_seconds=3e-3),
         stage("augment", cpu_seconds=1e-3),
     ]
-    ample, tight = (plan_feed(profiles, cores=2, budget_bytes=bytes_) for bytes_ in (10_000, 500))
+    ample, tight = (plan_feed(profiles, cores=2, budget_bytes=bytes_) for bytes_ in (10_000, 320))
     assert [each.workers for each in ample.stages] == [2, 2, 1]
     assert sum(each.workers for each in tight.stages) == 4
     assert ample.items_per_second == tight.items_per_second == pytest.approx(500)
