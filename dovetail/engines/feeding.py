@@ -162,7 +162,10 @@ class WatchedFeed:
         if stats.remote_workers < self.plan.remote_workers:  # some were taken back
             self.plan = dataclasses.replace(self.plan, remote_workers=stats.remote_workers)
         visits = model_of(self.profiles, self.plan.stages).visits[0]
-        return self._remote.look(now, stats, seconds=seconds, visits=visits)
+        found = self._remote.look(now, stats, seconds=seconds, visits=visits)
+        # Last, for it is found out by pickling the stages, once.
+        can_be = found is not None and isinstance(self.running, RunningFeed) and self.running.can_be_remote()
+        return found if can_be else None
 
     def _resize(self, plan: FeedPlan, reason: str, *, rate: float) -> None:
         self.running.follow(plan)

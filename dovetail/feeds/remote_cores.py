@@ -21,7 +21,11 @@ _BORROW_SECONDS = 120.0
 
 
 class NoIdleCore(Exception):
-    """No core of another node could be borrowed; the words say why."""
+    """No core of another node could be borrowed; the words say why. `is_lasting` where it will be so the next time."""
+
+    def __init__(self, why: str, *, is_lasting: bool = False) -> None:
+        super().__init__(why)
+        self.is_lasting = is_lasting
 
 
 class RemoteCores:
@@ -56,19 +60,20 @@ class RemoteCores:
 
     def borrow(self, pickled: bytes) -> Channel:
         """A channel to a process on another node that has these stages. Raises `NoIdleCore`."""
-        channel = None
         try:
             channel = self._connect(_BORROW_SECONDS)
-            channel.send(("borrow", list(sys.path), pickled))
-            why = channel.receive()
+            try:
+                channel.send(("borrow", list(sys.path), pickled))
+                is_lent, why = channel.receive()
+            except BaseException:
+                channel.close()
+                raise
         except (OSError, EOFError) as error:
-            why = f"nobody lends one: {error or 'the other side is gone'}"
-        if not why:
-            assert channel is not None
-            return channel
-        if channel is not None:
+            raise NoIdleCore(f"nobody lends one: {error or 'the other side is gone'}") from error
+        if not is_lent:
             channel.close()
-        raise NoIdleCore(why)
+            raise NoIdleCore(why or "none is idle", is_lasting=bool(why))
+        return channel
 
     @contextlib.contextmanager
     def _connected(self, seconds: float) -> Iterator[Channel]:

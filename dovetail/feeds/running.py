@@ -25,6 +25,8 @@ from dovetail.feeds.workers import FeedWorkers
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 
 HANG_SECONDS = 300.0
+# A dataset in memory travels with the stages that read it, once for each worker. A larger one stays.
+_MOST_SENT_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,10 @@ class RunningFeed:
         """Hold nothing until somebody asks for a batch: what was read ahead is dropped, and read again then. For the
         thread that takes batches."""
         self._inner.rest()
+
+    def can_be_remote(self) -> bool:
+        """Whether workers on other nodes could read it: all of it can travel, and none has failed to."""
+        return self._inner.can_be_remote()
 
     def stats(self) -> FeedStats:
         """What it has done so far. May be called from any thread."""
@@ -327,7 +333,7 @@ class _RunningState:
         workers = {kind: sum(s.workers for s in stages if s.worker == kind) for kind in ("thread", "process")}
         if self.most_workers is not None:
             workers = {kind: min(count, self.most_workers) for kind, count in workers.items()}
-        workers[REMOTE] = plan.remote_workers if self._can_be_remote() else 0
+        workers[REMOTE] = plan.remote_workers if plan.remote_workers and self.can_be_remote() else 0
         buffers = sum(stage.buffer_bytes for stage in stages) or self._budget.limit_bytes // 2
         self._flow.set_workers(kinds, workers, buffers)
         self._workers.start(self._packed[0] if self._packed is not None else None)
@@ -354,12 +360,14 @@ class _RunningState:
         self.note(f"Stage {name!r} cannot travel to a process, so it runs in threads: {why}.")
         return "thread"
 
-    def _can_be_remote(self) -> bool:
-        """Whether workers on other nodes can read this feed: all of it must travel there."""
-        is_wanted = self.asked.remote_workers > 0 and self._workers.can_be_remote
-        if not is_wanted or not isinstance(self.definition.source, ItemSource):
+    def can_be_remote(self) -> bool:
+        """Whether workers on other nodes can read this feed: all of it must travel there, and be small enough."""
+        if not self._workers.can_be_remote or not isinstance(self.definition.source, ItemSource):
             return False
-        return not any(self._why_it_stays(place) for place in range(len(self._chain.stages)))
+        if any(self._why_it_stays(place) for place in range(len(self._chain.stages))):
+            return False
+        assert self._packed is not None
+        return len(self._packed[0]) <= _MOST_SENT_BYTES
 
     def _why_it_stays(self, place: int) -> str:
         if self._packed is None:

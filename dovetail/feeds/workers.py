@@ -163,7 +163,8 @@ class FeedWorkers:
                 if self._serve(number, channel, kind=REMOTE):
                     return
         except NoIdleCore as why:
-            self._note(f"A core of another node could not be borrowed: {why}.")
+            self._note(f"A core of another node could not be borrowed: {str(why).rstrip('.')}.")
+            self._remote_faults += _MOST_REMOTE_FAULTS if why.is_lasting else 0
         finally:
             self._channels.pop(number, None)
         self._flow.leave(REMOTE)

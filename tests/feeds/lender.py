@@ -57,20 +57,20 @@ class Lender:
 
     def _lend(self, ours, path, pickled):
         if len(self.lent) >= self.cores:
-            ours.send("none is idle")
+            ours.send((False, ""))
             return
         self.lent.append(ours)
         server = ProcessServer(pickled, path=path)
         try:
             with server.fork()[1] as theirs:
                 self.borrowed += 1
-                ours.send("")
+                ours.send((True, ""))
                 back = threading.Thread(target=_pass, args=[theirs, ours], daemon=True)
                 back.start()
                 _pass(ours, theirs)
                 back.join()
         except ProgramError as error:
-            ours.send(str(error))
+            ours.send((False, str(error)))
         finally:
             server.close()
             self.lent.remove(ours)

@@ -131,6 +131,44 @@ def test_where_no_core_is_idle_the_feed_reads_by_itself(tmp_path):
         assert lender.remote.idle() == 0
 
 
+class OnlyHere:
+    """A stage that can be pickled, and unpickled in the process that has made it only."""
+
+    def __init__(self):
+        self.process = os.getpid()
+
+    def __call__(self, number):
+        time.sleep(0.01)
+        return number
+
+    def __setstate__(self, state):
+        if state["process"] != os.getpid():
+            raise ImportError("no module named 'installed_here_only'")
+
+
+def test_what_other_nodes_cannot_import_is_read_here_and_they_are_not_asked_again(lender):
+    definition = feed(range(200)).map(OnlyHere(), name="here").batch(4)
+    with RunningFeed(definition, plan=remotely(definition), remote=lender.remote) as running:
+        assert running.can_be_remote()
+        assert same(list(running), list(feed(range(200)).batch(4)))
+        wait_until(lambda: not running.stats().remote_workers)
+        assert running.notes == (
+            "A core of another node could not be borrowed: a stage of a feed must be importable where its workers run; "
+            "unpickling it raised ImportError: no module named 'installed_here_only'.",
+        )
+        assert not running.can_be_remote()
+        running.follow(remotely(definition))
+        assert running.stats().remote_workers == 0
+
+
+def test_a_large_dataset_in_memory_is_not_sent(lender):
+    definition = feed([bytes(1 << 20)] * 1 + [os.urandom(65 << 20)]).map(len)
+    with RunningFeed(definition, plan=remotely(definition), remote=lender.remote) as running:
+        assert not running.can_be_remote()
+        assert list(running) == [1 << 20, 65 << 20]
+        assert running.stats().remote_workers == 0
+
+
 def test_where_nobody_lends_there_is_nothing_to_borrow(tmp_path):
     remote = RemoteCores(str(tmp_path / "nowhere"))
     assert remote.idle() == 0

@@ -103,20 +103,19 @@ class CoreBorrower:
     def _borrow(self, channel: "Channel", path: list[str], pickled: bytes) -> None:
         import ray
 
-        idle, why = self._idle(), "none is idle"
+        idle, why = self._idle(), ""
         # Those with the most first, so that no node's link has more of them than it must.
         for node in sorted((node for node, count in idle.items() if count), key=lambda node: -idle[node]):
             host = self._hosts[node]
             try:
                 number, why = ray.get(_call(host.lend_core, path, self._code, pickled))
                 if number:
-                    channel.send("")
+                    channel.send((True, ""))
                     _Passage(channel, host, number).carry()
                     return
-            except ray.exceptions.RayError as error:
-                why = f"node {node} is gone: {type(error).__name__}"
+            except ray.exceptions.RayError:
                 self._forget(node)
-        channel.send(why)
+        channel.send((False, why))
 
 
 class _Passage:

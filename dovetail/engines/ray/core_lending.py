@@ -53,13 +53,14 @@ class CoreLender:
             return len(self._free())
 
     def lend(self, path: Sequence[str], code: str, pickled: bytes) -> tuple[int, str]:
-        """A process with these stages on an idle core: its number here, or 0 and why there is none. `path` is where its
-        borrower imports from, with its shipped code at `code`."""
+        """A process with these stages on an idle core: its number here, or 0 where none is idle, with the reason where
+        that cannot be the next time either. `path` is where its borrower imports from, with its shipped code at
+        `code`."""
         digest = hashlib.sha256(pickled).hexdigest()
         with self._lock:
             free = self._free()
             if not free:
-                return 0, "none is idle"
+                return 0, ""
             number = next(self._numbers)
             lent = self._lent[number] = _LentCore(free[0], digest)
             server = self._server(digest, path, code, pickled)
@@ -75,7 +76,7 @@ class CoreLender:
                 lent.channel = channel
                 return number, ""
         channel.close()
-        return 0, "it was taken back"
+        return 0, ""  # it was taken back
 
     def send(self, number: int, message: bytes, buffers: Sequence[Any]) -> bool:
         """Pass a message on to a process; whether it is there."""

@@ -102,7 +102,7 @@ class Host:
         return self._lender.idle_cores()
 
     def lend_core(self, path: list[str], code: str, pickled: bytes) -> tuple[int, str]:
-        """Lend a core: a number for it, or 0 and why there is none. See `CoreLender`, also for what follows."""
+        """Lend a core: a number for it, or 0. See `CoreLender`, also for what follows."""
         return self._lender.lend(path, code, pickled)
 
     def send_to_core(self, number: int, message: bytes, buffers: list[Any]) -> bool:
