@@ -26,7 +26,7 @@ from dovetail.vocabulary import ProgramError
 
 _ITEMWISE = ("read", "map", "filter")
 _SHOWN = 120
-_LIGHT_SECONDS = 2e-5
+_LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
 _MOST_AT_ONCE = 64
 # What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
 _LIGHT_TYPES = (int, float, complex, numpy.generic)
@@ -199,11 +199,13 @@ class StageChain:
         """Item by item through stages that take one each; where items are light, stage by stage."""
         is_read = self.stages[first].operation == "read" and items.values is None
         may_try = is_read and not seeded and self._is_light and not any(self._rng[first:last])
+        busy = time.thread_time()
         if may_try and self._columns(items, range(first, last), work, grow, counts_cpu):
+            self._is_light = self._seems_light(items, work, time.thread_time() - busy)
             return
         self._rows(items, first, last, work, seeded, grow, counts_cpu)
         if is_read:
-            self._is_light = self._seems_light(items, work)
+            self._is_light = self._seems_light(items, work, time.thread_time() - busy)
 
     def _columns(
         self, items: ItemRun, stages: range, work: list[StageWork], grow: Grow | None, counts_cpu: bool
@@ -229,7 +231,6 @@ class StageChain:
             own.seconds, own.cpu_seconds, own.items = spent.seconds, spent.cpu_seconds, spent.items
             own.bytes, own.most_bytes = spent.bytes, spent.most_bytes
         items.places, items.numbers, items.values = places, numbers, values
-        self._is_light = self._seems_light(items, work)
         if grow is not None and values:
             grow(done[-1].bytes, len(values))
         return True
@@ -255,10 +256,12 @@ class StageChain:
             work.items += len(values)
         return places, numbers, values
 
-    def _seems_light(self, items: ItemRun, work: list[StageWork]) -> bool:
-        """Whether items take so little, and are so small, that looking at each would take longer."""
+    def _seems_light(self, items: ItemRun, work: list[StageWork], cpu_seconds: float) -> bool:
+        """Whether items took so little of a core, and are so small, that looking at each would take longer. By the
+        clock they may take longer, waiting for the interpreter's lock, but not as long as for a disk."""
         values = items.values or ()
-        return sum(done.seconds for done in work) < _LIGHT_SECONDS * len(values) and _are_light(values)
+        waited = sum(done.seconds for done in work) > _WAITING_SECONDS * len(values)
+        return cpu_seconds < _LIGHT_SECONDS * len(values) and not waited and _are_light(values)
 
     def _rows(
         self,
