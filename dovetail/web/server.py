@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from dovetail.vocabulary import DovetailError
 from dovetail.web import answers, task_page
-from dovetail.web.feed import StoreFeed, be_polite
+from dovetail.web.news import StoreNews, be_polite
 from dovetail.web.follower import StoreFollower
 from dovetail.web.frozen_page import bundle
 from dovetail.web.page_actions import act
@@ -44,7 +44,7 @@ class PageServer:
 
     def __init__(self, homes: Sequence[Path], *, keys: PageKeys, port: int, read_only: bool = False) -> None:
         self._keys, self._port, self._read_only, self._homes = keys, port, read_only, list(homes)
-        self._feeds: list[StoreFeed] = []
+        self._news: list[StoreNews] = []
         self.app = Starlette(routes=self._routes(), lifespan=self._lifespan)
 
     def _routes(self) -> list[Route]:
@@ -69,13 +69,13 @@ class PageServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._feeds = [StoreFeed(home) for home in self._homes]
-        for feed in self._feeds:
-            await feed.begin()
+        self._news = [StoreNews(home) for home in self._homes]
+        for news in self._news:
+            await news.begin()
         be_polite()
         yield
-        for feed in self._feeds:
-            await feed.close()
+        for news in self._news:
+            await news.close()
 
     def _guarded(self, view: Handler) -> Handler:
         """The view for those who may see it, with the headers that every answer has."""
@@ -115,36 +115,36 @@ class PageServer:
     async def _about(self, request: Request) -> Response:
         return _json(
             {
-                "stores": [str(feed.follower.home) for feed in self._feeds],
+                "stores": [str(news.follower.home) for news in self._news],
                 "read_only": self._read_only,
                 "action": "" if self._read_only else self._keys.action,
             }
         )
 
     async def _snapshot(self, request: Request) -> Response:
-        feed = self._feed(request)
-        if feed is None:
+        news = self._news_of(request)
+        if news is None:
             return _error("there is no such store on this page", 404)
         headers = {"content-encoding": "gzip", "content-type": "application/json"}
-        return Response(await feed.snapshot(), headers=headers)
+        return Response(await news.snapshot(), headers=headers)
 
     async def _events(self, request: Request) -> Response:
-        feed = self._feed(request)
-        if feed is None:
+        news = self._news_of(request)
+        if news is None:
             return _error("there is no such store on this page", 404)
         mark = request.headers.get("last-event-id") or request.query_params.get("after", "")
         headers = {"content-encoding": "gzip", "x-accel-buffering": "no"}
-        return StreamingResponse(feed.watch(mark), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(news.watch(mark), media_type="text/event-stream", headers=headers)
 
     def _answer(self, question: Callable[[StoreFollower, Request], Any]) -> Handler:
         """A view that answers with what a follower knows; what it refuses is said."""
 
         async def answer(request: Request) -> Response:
-            feed = self._feed(request)
-            if feed is None:
+            news = self._news_of(request)
+            if news is None:
                 return _error("there is no such store on this page", 404)
             try:
-                return _json(await feed.ask(lambda follower: question(follower, request)))
+                return _json(await news.ask(lambda follower: question(follower, request)))
             except (DovetailError, ValueError) as error:
                 return _error(str(error), 404)
 
@@ -161,8 +161,8 @@ class PageServer:
 
     async def _ask(self, request: Request) -> Response:
         """Pass on what a user asks for, and what the controller answers."""
-        feed = self._feed(request)
-        if feed is None:
+        news = self._news_of(request)
+        if news is None:
             return _error("there is no such store on this page", 404)
         if self._read_only:
             return _error("this page is for looking only; start 'dovetail ui' without --read-only to act", 403)
@@ -173,16 +173,16 @@ class PageServer:
             if len(body) > MOST_BYTES:
                 raise DovetailError(f"a request must have at most {MOST_BYTES:,} bytes, got {len(body):,}.")
             wanted = json.loads(body)
-            tasks = await feed.ask(
+            tasks = await news.ask(
                 lambda follower: follower.store.tasks(identity=wanted.get("id") or None) if wanted.get("id") else []
             )
-            return _json(await run_in_threadpool(act, feed.follower.home, wanted, [task for _, task in tasks]))
+            return _json(await run_in_threadpool(act, news.follower.home, wanted, [task for _, task in tasks]))
         except (DovetailError, ValueError, AttributeError, TypeError) as error:
             return _json({"error": str(error)}, 400)
 
-    def _feed(self, request: Request) -> StoreFeed | None:
+    def _news_of(self, request: Request) -> StoreNews | None:
         number = request.path_params["store"]
-        return self._feeds[number] if 0 <= number < len(self._feeds) else None
+        return self._news[number] if 0 <= number < len(self._news) else None
 
 
 def _words(request: Request, name: str) -> list[str]:

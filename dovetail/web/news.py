@@ -32,7 +32,7 @@ def be_polite() -> None:
         os.nice(NICENESS)
 
 
-class StoreFeed:
+class StoreNews:
     """One store for all pages that watch it."""
 
     def __init__(self, home: Path) -> None:
