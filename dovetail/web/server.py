@@ -20,9 +20,9 @@ from starlette.routing import Route
 
 from dovetail.vocabulary import DovetailError
 from dovetail.web import answers, task_page
-from dovetail.web.news import StoreNews, be_polite
 from dovetail.web.follower import StoreFollower
 from dovetail.web.frozen_page import bundle
+from dovetail.web.news import StoreNews, be_polite
 from dovetail.web.page_actions import act
 from dovetail.web.page_keys import HEADERS, PageKeys
 from dovetail.web.plain_data import dump
