@@ -44,10 +44,16 @@ def test_simulation_meets_its_bars_at_a_small_size() -> None:
 
 @pytest.mark.process
 def test_a_feed_is_set_beside_fixed_settings_and_the_loader() -> None:
-    done = run("bench/feed.py", "frees", "simulated", "memory", "--quick")
+    done = run("bench/feed.py", "frees", "simulated", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "frees, of the best fixed setting" in done.stdout
     assert "simulated, ours over what was hoped for" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_feeds_hold_is_set_beside_their_budgets() -> None:
+    done = run("bench/feed.py", "memory", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "memory, peak over a budget of 64 MiB, large" in done.stdout
 
 
@@ -102,6 +108,7 @@ def test_the_page_is_loaded_and_moved() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_pages_beside_a_sweep_are_counted() -> None:
     done = run("bench/page_cost.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -109,6 +116,7 @@ def test_pages_beside_a_sweep_are_counted() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_daemon_answers_every_submission_of_clients_at_once() -> None:
     done = run("bench/daemon_load.py", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,6 +53,7 @@ def test_ours_the_peer_and_resident_training_take_the_same_steps(tmp_path: Path)
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_models_interleave_turn_by_turn_beside_one_alone(tmp_path: Path) -> None:
     done = run("interleave", "--quick", "--only", "two by two", OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
