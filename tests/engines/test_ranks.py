@@ -137,7 +137,7 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
     assert not worker_pids(ground.engine)
     assert not any(process.is_running() for process in processes.values())
     (end,) = ends_of(task, run(ground, task, attempt=2))
-    assert (end.kind, end.step) == ("finished", 5)
+    assert (end.kind, end.step) == ("finished", 5), end
 
 
 def test_a_silent_rank_ends_the_order(ground):
