@@ -141,6 +141,7 @@ def _bars(rows: list[dict[str, float]]) -> list[Bar]:
         most = FIRST_SECONDS if row["tasks"] > SMALL else FIRST_SECONDS_SMALL
         name = f"{row['tasks']:,} tasks"
         bars.append(Bar(f"{name}, seconds to the first view", row["first_view_s"], most=most))
+        bars.append(Bar(f"{name}, seconds to the very first view of a server", row["opening_s"], most=most))
         bars += [
             Bar(f"{name}, frames a second, {what}", row[f"{what}_frames_per_s"], least=FRAMES)
             for what in ("scroll", "filter", "schedule")
