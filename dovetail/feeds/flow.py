@@ -423,10 +423,18 @@ class FeedFlow:
         return not any(other < unit for other in itertools.chain(self._running, waiting))
 
     def _evict(self) -> bool:
-        """Drop the youngest unit that waits for its turn, to be read again; whether there was one."""
+        """Drop the youngest unit that waits for its turn or for a worker, to be read again; whether there was one."""
         if not isinstance(self._definition.source, ItemSource):
             return False
-        unit = self._outputs.take_back()
+        # The worker that these wait for may be the one that waits for their room.
+        waiting = [unit for each in self._ready.values() for unit in each if unit.output is None]
+        unit = max(waiting, key=lambda each: each.number, default=None)
+        if unit is None or unit.number <= max(self._outputs.next_number, self._outputs.youngest):
+            unit = self._outputs.take_back()
+        else:
+            ready = self._ready[self.kinds[unit.at]]
+            ready.remove(unit)
+            heapq.heapify(ready)
         if unit is not None:
             self._put_off(unit)
         return unit is not None

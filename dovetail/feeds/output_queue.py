@@ -56,6 +56,11 @@ class OutputQueue:
         """The first output is given, and holds nothing here from now on."""
         self._budget.hold(-self._outputs.popleft().charged_bytes)
 
+    @property
+    def youngest(self) -> int:
+        """The number of the youngest unit that waits for its turn; -1 where none does."""
+        return max(self._read, default=-1)
+
     def take_back(self) -> FeedUnit | None:
         """The youngest unit that waits for its turn, which is then to be read again."""
         number = max(self._read, default=None)

@@ -74,6 +74,12 @@ def large(number):
     return torch.full((256, 256), float(number))
 
 
+def grown_at_once(number):
+    """A KiB after a moment, and 256 times as much from item 160 on."""
+    time.sleep(1e-3)
+    return torch.full((256 * (256 if number >= 160 else 1),), float(number))
+
+
 def large_later(number):
     """A 64th of a MiB, and 32 times as much from item 40 on."""
     return torch.full((4096 * (32 if number >= 40 else 1),), float(number)).sum(), torch.zeros(

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from dovetail.feeds.definition import feed
 from dovetail.feeds.running import RunningFeed
-from dovetail.vocabulary import ProgramError
+from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 from tests.feeds.feeds import (
     PIPELINES,
     equal,
+    grown_at_once,
     image,
     is_odd,
     large,
@@ -262,6 +264,21 @@ def test_items_that_grow_stall_and_do_not_overflow(worker):
     with definition.open(plan(definition, worker, 2), budget_bytes=12 << 20) as running:
         assert same(list(running), expected)
         assert running.stats().most_held_bytes <= 12 << 20
+
+
+@pytest.mark.process
+def test_units_that_wait_for_a_worker_give_way_to_the_one_that_it_is_at():
+    """Admitted while items were small, they held the room that the only process waited for."""
+    definition = feed(range(4000)).map(grown_at_once).batch(8)
+    kinds = ("thread", "process", "thread")
+    stages = tuple(
+        StagePlan(name=stage.name, worker=kind, workers=1)
+        for stage, kind in zip(definition.work_stages(), kinds, strict=True)
+    )
+    with definition.open(FeedPlan(stages=stages), budget_bytes=6 << 20) as running:
+        for number, batch in enumerate(itertools.islice(running, 60)):
+            assert same([batch], [torch.stack([torch.as_tensor(grown_at_once(8 * number + n)) for n in range(8)])])
+        assert running.stats().most_held_bytes <= 6 << 20
 
 
 @pytest.mark.process
