@@ -15,6 +15,7 @@ _WHERE = {
     "Plan": "dovetail.vocabulary",
     "Result": "dovetail.control",
     "Scheduler": "dovetail.train",
+    "Selection": "dovetail.selection.record",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
@@ -34,6 +35,7 @@ _WHERE = {
     "plan": "dovetail.verbs.make_plan",
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
+    "select": "dovetail.verbs.select_examples",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
     "when": "dovetail.describe",
@@ -47,6 +49,7 @@ __all__ = [
     "Plan",
     "Result",
     "Scheduler",
+    "Selection",
     "Session",
     "Settings",
     "Stop",
@@ -67,6 +70,7 @@ __all__ = [
     "plan",
     "run",
     "sample",
+    "select",
     "task",
     "uniform",
     "when",
@@ -78,10 +82,12 @@ if TYPE_CHECKING:
     from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect
     from dovetail.feeds import feed
+    from dovetail.selection.record import Selection
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.run_workload import run
+    from dovetail.verbs.select_examples import select
     from dovetail.verbs.session import Session
     from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, TrainingError, Workload
 

@@ -17,6 +17,7 @@ FLOORS = {
     "feeds": 1,
     "train": 2,
     "profile": 3,
+    "selection": 3,
     "engines": 4,
     "control": 5,
     "verbs": 6,

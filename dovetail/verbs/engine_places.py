@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dovetail.describe.programs import PICKLED
+from dovetail.describe.programs import PICKLED, programs_of
 from dovetail.engines import Engine, LocalEngine, Spares, detect
 from dovetail.store import RemoteFolder, checkpoints_of
 from dovetail.verbs.choices import check_name
@@ -46,7 +46,8 @@ def open_place(
     else:
         from dovetail.engines.ray import RayEngine, connected, survey
 
-        with connected(address, programs=[task.program for task in workload.tasks], home=home):
+        programs = [program for task in workload.tasks for program in programs_of(task)]
+        with connected(address, programs=programs, home=home):
             cluster, nodes = survey(home, shared=_shared(workload, home))
             yield cluster, functools.partial(RayEngine, nodes=nodes)
 
@@ -84,6 +85,7 @@ def _shared(workload: Workload, home: Path) -> list[Path]:
     programs come from there."""
     checkpoints = checkpoints_of(home)
     beside = not isinstance(checkpoints, RemoteFolder) and checkpoints.parent == home
-    pickled = any(task.program.reference.startswith(PICKLED) for task in workload.tasks)
+    programs = (program for task in workload.tasks for program in programs_of(task))
+    pickled = any(program.reference.startswith(PICKLED) for program in programs)
     store = [home] if beside or pickled else []
     return store if beside or isinstance(checkpoints, RemoteFolder) else [*store, checkpoints]
