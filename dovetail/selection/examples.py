@@ -37,15 +37,18 @@ class Examples(abc.ABC):
 class _LoaderExamples(Examples):
     def __init__(self, loader: "DataLoader[Any]") -> None:
         super().__init__(batch_size=int(loader.batch_size or 1), drops_last=loader.drop_last)
-        self._loader = loader
+        self._data: Any = loader.dataset
+        # One loader for all batches, whose order is the one batch that is asked for: to make one takes longer than to
+        # read a small batch.
+        self._order: list[list[int]] = [[]]
+        self._loader = direct(DataLoader(self._data, batch_sampler=self._order, collate_fn=loader.collate_fn))
 
     def __len__(self) -> int:
-        return len(self._loader.dataset)  # type: ignore[arg-type]
+        return len(self._data)
 
     def read(self, numbers: Sequence[int], *, epoch: int = 0) -> Any:
-        order = [list(numbers)]
-        once = DataLoader(self._loader.dataset, batch_sampler=order, collate_fn=self._loader.collate_fn)
-        return next(iter(direct(once)))
+        self._order[0] = list(numbers)
+        return next(iter(self._loader))
 
 
 class _FeedExamples(Examples):

@@ -51,11 +51,12 @@ class StudentBatches:
         return self._batches_in(len(self.examples))
 
     def __iter__(self) -> Iterator[Any]:
+        drawn, order = (-1, -1), self.numbers
         while True:
             epoch, place = divmod(self._position, self._batches_in(int(self._weights.sum())))
-            order = numpy.random.default_rng([self._seed, self._round, epoch]).permutation(
-                numpy.repeat(self.numbers, self._weights)
-            )
+            if drawn != (self._round, epoch):
+                drawn, generator = (self._round, epoch), numpy.random.default_rng([self._seed, self._round, epoch])
+                order = generator.permutation(numpy.repeat(self.numbers, self._weights))
             size = min(self.examples.batch_size, len(order))
             self._position += 1  # before the batch is handed out, so that a state taken after it leads to the next
             yield self.examples.read(order[place * size : (place + 1) * size].tolist(), epoch=epoch)
@@ -105,7 +106,7 @@ def scoring_student(
 
     def score_rest(training: Training, step: int) -> None:
         if step == steps:
-            scores, _, classes = read_gradients(training, examples, rest)
+            scores, _, classes = read_gradients(training, batches.examples, rest)
             batches.keep_scores(rest, scores, classes=classes)
 
     return _student(own, batches, last_step=steps, callbacks=(score_rest,))
