@@ -138,8 +138,7 @@ def main() -> int:
 
 
 def one_case(data: str, wrong: float, seeds: int, store: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Mean accuracies of one data set with so many wrong labels; seeds are taken one after another, and in each seed the
-    ways to choose."""
+    """Mean accuracies of one data set with so many wrong labels, seed by seed, and in each seed way by way."""
     found: dict[str, list[float]] = collections.defaultdict(list)
     taken: list[str] = []
     seconds: list[float] = []

@@ -42,6 +42,7 @@ PUBLIC = {
         "Scheduler",
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
+    "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError", "TrainingError"],

@@ -29,8 +29,8 @@ Read = Callable[[Sequence[int]], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleGradients:
-    """Of each example the gradient's norm; the mean of their losses; and, of a classifier, how many classes there are (else 0)
-    and whether each example's label is what the model says."""
+    """Of each example the gradient's norm; the mean of their losses; and, of a classifier, how many classes there are,
+    else 0, and whether each example's label is what the model says."""
 
     norms: torch.Tensor
     loss: float
