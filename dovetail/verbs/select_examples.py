@@ -29,8 +29,8 @@ from dovetail.vocabulary import Cluster, DovetailError, Program, Stop, Task, Tra
 if TYPE_CHECKING:
     from dovetail.selection.choosing import Scores
 
-SCORING = "dovetail.selection.student:scoring_student"
-CHOOSING = "dovetail.selection.student:chosen_student"
+STUDENTS, SCORING, CHOOSING = "dovetail.selection.student", "scoring_student", "chosen_student"
+"""The module of the students' programs, and their names in it."""
 STRENGTHS = (0.0, 0.05, 0.1, 0.2, 0.3)
 METHODS = ("maxgrad", "el2n", "ccs")
 STEPS, ROUNDS, SPLITS = 200, 10, 5
@@ -160,7 +160,7 @@ class _Question:
     def _task(self, student: str, name: str, last_step: int, **more: Any) -> Task:
         return Task(
             name=name,
-            program=programs.program(student),
+            program=programs.program(f"{STUDENTS}:{student}"),
             parameters={
                 "program": to_json(self.program),
                 "arguments": {key: value for key, value in self.parameters.items() if key != "seed"},
