@@ -5,7 +5,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.describe import program
-from dovetail.verbs.select_examples import _Question
+from dovetail.verbs.select_examples import _check_classes, _Question
 from dovetail.vocabulary import DovetailError, TrainingError
 from tests.selection.conftest import PROGRAM
 
@@ -32,8 +32,6 @@ def test_it_chooses_remembers_and_notices_edits(tmp_path, plane):
     assert means[found.method] >= means["random"]
     # The same question is answered without a worker; an edited program is another question.
     assert dt.select(plane, fraction=0.2, store=store, engine=_refuse, **QUICK) == found
-    with pytest.raises(DovetailError, match=r"0.02 of 90 leaves 2 for 3 classes. Give at least 0.033"):
-        dt.select(plane, fraction=0.02, store=store, **QUICK)
     (tmp_path / "plane.py").write_text(PROGRAM.replace("0.4 * torch", "0.5 * torch"))
     with pytest.raises(RuntimeError, match="another run"):
         dt.select(plane, fraction=0.2, store=store, engine=_refuse, **QUICK)
@@ -57,6 +55,16 @@ def test_scores_are_found_once_whatever_the_fraction(plane):
     )
     assert [task.identity for task in one.scoring_tasks()] == [task.identity for task in other.scoring_tasks()]
     assert one.digest() != other.digest()
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(90, r"0.02 of 90 leaves 2 for 10 classes. Give at least 0.11"), (9, "there are 9 for 10 classes")],
+)
+def test_fewer_examples_than_classes_are_refused(plane, count, words):
+    question = _Question(program=program(plane), parameters={}, fraction=0.02, methods=("ccs",), **SAME)
+    with pytest.raises(DovetailError, match=words):
+        _check_classes(question, count, 10)
 
 
 SAME = {"strengths": (0.0,), "steps": 9, "rounds": 2, "splits": 3}
