@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.engines import feeding, gang_feeds
 from dovetail.engines.feeding import WatchedFeed, own_cores
+from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.feeds import StageProfile, feed_bytes, held_bytes
 from tests.engines.test_runner import Ground, same
 
@@ -221,3 +222,13 @@ def test_loaders_of_one_dataset_go_on_from_different_places(ground: Ground) -> N
         alone = dataclasses.replace(member, feed=(), directory=str(ground.home / f"alone {number}"))
         ground.run("train", [alone], "resident")
         assert same(ground.saved(member), ground.saved(alone))
+
+
+def test_what_users_should_know_of_a_feed_is_an_event_of_its_task(ground: Ground) -> None:
+    stages = [StageProfile(name=name, worker="process", service_seconds=1e-3) for name in ("source", "held", "batch")]
+    member = dataclasses.replace(ground.member("staying", steps=4), feed=tuple(stages))
+    ground.run("train", [member], "resident")
+    assert ground.ends(member) == ["finished"], ground.events
+    (warned,) = [event for event in ground.events if isinstance(event, Warned)]
+    assert warned.task == member.task.identity
+    assert "its feed: Stage 'held' cannot travel to a process, so it runs in threads: " in warned.message
