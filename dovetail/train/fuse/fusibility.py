@@ -24,7 +24,9 @@ from dovetail.train.state import parameter_names
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.vocabulary import TechniqueRefused
 
-_OF_MODULES = {"_parameters", "_buffers", "_modules"}
+UNREAD = "_dovetail_unread"
+"""The attribute by which a module may name others of its own that neither forward nor the loss reads."""
+_OF_MODULES = {"_parameters", "_buffers", "_modules", UNREAD}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size)
 
 
@@ -65,7 +67,7 @@ def _modules_differ(one: nn.Module, other: nn.Module, name: str) -> str | None:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    aside = _OF_MODULES | ({"p"} if type(module) in DROPOUTS else set())
+    aside = _OF_MODULES | ({"p"} if type(module) in DROPOUTS else set()) | set(vars(module).get(UNREAD, ()))
     return {name: value for name, value in vars(module).items() if name not in aside}
 
 
