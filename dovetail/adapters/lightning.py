@@ -413,8 +413,9 @@ def _refuse_running_statistics(module: nn.Module, count: int, accumulate: int) -
     for name, each in module.named_modules():
         if getattr(each, "running_mean", None) is not None:
             raise ProgramError(
-                f"with running statistics (here in {name!r}) an epoch's batches must be whole steps; there are {count} "
-                f"batches, and a step takes {accumulate}. Give Trainer(limit_train_batches={count - count % accumulate})."
+                f"with running statistics (here in {name!r}) an epoch's batches must be whole steps; there are "
+                f"{count} batches, and a step takes {accumulate}. Give Trainer(limit_train_batches="
+                f"{count - count % accumulate})."
             )
 
 

@@ -102,12 +102,12 @@ class LightningStep:
                     self._read("on_train_epoch_start", module)
                 self._read("on_train_batch_start", module, batch, extras["batch_idx"])
                 output = self._optimize(module, batch, first=not number, last=number == len(placed) - 1)
-                losses.append(_loss_in(output, logged.metrics))
-                self._read("on_train_batch_end", module, output, batch, extras["batch_idx"])
+                losses.append(_loss_in(output, logged.metrics) / self._accumulate)
+                self._read("on_train_batch_end", module, _shown(output, losses[-1]), batch, extras["batch_idx"])
                 if self._view.is_last_batch:
                     self._read("on_train_epoch_end", module)
         check_unchanged(module, before)
-        return {**logged.metrics, "loss": torch.stack(losses).mean() if len(losses) > 1 else losses[0]}
+        return {**logged.metrics, "loss": torch.stack(losses).sum()}
 
     def _stand_at(self, module: Any, extras: Mapping[str, Any]) -> None:
         view = self._view
@@ -144,7 +144,7 @@ class LightningStep:
             if self._weights(module) != before or self._view.should_stop:
                 raise ProgramError(
                     f"the callback {type(callback).__name__} must only read; its {hook} changed weights, learning "
-                    f"rates or trainer.should_stop. Change them in the LightningModule; how long to train is the task's."
+                    f"rates or trainer.should_stop. Change them in the LightningModule; when to end is the task's."
                 )
         if getattr(module, hook)(*arguments) == -1:
             raise ProgramError(
@@ -157,6 +157,11 @@ class LightningStep:
             return []
         rates = [group["lr"] for optimizer in self._view.optimizers for group in optimizer.param_groups]
         return [*rates, *(parameter._version for parameter in module.parameters())]
+
+
+def _shown(output: Any, loss: torch.Tensor) -> dict[str, Any]:
+    """A step's output as Lightning shows it to callbacks: the loss as it counts in its step, and whatever came along."""
+    return {**(output if isinstance(output, Mapping) else {}), "loss": loss}
 
 
 def _loss_in(output: Any, logged: Mapping[str, Any]) -> torch.Tensor:
