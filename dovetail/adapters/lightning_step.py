@@ -57,6 +57,7 @@ class LightningLoss:
         with attached(model, view, log=logged.log):
             loss = loss_of(self._call(model, batch, view.batch_idx))
         check_unchanged(model, before)
+        logged.metrics.pop("loss", None)  # the step's own, which is of all its batches
         return loss * extras["weight"] if "weight" in extras else loss, logged.metrics
 
     def __eq__(self, other: object) -> bool:
