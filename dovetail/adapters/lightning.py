@@ -31,7 +31,7 @@ from dovetail.adapters.lightning_view import (
     limit_of,
 )
 from dovetail.adapters.step_batches import BatchPlace, StepBatches, weight_of
-from dovetail.adapters.step_code import classes_above, loads_argument, names_read
+from dovetail.adapters.step_code import classes_above, is_own, loads_argument, names_read
 from dovetail.train import Training
 from dovetail.train.fuse.fusibility import UNREAD
 from dovetail.vocabulary import ProgramError
@@ -420,11 +420,14 @@ def _refuse_running_statistics(module: nn.Module, count: int, accumulate: int) -
 
 
 def _step_classes(module: nn.Module, base: type) -> list[type]:
-    """The classes whose methods a training step may call: of the Lightning modules, and of modules inside them."""
+    """The classes whose methods may read the module's attributes in a training step: those of the Lightning modules, and
+    the user's own of modules inside them. Those of installed packages do not know what they are part of."""
     found: dict[type, None] = {}
     for each in module.modules():
-        above = classes_above(each, base if isinstance(each, base) else nn.Module)
-        found |= dict.fromkeys(cls for cls in above if not cls.__module__.startswith(("torch.", "transformers.")))
+        if isinstance(each, base):
+            found |= dict.fromkeys(classes_above(each, base))
+        else:
+            found |= dict.fromkeys(filter(is_own, classes_above(each, nn.Module)))
     return list(found)
 
 

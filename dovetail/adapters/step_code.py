@@ -45,6 +45,15 @@ def classes_above(thing: Any, base: type) -> list[type]:
     return [each for each in order[: order.index(base)] if not each.__module__.startswith("torch.")]
 
 
+def is_own(cls: type) -> bool:
+    """Whether a class is the user's own, and not an installed package's.
+
+    >>> is_own(int)
+    False
+    """
+    return any(not is_installed(function.__code__.co_filename) for function in _functions(cls))
+
+
 def _reached(classes: Sequence[type], besides: frozenset[str]) -> Iterator[types.FunctionType]:
     packages = {_package(each) for each in classes}
     ahead = [function for each in classes for function in _functions(each) if function.__name__ not in besides]
