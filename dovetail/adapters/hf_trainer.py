@@ -6,6 +6,7 @@ it never trains. Knows transformers as far as its `Trainer` has public methods, 
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -104,8 +105,9 @@ class TrainerLoss:
         batch, extras = batch if self._is_placed else (batch, {})
         items = extras["items"] if "items" in extras else count_items(trainer, [batch])
         trainer.current_gradient_accumulation_steps = self._accumulate
-        # A copy: compute_loss may take the labels out of it.
-        loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=items)
+        with _masks_built(batch):
+            # A copy: compute_loss may take the labels out of it.
+            loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=items)
         if is_scaled(trainer, items) and self._accumulate > 1:
             loss = loss * self._accumulate  # which the mean over a step's batches divides by
         return loss * extras["weight"] if "weight" in extras else loss, _taken_metrics(trainer)
@@ -125,6 +127,22 @@ class TrainerLoss:
         pairs = [(one, its, name) for name in (self._names | _OF_LOSS) - {"args"} if name in vars(one)]
         pairs += [(one.args, its.args, name) for name in self._names if name in vars(one.args)]
         return all(difference(getattr(a, name), getattr(b, name, None), what=name) is None for a, b, name in pairs)
+
+
+@contextlib.contextmanager
+def _masks_built(batch: Any) -> Iterator[None]:
+    """Within, transformers builds masks without looking whether they mask anything, where several tasks are computed at
+    once: each has a mask of its own, and what one of them could do without another needs."""
+    masking = sys.modules.get("transformers.masking_utils")
+    stacked = any(map(torch._C._functorch.is_batchedtensor, tensors_in(batch)))
+    if not stacked or not hasattr(masking, "is_tracing"):
+        yield
+        return
+    own, masking.is_tracing = masking.is_tracing, lambda tensor=None: True  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        masking.is_tracing = own  # type: ignore[union-attr]
 
 
 def count_items(trainer: Any, batches: Sequence[Any]) -> Any:
