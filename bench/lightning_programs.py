@@ -105,7 +105,9 @@ class Adversaries(L.LightningModule):
 
     def configure_optimizers(self):
         rate = self.hparams.learning_rate
-        both = [optim.Adam(part.parameters(), lr=rate, betas=(0.5, 0.999)) for part in (self.generator, self.discriminator)]
+        both = [
+            optim.Adam(part.parameters(), lr=rate, betas=(0.5, 0.999)) for part in (self.generator, self.discriminator)
+        ]
         return both, [optim.lr_scheduler.ExponentialLR(each, 0.99) for each in both]
 
 
@@ -194,7 +196,7 @@ def from_parts(kind: str, learning_rate: float, seed: int, **flags: Any) -> dt.T
         return dt.from_lightning(module, data, trainer=trainer)
 
 
-class quiet(warnings.catch_warnings):  # noqa: N801
+class quiet(warnings.catch_warnings):
     """Without what Lightning says of a machine's cores and devices."""
 
     def __enter__(self) -> Any:

@@ -82,7 +82,9 @@ def finetuning_parts(learning_rate: float = 5e-4, seed: int = 0, **more: Any) ->
         predictions = np.argmax(logits, axis=-1)
         return {"accuracy": float((predictions == labels).mean())}
 
-    training_args = TrainingArguments(**arguments(learning_rate, seed, eval_strategy="epoch", num_train_epochs=10, **more))
+    training_args = TrainingArguments(
+        **arguments(learning_rate, seed, eval_strategy="epoch", num_train_epochs=10, **more)
+    )
     return Trainer(
         model=model,
         args=training_args,

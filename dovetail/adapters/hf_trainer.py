@@ -161,7 +161,7 @@ def is_scaled(trainer: Any, items: Any) -> bool:
 
 
 def _taken_metrics(trainer: Any) -> dict[str, float]:
-    """What TRL's trainers put aside for their log, of this batch; not their count of tokens, which no checkpoint has."""
+    """What TRL's trainers put aside for their log of this batch, but for the count of tokens, which no checkpoint has."""
     aside = getattr(trainer, "_metrics", {}).get("train", {})
     found = {name: values[-1] for name, values in aside.items() if values and name != "num_tokens"}
     aside.clear()

@@ -420,8 +420,8 @@ def _refuse_running_statistics(module: nn.Module, count: int, accumulate: int) -
 
 
 def _step_classes(module: nn.Module, base: type) -> list[type]:
-    """The classes whose methods may read the module's attributes in a training step: those of the Lightning modules, and
-    the user's own of modules inside them. Those of installed packages do not know what they are part of."""
+    """The classes whose methods may read the module's attributes in a training step: those of the Lightning modules,
+    and the user's own of modules inside them. Those of installed packages do not know what they are part of."""
     found: dict[type, None] = {}
     for each in module.modules():
         if isinstance(each, base):

@@ -161,7 +161,7 @@ class LightningStep:
 
 
 def _shown(output: Any, loss: torch.Tensor) -> dict[str, Any]:
-    """A step's output as Lightning shows it to callbacks: the loss as it counts in its step, and whatever came along."""
+    """A step's output as Lightning shows it to callbacks: the loss as it counts in its step, and what came along."""
     return {**(output if isinstance(output, Mapping) else {}), "loss": loss}
 
 

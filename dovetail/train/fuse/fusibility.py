@@ -144,9 +144,7 @@ def _parts_differ(one: Any, other: Any, path: str, seen: _Met) -> Iterator[str]:
         yield from _objects_differ(one, other, path, seen)
 
 
-def _functions_differ(
-    one: types.FunctionType, other: types.FunctionType, path: str, seen: _Met
-) -> Iterator[str]:
+def _functions_differ(one: types.FunctionType, other: types.FunctionType, path: str, seen: _Met) -> Iterator[str]:
     if one.__code__ != other.__code__:
         yield f"{path} is {one.__qualname__} (line {one.__code__.co_firstlineno}) against other code"
         return
