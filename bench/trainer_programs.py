@@ -1,5 +1,5 @@
-"""Trainers of different kinds, each as a program for Dovetail and as `Trainer.train` trains it: fine-tuning a classifier
-as transformers' own tutorial does, a `compute_loss` of one's own with accumulation, LoRA of peft, and TRL's
+"""Trainers of different kinds, each as a program for Dovetail and as `Trainer.train` trains it: fine-tuning a
+classifier as transformers' own tutorial does, a `compute_loss` of one's own with accumulation, LoRA of peft, and TRL's
 `SFTTrainer`. Models are small and built from their configs; nothing is downloaded.
 """
 

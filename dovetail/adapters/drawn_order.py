@@ -102,7 +102,7 @@ class DrawnOrder(Sampler[Any]):
 def _draw_batches(loader: Loader, *, epoch: int, limit: int | None) -> list[Any]:
     order: Any = loader.batch_sampler
     for each in (order, getattr(order, "sampler", None)):
-        if hasattr(each, "set_epoch"):
+        if each is not None and hasattr(each, "set_epoch"):
             each.set_epoch(epoch)
     batches = iter(order) if order is not None else iter(())  # an iterable dataset has its own order
     # torch's own iterator draws a seed for its workers before it asks for the first batch.

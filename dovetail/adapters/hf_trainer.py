@@ -27,9 +27,11 @@ from dovetail.vocabulary import ProgramError
 LEAST_VERSION = "4.50"
 # What of a trainer enters its own compute_loss; one of the user's is looked at for what else it reads.
 _OF_LOSS = frozenset({"label_smoother", "compute_loss_func", "model_accepts_loss_kwargs", "loss_is_scaled_for_ga"})
-_BESIDES = ("__init__", "evaluate", "evaluation_loop", "prediction_step", "predict", "log", "save_model", "train")
-_BESIDES += ("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler", "get_train_dataloader")
-_BESIDES += ("get_eval_dataloader", "get_test_dataloader", "_get_train_sampler", "_get_eval_sampler")
+_BESIDES = (
+    *("__init__", "evaluate", "evaluation_loop", "prediction_step", "predict", "log", "save_model", "train"),
+    *("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler", "get_train_dataloader"),
+    *("get_eval_dataloader", "get_test_dataloader", "_get_train_sampler", "_get_eval_sampler"),
+)
 
 
 def from_trainer(trainer: Any) -> Training:
@@ -161,7 +163,7 @@ def is_scaled(trainer: Any, items: Any) -> bool:
 
 
 def _taken_metrics(trainer: Any) -> dict[str, float]:
-    """What TRL's trainers put aside for their log of this batch, but for the count of tokens, which no checkpoint has."""
+    """What TRL's trainers put aside of a batch for their log, but for their count of tokens: no checkpoint has it."""
     aside = getattr(trainer, "_metrics", {}).get("train", {})
     found = {name: values[-1] for name, values in aside.items() if values and name != "num_tokens"}
     aside.clear()
@@ -224,14 +226,15 @@ def _train_loader(trainer: Any) -> Any:
     )
 
 
-def _evaluated_in(trainer: Any, epoch: int, *, steps: int) -> list[Any]:
+def _evaluated_in(trainer: Any, epoch: int, *, steps: int | None) -> list[Any]:
     """A loader for each that the trainer goes through to evaluate in an epoch: of each, only its beginning draws."""
-    every = _evaluate_every(trainer.args, _count_steps(trainer.args, steps)) or steps
     sets = trainer.eval_dataset
-    if _strategy(trainer.args) == "no" or sets is None:
+    if _strategy(trainer.args) == "no" or sets is None or steps is None:
         return []
+    every = _evaluate_every(trainer.args, _count_steps(trainer.args, steps)) or steps
     times = (epoch + 1) * steps // every - epoch * steps // every
-    return [DataLoader([0])] * (times * (len(sets) if isinstance(sets, dict) else 1))
+    one: Any = [0]
+    return [DataLoader(one)] * (times * (len(sets) if isinstance(sets, dict) else 1))
 
 
 def _place(trainer: Any, loader: Any) -> tuple[Any, bool]:
@@ -253,8 +256,9 @@ def _place(trainer: Any, loader: Any) -> tuple[Any, bool]:
 
 
 def _steps_per_epoch(trainer: Any, loader: Any) -> int | None:
+    accumulate: int = trainer.args.gradient_accumulation_steps
     try:
-        return max(1, math.ceil(len(loader) / trainer.args.gradient_accumulation_steps))
+        return max(1, math.ceil(len(loader) / accumulate))
     except TypeError:  # a stream
         return None
 
@@ -267,7 +271,8 @@ def _count_steps(arguments: Any, per_epoch: int | None) -> int:
         raise ProgramError(
             "a dataset without a length must go with TrainingArguments(max_steps=...), for which the schedule is made."
         )
-    return math.ceil(arguments.num_train_epochs * per_epoch)
+    total: int = math.ceil(arguments.num_train_epochs * per_epoch)
+    return total
 
 
 def _schedule(trainer: Any, steps: int) -> Any:

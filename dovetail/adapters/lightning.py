@@ -27,6 +27,7 @@ from dovetail.adapters.lightning_view import (
     ViewedStrategy,
     attached,
     clip_as,
+    is_lightning,
     lightning_modules,
     limit_of,
 )
@@ -39,10 +40,12 @@ from dovetail.vocabulary import ProgramError
 LEAST_VERSION = "2.4"
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # Methods of a module that are not part of its training step.
-_BESIDES = ("__init__", "configure_optimizers", "configure_callbacks", "configure_model", "prepare_data", "setup")
-_BESIDES += ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "teardown")
-_BESIDES += ("validation_step", "test_step", "predict_step", "on_fit_start", "on_train_start", "on_train_end")
-_BESIDES += tuple(f"on_validation_{part}" for part in ("start", "end", "epoch_start", "epoch_end"))
+_BESIDES = (
+    *("__init__", "configure_optimizers", "configure_callbacks", "configure_model", "prepare_data", "setup"),
+    *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "teardown"),
+    *("validation_step", "test_step", "predict_step", "on_fit_start", "on_train_start", "on_train_end"),
+    *(f"on_validation_{part}" for part in ("start", "end", "epoch_start", "epoch_end")),
+)
 _BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _PRECISIONS = {"32-true": "fp32", "32": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
 
@@ -107,7 +110,8 @@ class _Conversion:
             optimizers, configs = self._optimizers()
             self._hook("on_fit_start")
             self._hook("on_train_start")
-        _mark_unread(self._module, self._names)
+        self._view.paths = tuple(path for path, each in self._module.named_modules() if is_lightning(each))
+        _mark_unread(lightning_modules(self._module, self._view), self._names)
         loader = keep_order(train, limit=limit, validations=lambda epoch: self._validated_in(epoch, validations))
         evaluate = self._evaluation(validations)
         self._warn_of_silence(evaluates=evaluate is not None)
@@ -248,7 +252,7 @@ class _Conversion:
         is_read = is_read or (call.takes_number and loads_argument(type(self._module).training_step, 2))
         count = _known(self._view.num_training_batches)
         is_ragged = count is not None and count % accumulate > 0
-        if is_ragged:
+        if count is not None and is_ragged:
             _refuse_running_statistics(self._module, count, accumulate)
 
         def extras(batches: Sequence[Any], place: BatchPlace) -> dict[str, Any]:
@@ -431,11 +435,11 @@ def _step_classes(module: nn.Module, base: type) -> list[type]:
     return list(found)
 
 
-def _mark_unread(module: nn.Module, names: frozenset[str] | None) -> None:
+def _mark_unread(modules: Sequence[nn.Module], names: frozenset[str] | None) -> None:
     """Name the plain attributes that no training step reads, so that tasks may differ in them and be fused."""
     if names is None:
         return
-    for each in lightning_modules(module):
+    for each in modules:
         unread = {name for name in vars(each) if not name.startswith("_") and name not in names and name != "training"}
         if "hparams" not in names:
             unread |= {name for name in vars(each) if name.startswith("_hparams")}

@@ -9,8 +9,10 @@ from typing import Any
 from dovetail.vocabulary import ProgramError
 
 # What Dovetail does itself, or only concerns Lightning's own loop.
-_LEFT_TO_DOVETAIL = ("ProgressBar", "ModelSummary", "LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
-_LEFT_TO_DOVETAIL += ("OnExceptionCheckpoint", "BasePredictionWriter", "SpikeDetection", "Checkpoint")
+_LEFT_TO_DOVETAIL = (
+    *("ProgressBar", "ModelSummary", "LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor"),
+    *("OnExceptionCheckpoint", "BasePredictionWriter", "SpikeDetection", "Checkpoint"),
+)
 _INSTEAD = {
     "StochasticWeightAveraging": "average in a callback of dt.Training: see 'Callbacks and state of your own' in "
     "docs/training.md",
@@ -32,8 +34,11 @@ _READING_HOOKS = (
 )
 _UNCALLED_HOOKS = ("on_train_end", "on_fit_end", "on_exception")
 # Hooks of a module that make its step Lightning's own: taken whole, by one device.
-_STEP_HOOKS = (*_CHANGING_HOOKS, *_READING_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad")
-_STEP_HOOKS += ("configure_gradient_clipping",)
+_STEP_HOOKS = (
+    *_CHANGING_HOOKS,
+    *_READING_HOOKS,
+    *("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

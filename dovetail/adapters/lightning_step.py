@@ -14,14 +14,13 @@ import torch
 from torch import nn
 
 from dovetail.adapters.lightning_view import (
+    AttributeWatch,
     OptimizerSteps,
     StepLog,
     TrainerView,
     attached,
     call_hooks,
-    check_unchanged,
     first_batches,
-    marks_of,
 )
 from dovetail.train import Training
 from dovetail.vocabulary import ProgramError
@@ -44,19 +43,19 @@ class StepCall:
 class LightningLoss:
     """The loss of a batch, and what the training step logged. Equal where one member's can stand for another's."""
 
-    __slots__ = ("_call", "_is_placed", "_view")
+    __slots__ = ("_call", "_is_placed", "_view", "_watch")
 
     def __init__(self, view: TrainerView, call: StepCall, *, is_placed: bool) -> None:
         self._view, self._call, self._is_placed = view, call, is_placed
+        self._watch = AttributeWatch(view)
 
     def __call__(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         batch, extras = batch if self._is_placed else (batch, {})
-        view, logged, before = self._view, StepLog(), marks_of(model)
+        view, logged = self._view, StepLog()
         view.batch_idx, view.current_epoch = extras.get("batch_idx", 0), extras.get("epoch", 0)
         view.global_step = extras.get("step", 0)
-        with attached(model, view, log=logged.log):
+        with self._watch.watching(model), attached(model, view, log=logged.log):
             loss = loss_of(self._call(model, batch, view.batch_idx))
-        check_unchanged(model, before)
         logged.metrics.pop("loss", None)  # the step's own, which is of all its batches
         return loss * extras["weight"] if "weight" in extras else loss, logged.metrics
 
@@ -83,20 +82,19 @@ def loss_of(output: Any) -> torch.Tensor:
 class LightningStep:
     """A step with one placed batch, or a list of them, as Lightning takes it."""
 
-    __slots__ = ("_accumulate", "_call", "_callbacks", "_steps", "_view")
+    __slots__ = ("_accumulate", "_call", "_callbacks", "_steps", "_view", "_watch")
 
     def __init__(
         self, view: TrainerView, call: StepCall, *, callbacks: Sequence[Any], accumulate: int, steps: OptimizerSteps
     ) -> None:
         self._view, self._call, self._callbacks, self._accumulate = view, call, callbacks, accumulate
-        self._steps = steps
+        self._steps, self._watch = steps, AttributeWatch(view)
 
     def __call__(self, training: Training, batches: Any) -> Mapping[str, Any]:
         module: Any = training.model
         placed = [each for each in ([batches] if self._accumulate == 1 else batches) if each[1]["counts"]]
-        logged, before = StepLog(), marks_of(module)
-        losses = []
-        with attached(module, self._view, log=logged.log):
+        logged, losses = StepLog(), []
+        with self._watch.watching(module), attached(module, self._view, log=logged.log):
             for number, (batch, extras) in enumerate(placed):
                 self._stand_at(module, extras)
                 if not extras["batch_idx"]:
@@ -107,7 +105,6 @@ class LightningStep:
                 self._read("on_train_batch_end", module, _shown(output, losses[-1]), batch, extras["batch_idx"])
                 if self._view.is_last_batch:
                     self._read("on_train_epoch_end", module)
-        check_unchanged(module, before)
         return {**logged.metrics, "loss": torch.stack(losses).sum()}
 
     def _stand_at(self, module: Any, extras: Mapping[str, Any]) -> None:

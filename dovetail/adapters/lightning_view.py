@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.train.loop import is_due
 from dovetail.vocabulary import ProgramError
 
 # What of a trainer may enter a step's arithmetic: tasks whose trainers differ here are not one program.
-_FLAGS = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
-_FLAGS += ("precision", "limit_train_batches", "limit_val_batches", "check_val_every_n_epoch", "log_every_n_steps")
+_FLAGS = (
+    *("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"),
+    *("precision", "limit_train_batches", "limit_val_batches", "check_val_every_n_epoch", "log_every_n_steps"),
+)
 
 
 class OptimizerSteps:
@@ -53,6 +56,7 @@ class TrainerView:
         "lr_scheduler_configs",
         "num_training_batches",
         "optimizers",
+        "paths",
         "sanity_checking",
         "should_stop",
         "strategy",
@@ -62,6 +66,8 @@ class TrainerView:
 
     def __init__(self, given: Any, *, logger: Any) -> None:
         self._given, self.logger, self.datamodule = given, logger, None
+        self.paths: tuple[str, ...] | None = None
+        """Where Lightning modules are in the model, once that is set up."""
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
         self.strategy: ViewedStrategy | None = None
@@ -96,7 +102,8 @@ class TrainerView:
     @property
     def estimated_stepping_batches(self) -> float:
         """How many steps the Trainer's own limits come to; schedules are made for so many."""
-        limit, accumulate = self._given.max_steps, self._given.accumulate_grad_batches
+        limit: int = self._given.max_steps
+        accumulate: int = self._given.accumulate_grad_batches
         if self.max_epochs == -1 or math.isinf(self.num_training_batches):
             return limit if limit != -1 else math.inf
         steps = math.ceil(self.num_training_batches / accumulate) * max(self.max_epochs, 1)
@@ -143,7 +150,8 @@ class ViewedStrategy:
     @property
     def root_device(self) -> torch.device:
         """Where the module is."""
-        return next(self.lightning_module.parameters()).device
+        device: torch.device = next(self.lightning_module.parameters()).device
+        return device
 
     def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Let the module compute gradients, its own hooks around it."""
@@ -176,15 +184,22 @@ class ViewedStrategy:
         return tensor
 
 
-def lightning_modules(module: nn.Module) -> list[Any]:
-    """The Lightning modules of a model: itself, and those inside it."""
-    return [each for each in module.modules() if "_trainer" in vars(each)]
+def lightning_modules(module: nn.Module, view: TrainerView) -> list[Any]:
+    """The Lightning modules of a model: itself, and those inside it, not looked for anew at each step."""
+    if view.paths is not None:
+        return [module.get_submodule(path) for path in view.paths]
+    return [each for each in module.modules() if is_lightning(each)]
+
+
+def is_lightning(module: nn.Module) -> bool:
+    """Whether a module has a trainer, as those of both packages do."""
+    return "_trainer" in vars(module)
 
 
 @contextlib.contextmanager
 def attached(module: nn.Module, view: TrainerView, *, log: Callable[..., None] | None = None) -> Iterator[None]:
     """Within, the module's trainer is the view, and what it logs goes to `log`, or to the view's results."""
-    names = [vars(each) for each in lightning_modules(module)]
+    names = [vars(each) for each in lightning_modules(module, view)]
     for each in names:
         each["_trainer"] = view
         if log is not None:
@@ -222,29 +237,40 @@ class StepLog:
         self.metrics[name] = value
 
 
-def check_unchanged(module: nn.Module, before: dict[str, Any]) -> None:
-    """Raise `ProgramError` where a step has changed attributes of Lightning modules, which no checkpoint has."""
-    for name, mark in marks_of(module).items():
-        if name in before and before[name] not in (mark, _NONE):
-            raise ProgramError(
-                f"a training step must leave attributes of its module as they are, for checkpoints do not have them; "
-                f"it changed self.{name}. Log it (self.log), keep it in a buffer (self.register_buffer), or, in a "
-                f"validation step, begin anew in on_validation_epoch_start."
-            )
+class AttributeWatch:
+    """Finds out attributes of Lightning modules that training steps change: no checkpoint has them. Looks at steps 1,
+    2, 4, 8 and so on. One that was None may be filled once, as a cache is."""
+
+    __slots__ = ("_steps", "_view")
+
+    def __init__(self, view: TrainerView) -> None:
+        self._view, self._steps = view, 0
+
+    @contextlib.contextmanager
+    def watching(self, module: nn.Module) -> Iterator[None]:
+        """Within, a step is taken. Raises `ProgramError` afterwards where it has changed attributes."""
+        self._steps += 1
+        before = self._marks(module) if is_due(self._steps) else {}
+        yield
+        for name, mark in self._marks(module).items() if before else ():
+            if before.get(name, mark) not in (mark, _NONE):
+                raise ProgramError(
+                    f"a training step must leave attributes of its module as they are, for checkpoints do not have "
+                    f"them; it changed self.{name}. Log it (self.log), keep it in a buffer (self.register_buffer), or, "
+                    f"in a validation step, begin anew in on_validation_epoch_start."
+                )
+
+    def _marks(self, module: nn.Module) -> dict[str, Any]:
+        """Something for each plain attribute that is another when the attribute has changed."""
+        found = {}
+        for number, each in enumerate(lightning_modules(module, self._view)):
+            for name, value in vars(each).items():
+                if not name.startswith("_") and name not in ("training", "log"):
+                    found[name if not number else f"{name} (of {type(each).__name__})"] = _mark(value)
+        return found
 
 
 _NONE = "NoneType"
-
-
-def marks_of(module: nn.Module) -> dict[str, Any]:
-    """Something for each plain attribute of the Lightning modules that is another when the attribute has changed. One
-    that was None may be filled once, as a cache is."""
-    found = {}
-    for number, each in enumerate(lightning_modules(module)):
-        for name, value in vars(each).items():
-            if not name.startswith("_") and name not in ("training", "log"):
-                found[name if not number else f"{name} (of {type(each).__name__})"] = _mark(value)
-    return found
 
 
 def _mark(value: Any) -> Any:

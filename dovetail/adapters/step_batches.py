@@ -109,7 +109,7 @@ def _rest_of(loader: Any, *, epoch: int, start: int) -> Iterator[Any]:
         or isinstance(loader.dataset, IterableDataset)
         or loader.batch_sampler is None
     ):
-        batches = iter(loader)
+        batches: Iterator[Any] = iter(loader)
         for _ in range(start):
             next(batches, None)
         return batches
