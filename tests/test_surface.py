@@ -29,6 +29,8 @@ NAMES = [
     "connect",
     "detect",
     "feed",
+    "from_lightning",
+    "from_trainer",
     "grid",
     "integers",
     "join",
