@@ -25,7 +25,7 @@ _KEY_TAG = "dovetail.run"
 _MOST_METRICS, _MOST_PARAMETERS, _LONGEST_NAME, _LONGEST_PARAMETER, _LONGEST_TAG = 1000, 100, 250, 6000, 5000
 # The tracker is called again in any case, and asks first what is held; MLflow's own retries would send twice.
 _ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-_ENVIRONMENT |= {"MLFLOW_DISABLE_TELEMETRY": "true"}
+_ENVIRONMENT |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
 _DELETED = "deleted"
 
 
@@ -169,11 +169,12 @@ def metric_key(name: str) -> str:
     """A name as MLflow takes it.
 
     >>> metric_key("train/loss"), metric_key("top-5 [%]"), metric_key("../loss")
-    ('train/loss', 'top-5 ___', '.._loss')
+    ('train/loss', 'top-5 ___', '_.._loss')
     """
-    found = re.sub(r"[^\w./ :-]", "_", name, flags=re.ASCII)[:_LONGEST_NAME]
-    is_path = posixpath.normpath(found) == found and not found.startswith(("/", "..")) and found != "."
-    return found if is_path else found.replace("/", "_") if found.strip("./") else f"_{found.replace('/', '_')}"
+    found = re.sub(r"[^\w./ :-]", "_", name, flags=re.ASCII)[: _LONGEST_NAME - 1]
+    # MLflow takes none that as a file's name would be another one.
+    is_itself = posixpath.normpath(found) == found and not found.startswith(("/", ".."))
+    return found if is_itself and found != "." else f"_{found.replace('/', '_')}"
 
 
 def local_path(place: str) -> Path | None:

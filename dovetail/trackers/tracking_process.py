@@ -24,7 +24,8 @@ GRACE_SECONDS = 60.0
 def main() -> None:
     """Track as the first line of the standard input says, until that ends."""
     given = json.loads(sys.stdin.readline())
-    _be_polite()
+    if given["polite"]:
+        _be_polite()
     ending = threading.Event()
     threading.Thread(target=_end_with_input, args=(ending,), daemon=True).start()
     follow(

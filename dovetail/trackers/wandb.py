@@ -61,6 +61,7 @@ class WandbTracker(Tracker):
     def __init__(self, place: str) -> None:
         self._project, self._mode, self._where = _split(place)
         os.environ.setdefault("WANDB_SILENT", "true")
+        os.environ.pop("WANDB_SERVICE", None)  # of whoever started this, and uses W&B on its own
         import wandb
 
         self._wandb: Any = wandb

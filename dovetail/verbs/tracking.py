@@ -41,7 +41,7 @@ class TrackerProcess:
         self.address, self.home, self.workload = address, home, workload
         order: dict[str, Any] = {**dataclasses.asdict(address), "given": _shown(address)}
         order |= {"home": str(home.absolute()), "workload": workload, "models": models}
-        self._order = json.dumps(order).encode() + b"\n"
+        self._order = order
         self._ending = threading.Event()
         self._killed = False
         self._lock = threading.Lock()
@@ -54,6 +54,13 @@ class TrackerProcess:
         with self._lock:
             self._ending.set()
             self._close_input()
+
+    def hurry(self) -> None:
+        """Have another process send the rest, at the priority of others: training is over, and a process cannot take
+        its niceness back."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended within that time, with all sent."""
@@ -91,7 +98,8 @@ class TrackerProcess:
             )
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(self._order)
+                order = {**self._order, "polite": not self._ending.is_set()}
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
             if self._killed:
                 self._process.kill()
             elif self._ending.is_set():
@@ -155,7 +163,9 @@ def _end_all(processes: Sequence[TrackerProcess]) -> None:
         for each in processes:
             if not each.wait(min(SILENT_SECONDS, due - time.monotonic())):
                 console.print(plain(f"sending what is left to {_shown(each.address)}"), soft_wrap=True)
-                each.wait(due - time.monotonic())
+                each.hurry()
+        for each in processes:
+            each.wait(due - time.monotonic())
     finally:
         for each in processes:
             is_done = each.wait(0.0)
