@@ -5,6 +5,7 @@ that way. MLflow keeps each metric by (run, key, step, timestamp, value); after 
 what it holds of a metric is asked for, and sending goes on behind that.
 """
 
+import contextlib
 import os
 import posixpath
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from dovetail.store import Point
+from dovetail.store import Point, folder_beside
 from dovetail.trackers.base import OpenedRun, RunFacts, Tracker, check_folder, flatten_parameters
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.user_text import shorten
@@ -67,6 +68,9 @@ class MlflowTracker(Tracker):
         from mlflow.tracking import MlflowClient
 
         self._place = place
+        path = local_path(place)
+        if place.startswith("sqlite:") and path is not None and not path.exists():
+            _create_database(path)
         self._client: Any = MlflowClient(tracking_uri=place)
         self._experiments: dict[str, str] = {}
 
@@ -186,6 +190,18 @@ def local_path(place: str) -> Path | None:
     if place.startswith("sqlite:///"):
         return Path(place.removeprefix("sqlite:///"))
     return Path(unquote(urlsplit(place).path)) if place.startswith("file:") else None
+
+
+def _create_database(path: Path) -> None:
+    """Have MLflow make its database beside, and give it its name once it is whole: that takes a hundred migrations, and
+    one that is killed in between leaves what MLflow never opens again."""
+    from mlflow.tracking import MlflowClient
+
+    with folder_beside(path) as folder:
+        made = folder / "mlflow.db"
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another process has made one meanwhile
+            os.link(made, path)
 
 
 def _parent_of(run: RunFacts) -> RunFacts:
