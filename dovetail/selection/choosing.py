@@ -32,7 +32,7 @@ def candidates(methods: Sequence[str], strengths: Sequence[float]) -> list[Candi
     ['random', 'maxgrad', 'maxgrad without the hardest 10%']
     """
     screened = [Candidate(method=method, strength=each) for method in methods for each in strengths]
-    return [Candidate(method=RANDOM), *screened]
+    return [Candidate(method=RANDOM), *dict.fromkeys(screened)]
 
 
 def fold_of(count: int, *, folds: int, seed: int) -> Numbers:

@@ -158,7 +158,7 @@ def count_of(fraction: float, count: int) -> int:
 
 def read_gradients(training: Training, examples: Examples, numbers: Numbers) -> tuple[Scores, dict[str, float], int]:
     """The scores of these examples, how good the model is on them, and how many classes there are, 0 where it is no
-    classifier: then its loss says how good it is."""
+    classifier: then it has no accuracy, and its loss says how good it is."""
     reader = GradientReader(training)
     norms: list[torch.Tensor] = []
     loss, correct, classes = 0.0, 0, set[int]()
@@ -169,7 +169,7 @@ def read_gradients(training: Training, examples: Examples, numbers: Numbers) -> 
         loss, correct = loss + found.loss * len(part), correct + int(found.correct.sum())
         classes.add(found.classes)
     of_one = classes.pop() if len(classes) == 1 else 0
-    metrics = {"accuracy": correct / len(numbers)} if of_one else {"loss": loss / len(numbers)}
+    metrics = {"loss": loss / len(numbers), **({"accuracy": correct / len(numbers)} if of_one else {})}
     return torch.cat(norms).double().numpy(), metrics, of_one
 
 

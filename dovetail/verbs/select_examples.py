@@ -120,10 +120,14 @@ class _Question:
     def name(self) -> str:
         return self.program.function
 
+    @property
+    def place(self) -> str:
+        """The program's file or module, and its function, wherever the project lies."""
+        return self.program.reference.rpartition("/")[2]
+
     def digest(self) -> str:
-        """Who asks the same of the same code is given the same answer, wherever the project lies."""
-        place = self.program.reference.rpartition("/")[2]
-        asked = [_FORMAT, place, self.program.source, sorted(self.parameters.items()), self.fraction, self.methods]
+        """Who asks the same of the same code is given the same answer."""
+        asked = [_FORMAT, self.place, self.program.source, sorted(self.parameters.items()), self.fraction, self.methods]
         text = dumps(to_json([*asked, self.strengths, self.steps, self.rounds, self.splits]))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -184,15 +188,15 @@ def _answer(question: _Question, go: Go, *, tell: Tell) -> Selection:
     _check_classes(question, len(scores), classes)
     tasks = {each: question.trial_tasks(each, folders) for each in candidates(question.methods, question.strengths)}
     tell(f"2 of 3: {len(tasks)} ways to choose, each on {question.splits} validation splits")
-    tried = iter(_run(question, [task for each in tasks.values() for task in each], "trials", go))
-    metric = "accuracy" if classes else "loss"
-    values = {each: [next(tried).metrics[metric] for _ in own] for each, own in tasks.items()}
-    sign = 1.0 if classes else -1.0
+    tried = _run(question, [task for each in tasks.values() for task in each], "trials", go)
+    metric, sign = ("accuracy", 1.0) if all("accuracy" in each.metrics for each in tried) else ("loss", -1.0)
+    left = iter(tried)
+    values = {each: [next(left).metrics[metric] for _ in own] for each, own in tasks.items()}
     chosen = decide({each: [sign * value for value in own] for each, own in values.items()})
     tell(f"3 of 3: {chosen}, of all {len(scores):,} examples")
     indices, weights = _choose_finally(question, chosen, folders, scores, go)
     return Selection(
-        program=question.program.reference,
+        program=question.place,
         fraction=question.fraction,
         count=len(scores),
         method=chosen.method,

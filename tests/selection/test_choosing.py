@@ -72,7 +72,7 @@ def test_rounds_grow_to_the_whole(count, rounds):
 
 
 def test_candidates_have_random_among_them():
-    found = candidates(["maxgrad", "ccs"], [0.0, 0.2])
+    found = candidates(["maxgrad", "ccs"], [0.0, 0.2, 0.2])
     assert found[0] == RANDOM
     assert len(found) == 5
 

@@ -6,19 +6,21 @@ import numpy
 import pytest
 import torch
 
-from dovetail.describe import programs
+from dovetail.describe import deposit, programs
 from dovetail.selection import student
 from dovetail.selection.choosing import fold_of
 from dovetail.selection.examples import examples_of
+from dovetail.store import write_atomically
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
-from dovetail.vocabulary import CheckpointError, ProgramError, Stop, Task, to_json
+from dovetail.vocabulary import CheckpointError, Program, ProgramError, Stop, Task, to_json
 
 STEPS, ROUNDS, FOLDS = 15, 3, 3
 
 
 def task(plane, which, **parameters):
-    own = {"program": to_json(programs.program(plane)), "arguments": parameters.pop("arguments", {})}
+    described = plane if isinstance(plane, Program) else programs.program(plane)
+    own = {"program": to_json(described), "arguments": parameters.pop("arguments", {})}
     parameters = {**own, "steps": STEPS, "folds": FOLDS, **parameters}
     program = programs.program(f"dovetail.selection.student:{which}")
     return Task(name="student", program=program, parameters=parameters, stop=Stop(steps=STEPS))
@@ -161,6 +163,28 @@ def test_a_step_of_ones_own_is_refused(plane, tmp_path):
     (tmp_path / "own.py").write_text(text.replace("loss=lambda", "step=lambda"))
     with pytest.raises(ProgramError, match="scored by their losses; a Training with a step function"):
         build(task(f"{tmp_path / 'own.py'}:plane", "scoring_student", held=0))
+
+
+def test_a_notebooks_function_is_found_in_the_store(tmp_path, plane, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    module = programs.load_file(tmp_path / "plane.py")
+    carried = programs.program(lambda seed=0: module.plane(feed=True, seed=seed))
+    deposit(tmp_path / "store", write=write_atomically)
+    one = task(carried, "scoring_student", held=0)
+    assert len(build(one, home=tmp_path / "store").batches.examples) == 90
+
+
+def test_what_is_no_classifier_is_judged_by_its_loss(tmp_path, plane):
+    text = (tmp_path / "plane.py").read_text()
+    (tmp_path / "line.py").write_text(
+        text.replace("cross_entropy(model(batch[0]), batch[1])", "mse_loss(model(batch[0])[:, 0], batch[1].float())")
+    )
+    one = task(f"{tmp_path / 'line.py'}:plane", "scoring_student", held=0)
+    training, _, _ = train(one)
+    found, metrics, classes = student.read_gradients(training, training.batches.examples, numpy.arange(90))
+    assert classes == 0
+    assert metrics.keys() == {"loss"}
+    assert (found > 0).any()
 
 
 def test_a_checkpoint_that_is_gone_is_said(tmp_path):
