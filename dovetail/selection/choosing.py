@@ -114,12 +114,11 @@ def round_sizes(count: int, *, rounds: int) -> list[int]:
 
 
 def decide(trials: Mapping[Candidate, Sequence[float]]) -> Candidate:
-    """The candidate with the best mean over the validation splits, more being better; of its method the weakest screen
-    that is not worse by more than chance; and random, unless that is better than random by more than chance.
+    """The candidate with the best mean over the validation splits, more being better; random, unless that is better
+    than random by more than the standard error of the difference.
 
-    Chance is the standard error of the difference, which is taken split by split: what makes one split harder than
-    another is common to both. Without it the luckiest of many would be taken where none is better, and a screen, which
-    leaves out what teaches most where no label is wrong.
+    The difference is taken split by split: what makes one split harder than another is common to both. Without the
+    margin the luckiest of many candidates would be taken where none is better.
 
     >>> random, hard = Candidate(method="random"), Candidate(method="el2n")
     >>> print(decide({random: [0.8, 0.9, 0.8], hard: [0.85, 0.94, 0.84]}))
@@ -127,14 +126,7 @@ def decide(trials: Mapping[Candidate, Sequence[float]]) -> Candidate:
     >>> print(decide({random: [0.8, 0.9, 0.8], hard: [0.75, 0.99, 0.79]}))
     random
     """
-    best = max(trials, key=lambda each: float(numpy.mean(trials[each])))
-    of_method = sorted((each for each in trials if each.method == best.method), key=lambda each: each.strength)
-    found = next(each for each in of_method if not _is_better(trials[best], trials[each]))
     random = Candidate(method=RANDOM)
-    return found if _is_better(trials[found], trials[random]) else random
-
-
-def _is_better(ones: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether ones are better than others, on the same splits, by more than the standard error of the difference."""
-    gain = numpy.subtract(ones, others)
-    return float(gain.mean()) > float(gain.std(ddof=1)) / math.sqrt(len(gain))
+    best = max(trials, key=lambda each: float(numpy.mean(trials[each])))
+    gain = numpy.subtract(trials[best], trials[random])
+    return best if float(gain.mean()) > float(gain.std(ddof=1)) / math.sqrt(len(gain)) else random

@@ -91,12 +91,13 @@ def select(
         rounds=rounds,
         splits=splits,
     )
-    home = ensure_directory(Path(store))
+    # Students read what others have saved, wherever a program may have gone to.
+    home = ensure_directory(Path(store).resolve())
     answer = home / "selections" / f"{question.digest()}.json"
     if answer.is_file() and not fresh:
         return Selection.open(answer)
     how = {"cluster": cluster, "progress": progress, "fresh": fresh, "raise_on_failure": False}
-    with _running(engine, address=address, store=store, settings=Settings(keep_count=1), **how) as go:
+    with _running(engine, address=address, store=home, settings=Settings(keep_count=1), **how) as go:
         selection = _answer(question, go, tell=_teller(progress))
     ensure_directory(answer.parent)
     selection.save(answer)
@@ -245,7 +246,7 @@ def _run(question: _Question, tasks: Sequence[Task], what: str, go: Go) -> list[
 
 
 @contextlib.contextmanager
-def _running(engine: str | Engine | MakeEngine, *, address: str, store: str | Path, **how: Any) -> Iterator[Go]:
+def _running(engine: str | Engine | MakeEngine, *, address: str, store: Path, **how: Any) -> Iterator[Go]:
     """What runs a workload; on this machine workers stay from one to the next."""
     if engine == "local":
         with Session(store=store) as session:

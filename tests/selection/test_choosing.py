@@ -90,9 +90,3 @@ def test_random_is_left_for_what_is_better_by_more_than_chance(other, is_better)
 def test_the_best_of_those_that_are_better_is_taken():
     trials = {RANDOM: [0.5, 0.5], Candidate(method="ccs"): [0.6, 0.6], Candidate(method="el2n"): [0.7, 0.7]}
     assert decide(trials).method == "el2n"
-
-
-def test_of_screens_that_are_as_good_the_weakest_is_taken():
-    weak, strong, weaker = (Candidate(method="maxgrad", strength=each) for each in (0.1, 0.3, 0.0))
-    trials = {RANDOM: [0.5] * 3, strong: [0.9, 0.8, 0.9], weak: [0.91, 0.8, 0.88], weaker: [0.8, 0.7, 0.8]}
-    assert decide(trials) == weak
