@@ -24,7 +24,19 @@ from dovetail.verbs.controller import ensure_directory
 from dovetail.verbs.engine_places import MakeEngine
 from dovetail.verbs.run_workload import run
 from dovetail.verbs.session import Session
-from dovetail.vocabulary import Cluster, DovetailError, Program, Stop, Task, TrainingError, Workload, dumps, to_json
+from dovetail.vocabulary import (
+    Cluster,
+    DovetailError,
+    FrozenDict,
+    Program,
+    Stop,
+    Task,
+    TrainingError,
+    Workload,
+    dumps,
+    to_json,
+)
+from dovetail.vocabulary.redact import Redactor
 
 if TYPE_CHECKING:
     from dovetail.selection.choosing import Scores
@@ -83,7 +95,7 @@ def select(
         check_parameters(program, parameters, name=found.function)
     question = _Question(
         program=found,
-        parameters=parameters,
+        parameters=FrozenDict(parameters),
         fraction=float(fraction),
         methods=methods,
         strengths=tuple(map(float, strengths)),
@@ -238,9 +250,10 @@ def _run(question: _Question, tasks: Sequence[Task], what: str, go: Go) -> list[
     result = go(Workload(name=f"select {question.name}: {what}", tasks=tuple(tasks)))
     found = [result[task.name] for task in tasks]
     if ended := [each for each in found if each.status != "finished"]:
+        redact = Redactor([ended[0].task.parameters])
         raise TrainingError(
             f"all students must be trained to choose by them; {len(ended)} of {len(found)} were not. "
-            f"{ended[0].name!r}: {ended[0].reason or ended[0].status}"
+            + redact(f"{ended[0].name!r}: {ended[0].reason or ended[0].status}")
         )
     return found
 
