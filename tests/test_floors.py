@@ -20,6 +20,7 @@ FLOORS = {
     "profile": 3,
     "engines": 4,
     "control": 5,
+    "trackers": 5,
     "verbs": 6,
     "cli": 7,
     "web": 7,
