@@ -26,7 +26,7 @@ def select(
         list[float] | None,
         typer.Option(
             help="Which part of the examples, the hardest, to leave out first; wrong labels are among them. May be "
-            "repeated: the best one is taken. [default: 0, 0.05, 0.1, 0.2, 0.3]",
+            "repeated: the best one is taken. 0, 0.05, 0.1, 0.2 and 0.3 where none is given.",
         ),
     ] = None,
     steps: Annotated[int, typer.Option(help="For how many steps each student is trained.")] = 200,
