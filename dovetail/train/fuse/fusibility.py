@@ -305,6 +305,8 @@ def _differ(one: Training, other: Training) -> str | None:
         return reason
     if one.precision != other.precision:
         return f"precision is {one.precision!r} against {other.precision!r}"
+    if set(one.allow) != set(other.allow):
+        return f"{sorted(one.allow)} may be approximated against {sorted(other.allow)}"
     if type(one.optimizer) is not type(other.optimizer):
         return f"the optimizer is {type(one.optimizer).__name__} against {type(other.optimizer).__name__}"
     groups = [_groups(training) for training in (one, other)]
