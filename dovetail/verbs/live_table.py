@@ -20,9 +20,9 @@ from dovetail.vocabulary.units import show_seconds
 
 REDRAW_SECONDS = 0.25
 ROWS = 24
-_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "cancelled": "yellow"}
+_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "pruned": "yellow", "cancelled": "yellow"}
 # What people look for first comes first when there are more tasks than rows.
-_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
+_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "pruned", "cancelled")
 
 
 class LiveTable:

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.describe import check_parameters, deposit, load, program
 from dovetail.describe.carried import key_path
-from dovetail.describe.programs import load_workload
+from dovetail.describe import load_workload
 from dovetail.store import write_atomically
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError
 
