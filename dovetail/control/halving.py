@@ -7,7 +7,9 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.vocabulary import Halving, Population, TaskId
 
 
-def target(halving: Halving | Population | None, *, promoted_step: int, saved_step: int, last_step: int) -> tuple[int, bool]:
+def target(
+    halving: Halving | Population | None, *, promoted_step: int, saved_step: int, last_step: int
+) -> tuple[int, bool]:
     """To which step a task goes next, and whether that is its end.
 
     That is the first rung it was not promoted from; one that it reached but was never judged at is still ahead.
@@ -33,8 +35,8 @@ def complete_rung(progress: Mapping[TaskId, Progress]) -> int | None:
 
 
 def goes_on(halving: Halving, value: float, arrived: Iterable[float]) -> bool:
-    """Whether a task that comes to a rung with this value goes on at once, by asynchronous halving: it is among the best
-    1/factor of those that have `arrived` there, itself included, or the best.
+    """Whether a task that comes to a rung with this value goes on at once, by asynchronous halving: it is among the
+    best 1/factor of those that have `arrived` there, itself included, or the best.
 
     >>> rule = Halving(metric="m", first_steps=1, factor=2, asynchronous=True)
     >>> goes_on(rule, 0.5, []), goes_on(rule, 0.4, [0.5]), goes_on(rule, 0.45, [0.5, 0.4, 0.3])

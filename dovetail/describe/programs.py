@@ -1,7 +1,6 @@
 """Programs: from what the user writes to a reference, and from a reference back to a function."""
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import hashlib
@@ -25,7 +24,7 @@ from dovetail.describe.installed import (
     is_installed,
     project_folders,
 )
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Workload
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
 from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
@@ -134,7 +133,9 @@ def check_names(program: Program, names: Iterable[str]) -> None:
     >>> check_names(Program(reference="/nowhere.py:f"), ["width"])
     """
     taken = arguments_of(program)
-    for name in names if taken is not None else ():
+    if taken is None:
+        return
+    for name in names:
         if name not in taken and name != "seed":
             near = difflib.get_close_matches(name, taken, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""

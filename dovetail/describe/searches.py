@@ -1,5 +1,5 @@
-"""A search as a value: a program, a space of parameters, and how new tasks are asked for. Knows nothing of Optuna, whose
-samplers and pruners are held as they are."""
+"""A search as a value: a program, a space of parameters, and how new tasks are asked for. Knows nothing of Optuna,
+whose samplers and pruners are held as they are."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -43,8 +43,8 @@ class Search:
     - `at_once` is how many tasks are asked for at a time; without it, as many as keep the devices busy.
     - Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, which ends the
       search, or has not improved for `patience` evaluations.
-    - `objective`, `techniques` and `device_memory` are as in `dt.workload`. Without an objective, plans make early
-      results likely: more is to come, and what is asked for next depends on them.
+    - `objective`, `techniques` and `device_memory` are as in `dt.workload`. Without an objective, plans have all tasks
+      end soon, or, where the search has a target, one that meets it.
 
     >>> search = Search("dovetail.vocabulary.units:show_bytes", {"count": spaces.integers(1, 64)}, metric="accuracy",
     ...                 steps=100, count=20)
@@ -86,7 +86,7 @@ class Search:
             )
         object.__setattr__(self, "program", found)
         self._settle_rules()
-        self.stop, self.workload()  # noqa: B018  # they refuse what cannot be
+        self.stop, self.workload()  # they refuse what cannot be
 
     def _settle_goal(self) -> None:
         implied = "max" if self.at_least is not None else "min" if self.at_most is not None else None
@@ -133,8 +133,8 @@ class Search:
                 )
         if isinstance(self.pruner, Halving) and (self.pruner.metric, self.pruner.goal) != (self.metric, self.goal):
             raise InvalidWorkload(
-                f"a search must halve by what it searches for, {self.metric!r} ({self.goal}), got {self.pruner.metric!r} "
-                f"({self.pruner.goal})."
+                f"a search must halve by what it searches for, {self.metric!r} ({self.goal}), got "
+                f"{self.pruner.metric!r} ({self.pruner.goal})."
             )
         if isinstance(self.sampler, Population) and (self.pruner is not None or self.count < 2):
             raise InvalidWorkload(
@@ -168,22 +168,27 @@ class Search:
             name=self.name or self.program.function,
             tasks=tuple(tasks),
             open=True,
-            # Each of them may be the best one, as far as anybody knows.
-            objective=self.objective or f"target:chance={1 / (self.count + 1):.6g}",
+            # As far as anybody knows, each of them may be the one that meets the target.
+            objective=self.objective
+            or (f"target:chance={1 / (self.count + 1):.6g}" if self.stop.has_target else "makespan"),
             halving=self.pruner if isinstance(self.pruner, Halving) else None,
             population=self.sampler if isinstance(self.sampler, Population) else None,
             techniques=self.techniques,  # type: ignore[arg-type]  # parsed there
             device_memory_bytes=parse_device_memory(self.device_memory),
         )
 
-    def task(self, number: int, parameters: Mapping[str, Any], *, begins_with: str = "", stop: Stop | None = None) -> Task:
+    def task(
+        self, number: int, parameters: Mapping[str, Any], *, begins_with: str = "", stop: Stop | None = None
+    ) -> Task:
         """The task of a trial with these parameters."""
         assert isinstance(self.program, Program)
         if not isinstance(self.space, Mapping):
             programs.check_names(self.program, parameters)
         for key, value in parameters.items():
             check_value(key, value)
-        fixed = {key for key, value in self.space.items() if not is_drawn(value)} if isinstance(self.space, Mapping) else ()
+        fixed = (
+            {key for key, value in self.space.items() if not is_drawn(value)} if isinstance(self.space, Mapping) else ()
+        )
         chosen = {key: value for key, value in parameters.items() if key not in fixed}
         return Task(
             name=task_name(self.program, {"": number} | chosen),

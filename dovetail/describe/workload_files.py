@@ -36,10 +36,9 @@ def _load(named: str, **kinds: type[Workload] | type[Search]) -> Workload | Sear
     found = getattr(module, wanted, None)
     if callable(found):
         found = _call(found, f"{path}:{wanted}")
-    if not isinstance(found, tuple(kinds.values())):
-        raise InvalidWorkload(
-            f"{path} must define {_wanted(name, kinds)}; found {type(found).__name__}.{_hint(path, vars(module), kinds)}"
-        )
+    if not isinstance(found, Workload | Search) or not isinstance(found, tuple(kinds.values())):
+        hint = _hint(path, vars(module), kinds)
+        raise InvalidWorkload(f"{path} must define {_wanted(name, kinds)}; found {type(found).__name__}.{hint}")
     stem = path.rpartition(".")[2] if _is_module(path) else Path(path).stem
     return found if found.name else dataclasses.replace(found, name=f"{stem}:{name}" if name else stem)
 

@@ -20,7 +20,14 @@ from dovetail.vocabulary.units import show_seconds
 
 REDRAW_SECONDS = 0.25
 ROWS = 24
-_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "pruned": "yellow", "cancelled": "yellow"}
+_COLOURS = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "halved": "yellow",
+    "pruned": "yellow",
+    "cancelled": "yellow",
+}
 # What people look for first comes first when there are more tasks than rows.
 _ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "pruned", "cancelled")
 
@@ -102,4 +109,5 @@ def _footer(controller: Controller) -> str:
     for one in controller.progress.values():
         counts[one.status] = counts.get(one.status, 0) + 1
     words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
+    words += [controller.source.summary()] if controller.source is not None else []
     return " · ".join([*words, *time_left(controller)])

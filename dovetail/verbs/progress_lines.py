@@ -61,6 +61,7 @@ def summarize(controller: Controller, *, untold: int = 0) -> str:
         words[0] += f", {failed} failed"
     if untold:
         words.append(f"{untold} more changes")
+    words += [controller.source.summary()] if controller.source is not None else []
     words += [_tell_running(controller.name_of(task), one) for task, one in running[:RUNNING]]
     return " · ".join([*words, *time_left(controller)])
 
@@ -68,6 +69,8 @@ def summarize(controller: Controller, *, untold: int = 0) -> str:
 def time_left(controller: Controller) -> list[str]:
     """What is still to be measured, and how long the plan will take, in words."""
     words = [f"{controller.trials_left} trials to go"] if controller.trials_left else []
+    if controller.source is not None and controller.source.to_come:
+        return words  # the plan is of those that are there
     if controller.plans and controller.phase not in ("done", "stopped"):
         made_at, plan = controller.plans[-1]
         assert plan.schedule is not None

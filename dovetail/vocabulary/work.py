@@ -301,8 +301,8 @@ class Population:
         object.__setattr__(self, "factors", tuple(self.factors))
         if self.every_steps < 1 or not 0 < self.replaced <= 0.5 or not 0 <= self.resampled <= 1:
             raise InvalidWorkload(
-                f"a population must have every_steps of at least 1, replaced above 0 and at most 0.5, and resampled from "
-                f"0 to 1, got every_steps={self.every_steps}, replaced={self.replaced}, resampled={self.resampled}."
+                f"a population must have every_steps of at least 1, replaced above 0 and at most 0.5, and resampled "
+                f"from 0 to 1, got {self.every_steps}, {self.replaced} and {self.resampled}."
             )
         if not self.factors or not all(0 < factor < float("inf") for factor in self.factors):
             raise InvalidWorkload(f"a population must have factors above 0, got {self.factors}.")

@@ -180,11 +180,13 @@ class Measuring:
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         """Of these trials those that could shorten the plan. What runs has its place: nothing is tried for it."""
         state, sizes = self._state, self._state.sizes()
-        known = (*missing, state.ledger.measured, *sizes.items())
+        # A search's tasks were counted before they came.
+        is_counted = state.to_come is not None
+        known = (*missing, state.ledger.measured, *(() if is_counted else sizes.items()))
         # To look at thousands takes a second; what was of no use to them stays so until something else is known.
-        if not missing or (known == self._useless and sum(sizes.values()) > MANY):
+        if not missing or (known == self._useless and (is_counted or sum(sizes.values()) > MANY)):
             return []
-        problem = with_more(state.problem(), state.to_come)
+        problem = with_more(state.problem(), state.to_come or 0)
         left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
         wait = {family.measured_as for family in problem.families}
         missing = [trial for trial in missing if trial.family in wait]

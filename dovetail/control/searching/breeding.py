@@ -23,8 +23,8 @@ from dovetail.vocabulary import CheckpointError, InvalidWorkload, Population, St
 if TYPE_CHECKING:
     import optuna
 
-# What a trial of the study says of a member: its place, the generation since which it has it, the number of its parent's
-# trial and the step at which it was cloned, and the digest of the weights that it begins with.
+# What a trial of the study says of a member: its place, the generation since which it has it, the number of its
+# parent's trial and the step at which it was cloned, and the digest of the weights that it begins with.
 _PLACE, _SINCE, _PARENT, _STEP, _WEIGHTS = "place", "generation", "parent", "parent_step", "begins_with"
 
 
@@ -114,8 +114,8 @@ class Breeding:
     def _check_known(self, task: Task) -> None:
         if not self._ledger[task.identity].attempt and self._ledger[task.identity].status == "pending":
             raise InvalidWorkload(
-                f"a population must have the program and the space that it began with; {task.name!r} was of others. Begin "
-                f"anew with fresh=True (--fresh), or give the search another name."
+                f"a population must have the program and the space that it began with; {task.name!r} was of others. "
+                f"Begin anew with fresh=True (--fresh), or give the search another name."
             )
 
     def _keep_weights(self, member: Breed, *, parent: int) -> None:
@@ -204,7 +204,7 @@ class Breeding:
 
     def _clone(self, place: int, other: Breed) -> Iterator[Wish]:
         checkpoint, step = self._saved(other)
-        words = {_PLACE: place, _SINCE: self._generation, _PARENT: other.number, _STEP: step}
+        words: dict[str, Any] = {_PLACE: place, _SINCE: self._generation, _PARENT: other.number, _STEP: step}
         words[_WEIGHTS] = cloning.digest_of(checkpoint)
         generator = keyed(self._rule, self._generation, place)
         generator.random()  # has chosen the parent

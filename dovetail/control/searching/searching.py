@@ -21,8 +21,9 @@ from dovetail.store import Store
 from dovetail.vocabulary import DovetailError, Event, Population, Program, Task, Workload
 from dovetail.vocabulary.events import StepsDone, TaskVanished, TrialMeasured
 
-# Of a search whose sampler learns from results, at most this part is asked for at a time.
-_PART = 4
+# Of a search whose sampler learns from results, at most this part is asked for at a time; but so many in any case, for
+# Optuna's samplers draw the first ten at random.
+_PART, _FEW = 4, 10
 # These draw without regard to results, so that nothing is lost by asking for all at once.
 _BLIND = ("RandomSampler", "QMCSampler", "GridSampler", "BruteForceSampler")
 
@@ -118,7 +119,7 @@ class Searching(TaskSource):
         if search.at_once is not None:
             return search.at_once
         is_blind = type(self._book.study.sampler).__name__ in _BLIND
-        most = search.count if is_blind else -(-search.count // _PART)
+        most = search.count if is_blind else max(_FEW, -(-search.count // _PART))
         options = state.offers().options if state.known() else ()
         return tasks_at_once(options, state.cluster, most=most)
 
@@ -137,8 +138,8 @@ def _explaining(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DovetailError(
-            f"{what} must not raise; it raised {type(error).__name__}: {error}. What ran is saved: mend it, and run the "
-            f"same again to go on."
+            f"{what} must not raise; it raised {type(error).__name__}: {error}. What ran is saved: mend it, and run "
+            f"the same again to go on."
         ) from error
 
 
@@ -147,10 +148,11 @@ def make_source(search: Search, *, home: Path, fresh: bool) -> SourceMaker:
     return functools.partial(Searching, search=search, home=home, anew=fresh)
 
 
-def take_up(store: Store, *, search: Search, workload: Workload, home: Path, fresh: bool) -> Workload:
+def take_up(store: Store, *, search: Search, workload: Workload, fresh: bool) -> Workload:
     """The open workload of a search with the tasks that the store has of it. Those of another program than it has now
     that have not ended, or all if `fresh`, are no longer its own; that is put on record."""
     assert isinstance(search.program, Program)
+    assert store.home is not None
     progress = fold(event for _, event in store.events())
     mine, gone = list[Task](), list[Task]()
     for _, task in store.tasks(workload=workload.name):
@@ -164,7 +166,7 @@ def take_up(store: Store, *, search: Search, workload: Workload, home: Path, fre
             mine.append(task if has_ended else dataclasses.replace(task, program=search.program))
     store.add(events=[TaskVanished(task=task.identity, at_seconds=time.time()) for task in gone])
     if fresh:
-        study_path(home, workload.name).unlink(missing_ok=True)
+        study_path(store.home, workload.name).unlink(missing_ok=True)
     return dataclasses.replace(workload, tasks=tuple(mine))
 
 

@@ -47,7 +47,8 @@ def open_study(search: Search, *, home: Path, name: str) -> "optuna.Study":
     check_optuna()
     import optuna
 
-    path, direction = study_path(home, name), "maximize" if search.goal == "max" else "minimize"
+    path, directions = study_path(home, name), optuna.study.StudyDirection
+    direction = directions.MAXIMIZE if search.goal == "max" else directions.MINIMIZE
     path.parent.mkdir(mode=0o700, exist_ok=True)
     _mend(path)
     verbosity = optuna.logging.get_verbosity()
@@ -63,10 +64,10 @@ def open_study(search: Search, *, home: Path, name: str) -> "optuna.Study":
         )
     finally:
         optuna.logging.set_verbosity(verbosity)
-    if study.direction.name.lower() != direction:
+    if study.direction != direction:
         raise InvalidWorkload(
-            f"a search that goes on must have the goal that it began with; {name!r} was to {study.direction.name.lower()} "
-            f"its metric. Give it another name, or begin anew with fresh=True (--fresh)."
+            f"a search that goes on must have the goal that it began with; {name!r} was to "
+            f"{study.direction.name.lower()} its metric. Give it another name, or begin anew with fresh=True (--fresh)."
         )
     if study.get_trials(deepcopy=False):
         # Generators are not kept: one with a seed would draw once more what it drew first.
@@ -82,7 +83,8 @@ def read_study(home: Path, name: str) -> "optuna.Study":
     if not (path := study_path(home, name)).exists():
         known = sorted(each.stem for each in path.parent.glob("*.journal"))
         raise DovetailError(
-            f"only a search has a study; {name!r} is none" + (f", {known} are." if known else ". Make one with dt.search.")
+            f"only a search has a study; {name!r} is none"
+            + (f", {known} are." if known else ". Make one with dt.search.")
         )
     return optuna.load_study(study_name=name, storage=_storage(path))
 

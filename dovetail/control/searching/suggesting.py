@@ -1,5 +1,5 @@
-"""From a search's space to the parameters of one task, through whatever suggests them: an Optuna trial, or a member of a
-population."""
+"""From a search's space to the parameters of one task, through whatever suggests them: an Optuna trial, or a member of
+a population."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def suggest_parameters(search: Search, trial: Suggests) -> dict[str, Any]:
     found = search.space(trial)
     if not isinstance(found, Mapping):
         raise InvalidWorkload(
-            f"a search's space must be a function that gives the parameters of a task as a dict, got {found!r} from it. "
+            f"a search's space must be a function that gives the parameters of a task as a dict, got {found!r}. "
             f"End it with: return {{'learning_rate': learning_rate}}."
         )
     return dict(found)
@@ -76,11 +76,13 @@ def _suggest_number(name: str, given: Interval, trial: Suggests) -> float:
     is_whole = isinstance(given.low, int) and isinstance(given.step, int)
     if given.logarithmic and given.step not in (None, 1 if is_whole else None):
         raise InvalidWorkload(
-            f"a search draws by orders of magnitude without a step; {name!r} has step {given.step}. Leave one of the two "
-            f"out, or give a list."
+            f"a search draws by orders of magnitude without a step; {name!r} has step {given.step}. Leave one of the "
+            f"two out, or give a list."
         )
     if is_whole:
-        return trial.suggest_int(name, int(given.low), int(given.last), step=int(given.step or 1), log=given.logarithmic)
+        return trial.suggest_int(
+            name, int(given.low), int(given.last), step=int(given.step or 1), log=given.logarithmic
+        )
     return trial.suggest_float(name, given.low, given.last, step=given.step, log=given.logarithmic)
 
 

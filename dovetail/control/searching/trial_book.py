@@ -21,8 +21,7 @@ from dovetail.vocabulary.events import StepsDone, TrialMeasured
 if TYPE_CHECKING:
     import optuna
 
-# What a trial of the study says of its task: its name, why it has no value, and, of a population, its place, since which
-# generation, and what it was cloned from.
+# What a trial of the study says of its task: its name, and why it has no value where it has none.
 TASK, REASON = "task", "reason"
 
 
@@ -125,7 +124,9 @@ class TrialBook:
         else:
             self.study.tell(trial.number, value)
         self._count(None if math.isnan(value) else value, self._names[task])
-        self.failed += one.status not in ("finished", "pruned", "halved") or (one.status == "finished" and value != value)
+        self.failed += one.status not in ("finished", "pruned", "halved") or (
+            one.status == "finished" and value != value
+        )
         del self.open[task]
         stop = self.search.stop
         return stop.has_target and stop.reached({self.search.metric: value})
@@ -152,6 +153,6 @@ class TrialBook:
         reported, metric = sorted(set(reported)), self.search.metric
         if reported and metric not in reported and not metric.startswith("train/"):
             raise InvalidWorkload(
-                f"evaluation must report the metric {metric!r} that the search is for; it reports {reported}. Add it to "
-                f"what evaluate gives, or search for another. What ran is saved: run the same again to go on."
+                f"evaluation must report the metric {metric!r} that the search is for; it reports {reported}. Add it "
+                f"to what evaluate gives, or search for another. What ran is saved: run the same again to go on."
             )

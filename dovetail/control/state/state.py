@@ -91,7 +91,9 @@ class State:
         self.began = now()
         self.trouble = ""  # why no decision could be made of late
         self.is_measuring = False  # whether something is still to be learned of tasks
-        self.to_come, self._is_closed = 0, False  # how many more tasks a search will ask for, and that none can come
+        # How many more tasks a search will ask for; None where that is not known.
+        self.to_come: int | None = None
+        self._is_closed = False
         self._whole, self._gone = cluster, set[str]()
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
         self.has_cpus = "cpu" in self._processors.values()
@@ -270,7 +272,7 @@ class State:
     def expected(self, counts: Mapping[str, int]) -> dict[str, int]:
         """So many tasks of each family, with those that are still to come, of which is expected what is known."""
         known = sum(counts.values())
-        return {family: count + self.to_come * count // known for family, count in counts.items()} if known else {}
+        return {family: count + (self.to_come or 0) * count // known for family, count in counts.items()} if known else {}
 
     def _divided(self) -> list[tuple[Profile, dict[str, Any]]]:
         """What ran out of memory, with the knobs of the lower rung to offer it on, where the settings allow them."""
