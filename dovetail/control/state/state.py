@@ -271,8 +271,8 @@ class State:
 
     def expected(self, counts: Mapping[str, int]) -> dict[str, int]:
         """So many tasks of each family, with those that are still to come, of which is expected what is known."""
-        known = sum(counts.values())
-        return {family: count + (self.to_come or 0) * count // known for family, count in counts.items()} if known else {}
+        known, more = sum(counts.values()), self.to_come or 0
+        return {family: count + more * count // known for family, count in counts.items()}
 
     def _divided(self) -> list[tuple[Profile, dict[str, Any]]]:
         """What ran out of memory, with the knobs of the lower rung to offer it on, where the settings allow them."""
