@@ -28,6 +28,8 @@ _WHERE = {
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
     "feed": "dovetail.feeds",
+    "from_lightning": "dovetail.adapters",
+    "from_trainer": "dovetail.adapters",
     "grid": "dovetail.describe",
     "integers": "dovetail.describe",
     "join": "dovetail.describe",
@@ -64,6 +66,8 @@ __all__ = [
     "connect",
     "detect",
     "feed",
+    "from_lightning",
+    "from_trainer",
     "grid",
     "integers",
     "join",
@@ -80,6 +84,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dovetail.adapters import from_lightning, from_trainer
     from dovetail.control import Result, Settings, open_result
     from dovetail.describe import (
         Search,
