@@ -231,7 +231,7 @@ class Requests:
     # Taking on
 
     def _check_open(self, verb: str) -> None:
-        if not self._state.is_open:
+        if not self._state.is_open or self._state.to_come is not None:  # a search asks for its own
             raise InvalidWorkload(
                 f"{verb} must go to a daemon; this controller carries one workload, {self._state.workload.name!r}, "
                 f"to its end. Start one with 'dovetail daemon' when it is done, or on another store."

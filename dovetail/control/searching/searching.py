@@ -50,7 +50,7 @@ class Searching(TaskSource):
             yield from self._resume()
         if met := self._book.tell():
             self._is_stopped = True
-            reason = f"{met[0].name!r} has met the target"
+            reason = f"{met[0]!r} has met the target"
             yield from [Prune(task=task, reason=reason) for task in self._book.open]
         if self._breeding is not None:
             yield from self._breeding.wishes()

@@ -39,7 +39,7 @@ class TrialBook:
         self.told = self.failed = 0
         for trial in study.get_trials(deepcopy=False):
             if trial.state.is_finished() and TASK in trial.user_attrs:
-                self._count(trial.value if trial.state.name == "COMPLETE" else None, trial.user_attrs[TASK])
+                self._count(trial.state, trial.value, trial.user_attrs[TASK])
         state.ledger.hide((), judged_by=search.metric)  # its name is no secret, whatever it looks like
 
     def take_up(self, trial: "optuna.Trial", *, stop: Stop | None = None, begins_with: str = "") -> Task:
@@ -72,7 +72,7 @@ class TrialBook:
             self._check_metric(event.profile.metrics)
             return
         found = {step: value for name, step, value in event.points if name == self.search.metric}
-        if not found:
+        if not found and self._reported.get(event.task, -1) < 0:
             self._check_metric([name for name, _, _ in event.points if not name.startswith("train/")])
         new = [self._report(event.task, step, value) for step, value in sorted(found.items())]
         one, trial = self._ledger[event.task], self.open[event.task]
@@ -83,11 +83,10 @@ class TrialBook:
             reason = f"{pruner} pruned it: {self.search.metric} {found[step]:.4g} at step {step}"
             yield Prune(task=event.task, reason=reason)
 
-    def tell(self) -> list[Task]:
-        """Tell the study of all that has ended; the tasks that have met the search's target."""
+    def tell(self) -> list[str]:
+        """Tell the study of all that has ended; the names of the tasks that have met the search's target."""
         ended = [task for task in self.open if self._ledger[task].status in ENDED]
-        met = [task for task in ended if self._conclude(task, self._ledger[task])]
-        return [self._state.tasks[task] for task in met]
+        return [self._names[task] for task in ended if self._conclude(task, self._ledger[task])]
 
     def active(self) -> int:
         """How many tasks are to run, or do."""
@@ -116,25 +115,22 @@ class TrialBook:
 
         trial = self.open[task]
         value = self._value(task, one) if one.status == "finished" else math.nan
-        if one.status in ("pruned", "halved"):
-            self.study.tell(trial.number, state=TrialState.PRUNED)
-        elif math.isnan(value):
+        state = TrialState.PRUNED if one.status in ("pruned", "halved") else TrialState.COMPLETE
+        if state == TrialState.COMPLETE and math.isnan(value):
+            state = TrialState.FAIL
             trial.set_user_attr(REASON, one.reason or f"{one.status}, {self.search.metric} {value}")
-            self.study.tell(trial.number, state=TrialState.FAIL)
-        else:
-            self.study.tell(trial.number, value)
-        self._count(None if math.isnan(value) else value, self._names[task])
-        self.failed += one.status not in ("finished", "pruned", "halved") or (
-            one.status == "finished" and value != value
-        )
+        self.study.tell(trial.number, value if state == TrialState.COMPLETE else None, state)
+        self._count(state, value, self._names[task])
         del self.open[task]
-        stop = self.search.stop
-        return stop.has_target and stop.reached({self.search.metric: value})
+        return self.search.stop.reached({self.search.metric: value})
 
-    def _count(self, value: float | None, name: str) -> None:
+    def _count(self, state: "optuna.trial.TrialState", value: float | None, name: str) -> None:
         self.told += 1
+        self.failed += state.name == "FAIL"
+        if state.name != "COMPLETE" or value is None:
+            return
         sign = 1.0 if self.search.goal == "max" else -1.0
-        if value is not None and (self._best is None or sign * value > sign * self._best[0]):
+        if self._best is None or sign * value > sign * self._best[0]:
             self._best = value, name
 
     def _value(self, task: TaskId, one: Progress) -> float:
