@@ -13,8 +13,10 @@ _WHERE = {
     "DovetailError": "dovetail.vocabulary",
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
+    "Population": "dovetail.vocabulary",
     "Result": "dovetail.control",
     "Scheduler": "dovetail.train",
+    "Search": "dovetail.describe",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
@@ -36,6 +38,7 @@ _WHERE = {
     "plan": "dovetail.verbs.make_plan",
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
+    "search": "dovetail.verbs.run_search",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
     "when": "dovetail.describe",
@@ -47,8 +50,10 @@ __all__ = [
     "DovetailError",
     "Halving",
     "Plan",
+    "Population",
     "Result",
     "Scheduler",
+    "Search",
     "Session",
     "Settings",
     "Stop",
@@ -71,6 +76,7 @@ __all__ = [
     "plan",
     "run",
     "sample",
+    "search",
     "task",
     "uniform",
     "when",
@@ -80,15 +86,38 @@ __all__ = [
 if TYPE_CHECKING:
     from dovetail.adapters import from_lightning, from_trainer
     from dovetail.control import Result, Settings, open_result
-    from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
+    from dovetail.describe import (
+        Search,
+        choice,
+        grid,
+        integers,
+        join,
+        log_uniform,
+        sample,
+        task,
+        uniform,
+        when,
+        workload,
+    )
     from dovetail.engines import detect
     from dovetail.feeds import feed
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
+    from dovetail.verbs.run_search import search
     from dovetail.verbs.run_workload import run
     from dovetail.verbs.session import Session
-    from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, TrainingError, Workload
+    from dovetail.vocabulary import (
+        Cluster,
+        DovetailError,
+        Halving,
+        Plan,
+        Population,
+        Stop,
+        Task,
+        TrainingError,
+        Workload,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -337,6 +337,18 @@ class TaskHalved(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPruned(Event):
+    """A search has ended a task, whose state is saved, because others were better; `value` is what its metric was at
+    that step."""
+
+    kind: ClassVar[str] = "pruned"
+    step: int | None = None
+    metric: str = ""
+    value: float = 0.0
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed(Event):
     """A task cannot go on. A worker says what the cause is: `memory`, `refused` by the technique, or the `program`;
     and whether its batch is in the `smallest` parts already. `phase` is what raised, where that is known: `building`,
@@ -384,6 +396,14 @@ class CancelAsked(Event):
 
     kind: ClassVar[str] = "cancelling"
     asked_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PruneAsked(Event):
+    """A search asked that a running task be saved and ended; it may still run for a moment."""
+
+    kind: ClassVar[str] = "pruning"
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,11 +497,13 @@ EVENTS: dict[str, type[Event]] = {
         RungReached,
         TaskPromoted,
         TaskHalved,
+        TaskPruned,
         TaskFailed,
         TaskCancelled,
         TaskRetried,
         TaskRestarted,
         CancelAsked,
+        PruneAsked,
         TaskPaused,
         TaskResumed,
         PriorityChanged,
