@@ -35,6 +35,7 @@ NAMES = [
     "log_uniform",
     "open_result",
     "plan",
+    "race",
     "run",
     "sample",
     "task",

@@ -22,7 +22,6 @@ from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
-from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.control.state.snapshot import Offers
 from dovetail.engines import Engine, Order
 from dovetail.metrics.progress import Progress
@@ -42,6 +41,7 @@ from dovetail.vocabulary import (
     Workload,
 )
 from dovetail.vocabulary.events import (
+    RUN_BEGAN,
     AttemptLost,
     AttemptStopped,
     CheckpointSaved,

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
 from dovetail.metrics.task_rows import flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
-from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.events import RUN_BEGAN, CheckpointDamaged, PlanMade, TaskFailed, Warned
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.user_text import escape_controls
 
