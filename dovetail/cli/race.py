@@ -21,7 +21,7 @@ from dovetail.cli.answering import (
     say,
 )
 from dovetail.verbs.console import Console, plain
-from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary import DovetailError, TrainingError
 from dovetail.vocabulary.redact import Redactor
 
 if TYPE_CHECKING:
@@ -129,6 +129,9 @@ def race(
                 raise
             console.print("Stopped before the end; run the same command to go on.")
             raise typer.Exit(STOPPED) from None
+        except TrainingError as error:
+            say(f"dovetail: {error}", err=True)
+            raise typer.Exit(FAILED) from None
         redact = _redactor(found)
         if as_json:
             show.print_json(redact.record(found.record()))

@@ -57,7 +57,7 @@ def race(
 
     Where every second of a run went (`start`, `compile`, `read`, `train`, `evaluate`, `save`, `interrupted`) is on
     record, so that one run gives the time by both clocks: `mlperf`, from the first step on, evaluations counted, and
-    `dawnbench`, without evaluations and checkpoints. `clock` says by which the race is won. The others are compared with
+    `dawnbench`, without evaluations and checkpoints. `clock` says by which the race is won. Others are compared with
     the `reference`, the first contestant where none is named: how much of a speed-up is of seconds a step, how much of
     steps, and whether fewer steps may be chance.
 
@@ -111,9 +111,7 @@ Give --until 'accuracy>=0.94', in Python until='accuracy>=0.94', with a metric t
     return found
 
 
-def judge(
-    entries: RaceEntries, *, store: Path, reference: str, clock: str, prices: Mapping[str, float]
-) -> RaceResult:
+def judge(entries: RaceEntries, *, store: Path, reference: str, clock: str, prices: Mapping[str, float]) -> RaceResult:
     """What a store says of a race."""
     with Store(store) as opened:
         events = [event for _, event in opened.events()]
@@ -137,9 +135,8 @@ def with_even_devices(problem: Problem, *, devices: int | None) -> Problem:
     one contestant on unlike numbers of devices would differ in time for no reason of its own.
 
     >>> from dovetail.vocabulary import Kind, Option
-    >>> options = [
-    ...     Option(families=("f",), technique="resident", kind="cpu", count=count, step_seconds=(1 / count,)) for count in (1, 2)
-    ... ]
+    >>> how = {"families": ("f",), "technique": "resident", "kind": "cpu"}
+    >>> options = [Option(**how, count=count, step_seconds=(1 / count,)) for count in (1, 2)]
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     >>> problem = Problem(cluster=cluster, families=(), options=tuple(options))
     >>> [[each.count for each in with_even_devices(problem, devices=devices).options] for devices in (None, 2)]

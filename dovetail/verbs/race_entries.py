@@ -24,7 +24,11 @@ class RaceEntries:
 
 
 def enter_race(
-    workload: Workload, *, until: str | None = None, seeds: int | Sequence[int] | None = None, devices: int | None = None
+    workload: Workload,
+    *,
+    until: str | None = None,
+    seeds: int | Sequence[int] | None = None,
+    devices: int | None = None,
 ) -> RaceEntries:
     """The race of a workload's tasks: each set of parameters is a contestant. `seeds` are how many runs each has, or
     which; without it those that the workload has, or 5 where it has only one.
@@ -96,8 +100,8 @@ def _common_target(workload: Workload) -> dict[str, Any]:
     targets = {(task.stop.metric, task.stop.at_least, task.stop.at_most) for task in workload.tasks}
     if any(not task.stop.has_target for task in workload.tasks):
         raise DovetailError(
-            "a race must have a metric and a target to reach; this workload has none. Give --until 'accuracy>=0.94', in "
-            "Python until='accuracy>=0.94', with a metric that the programs' evaluate reports."
+            "a race must have a metric and a target to reach; this workload has none. Give --until 'accuracy>=0.94', "
+            "in Python until='accuracy>=0.94', with a metric that the programs' evaluate reports."
         )
     if len(targets) > 1:
         said = ", ".join(sorted({task.stop.target for task in workload.tasks}))
@@ -129,4 +133,6 @@ def _entry(name: str, task: Task, seed: int, target: Mapping[str, Any]) -> Task:
             f"it seeds."
         )
     stop = Stop(steps=task.stop.steps, epochs=task.stop.epochs, **target)
-    return dataclasses.replace(task, name=f"{name} seed={seed}", parameters={**task.parameters, "seed": seed}, stop=stop)
+    return dataclasses.replace(
+        task, name=f"{name} seed={seed}", parameters={**task.parameters, "seed": seed}, stop=stop
+    )

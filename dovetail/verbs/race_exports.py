@@ -25,7 +25,8 @@ def check_export(export: str, said: Mapping[str, Any]) -> tuple[str, Path]:
 
     >>> check_export("mlperv:logs", {})
     Traceback (most recent call last):
-    dovetail.vocabulary.errors.DovetailError: an export must be one of dawnbench, mlperf, got 'mlperv'; did you mean 'mlperf'?
+    dovetail.vocabulary.errors.DovetailError: an export must be one of dawnbench, mlperf, got 'mlperv'; \
+did you mean 'mlperf'?
     """
     kind, colon, directory = export.partition(":")
     check_name("an export", kind, EXPORTS)

@@ -1,22 +1,21 @@
-"""A race as one HTML page, offline: the curves against time with the crossings marked, the figures, and what to know."""
+"""A race as one HTML page, offline: the curves against time with the crossings marked, the figures, what to know."""
 
 import math
 from pathlib import Path
 from typing import Any
 
+from dovetail.metrics.race.race_statistics import Estimate
 from dovetail.metrics.race.run_clock import CLOCKS, PHASES
 from dovetail.web.frozen_page import write_page
 from dovetail.web.plain_data import plain_number
-
-_FIGURES = 4
 
 
 def write_race(record: dict[str, Any], path: Path) -> Path:
     """Write a race, given as its `record`, as one HTML page; gives its path.
 
     >>> import tempfile
-    >>> record = {"race": "nets race", "target": "accuracy ≥ 0.9", "metric": "accuracy", "value": 0.9, "clock": "mlperf"}
-    >>> record |= {"contestants": [], "speed_ups": [], "notes": []}
+    >>> record = {"race": "nets race", "target": "accuracy ≥ 0.9", "metric": "accuracy", "value": 0.9}
+    >>> record |= {"clock": "mlperf", "contestants": [], "speed_ups": [], "notes": []}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_race(record, Path(folder) / "race.html").name
     'race.html'
@@ -71,13 +70,5 @@ def _run(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _show(found: dict[str, float | None]) -> str:
-    """An estimate for people: the figure, and its interval."""
-    value, low, high = (found[name] for name in ("value", "low", "high"))
-    assert value is not None
-    words = _figure(value)
-    return words if low is None or high is None else f"{words} [{_figure(low)}, {_figure(high)}]"
-
-
-def _figure(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:.{_FIGURES}g}"
+def _show(found: dict[str, Any]) -> str:
+    return str(Estimate(**found))

@@ -105,7 +105,7 @@ class Contestant:
         return estimate(found) if found else None
 
     def error_seconds(self, clock: str) -> float:
-        """The largest error of sparse evaluation among its runs: how much earlier one may have arrived than was seen."""
+        """The largest error of sparse evaluation among its runs: how much earlier one may have arrived than seen."""
         return max((run.crossing.error_seconds(clock) for run in self.runs if run.crossing is not None), default=0.0)
 
     def phase_seconds(self) -> dict[str, float]:
@@ -121,8 +121,9 @@ def group_tasks(tasks: Iterable[Task]) -> dict[str, list[Task]]:
     >>> from dovetail.vocabulary import Program, Stop
     >>> program, stop = Program(reference="a.py:net"), Stop(steps=9)
     >>> tasks = [
-    ...     Task(name=f"net width={width} seed={seed}", program=program, stop=stop, parameters=dict(width=width, seed=seed))
-    ...     for width in (8, 16) for seed in (0, 1)
+    ...     Task(name=f"net width={w} seed={s}", program=program, stop=stop, parameters={"width": w, "seed": s})
+    ...     for w in (8, 16)
+    ...     for s in (0, 1)
     ... ]
     >>> {name: len(found) for name, found in group_tasks(tasks).items()}
     {'net width=8': 2, 'net width=16': 2}

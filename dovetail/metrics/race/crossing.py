@@ -1,4 +1,4 @@
-"""When a run crossed its target: at the first evaluation that met it, and where between two evaluations it may have been."""
+"""When a run crossed its target: at the first evaluation that met it, and where between two it may have been."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from dovetail.vocabulary import Stop
 class Crossing:
     """The first evaluation that met the target, and the last one before it that did not.
 
-    A target is only seen to be met when it is evaluated: the metric crossed it after the miss and no later than the hit.
+    A target is only seen to be met when it is evaluated: the metric crossed it after the miss, not later than the hit.
     `by_interpolation` is where on a straight line between the two values, as a share of that stretch; None where the
     first evaluation of all was a hit, so that nothing is known of the time before.
 

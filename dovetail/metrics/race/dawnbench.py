@@ -1,4 +1,4 @@
-"""A run as DAWNBench takes it: a JSON description, and a TSV of every evaluation by the clock that leaves evaluations out."""
+"""A run as DAWNBench takes it: a JSON description, and a TSV of every evaluation by the clock that leaves them out."""
 
 import datetime
 import json

@@ -21,8 +21,8 @@ DEFAULTS: Mapping[str, Any] = {
     "train_samples": None,
     "eval_samples": None,
 }
-"""What a log says where nobody says otherwise. In the open division the rules of this benchmark ask for an accuracy of at
-most 1 and no hyperparameters."""
+"""What a log says where nobody says otherwise. In the open division the rules of this benchmark ask for an accuracy of
+at most 1 and no hyperparameters."""
 
 
 def mlperf_lines(run: RaceRun, *, contestant: str, said: Mapping[str, Any]) -> Iterator[str]:
@@ -35,7 +35,13 @@ def mlperf_lines(run: RaceRun, *, contestant: str, said: Mapping[str, Any]) -> I
     """
     start, readings = run.started_seconds, run.readings
     first_step = start + (readings[0].seconds.get("start", 0.0) if readings else 0.0)
-    values = {**DEFAULTS, "submission_platform": ", ".join(run.ways) or "unknown", "seed": run.seed, "contestant": contestant, **said}
+    values = {
+        **DEFAULTS,
+        "submission_platform": ", ".join(run.ways) or "unknown",
+        "seed": run.seed,
+        "contestant": contestant,
+        **said,
+    }
     for key in [key for key in values if key.startswith("submission_")]:
         yield _line(start, key, values.pop(key))
     yield _line(start, "cache_clear", False)  # nobody has cleared the machine's caches
@@ -55,7 +61,7 @@ def _evaluations(run: RaceRun, since: float, batch_size: float | None) -> Iterat
     for number, reading in enumerate(run.readings, start=1):
         # Where nobody knows how many steps an epoch has, or examples a batch, evaluations and steps are counted.
         epoch = reading.step / run.steps_per_epoch if run.steps_per_epoch else number
-        where = {"epoch_num": epoch, "samples_count": int(reading.step * (batch_size or 1))}
+        where: dict[str, Any] = {"epoch_num": epoch, "samples_count": int(reading.step * (batch_size or 1))}
         evaluated = reading.at_seconds - reading.evaluation_seconds
         yield _line(since, "epoch_start", None, kind="INTERVAL_START", **where)
         yield _line(evaluated, "epoch_stop", None, kind="INTERVAL_END", **where)
@@ -70,7 +76,7 @@ def _evaluations(run: RaceRun, since: float, batch_size: float | None) -> Iterat
 def _line(at_seconds: float, key: str, value: Any, *, kind: str = "POINT_IN_TIME", **metadata: Any) -> str:
     found = {
         "namespace": "",
-        "time_ms": int(round(at_seconds * 1000)),
+        "time_ms": round(at_seconds * 1000),
         "event_type": kind,
         "key": key,
         "value": value,

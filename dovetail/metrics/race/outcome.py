@@ -1,4 +1,4 @@
-"""What came of a race: every contestant's figures, who won, how each compares with the reference, and what to know of it."""
+"""What came of a race: every contestant's figures, who won, how each compares with the reference, what to know."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ _SPARSE = 0.1
 class RaceResult:
     """What came of a race. `print(race)` shows it all; `race.winner` is the contestant with the least time.
 
-    `contestants` are in the order of their times by `clock`, `reference` is the one that the others are compared with in
+    `contestants` are in the order of their times by `clock`, `reference` is the one that others are compared with in
     `speed_ups`, and `notes` say what to know before one believes it.
 
     >>> stop = Stop(steps=99, metric="accuracy", at_least=0.94)
@@ -188,7 +188,7 @@ def _notes(each: Contestant, clock: str, points: Mapping[TaskId, Iterable[Measur
         said = show_some([str(seed) for seed in seeds], most=10)
         found.append(
             f"{each.name}: seeds {said} gave equal curves, so they are one run and not {len(seeds)}, and the interval "
-            f"is too narrow. Let the program draw weights and order from its parameter seed, or from torch's generators."
+            f"is too narrow. Let the program draw weights and order from its parameter seed or torch's generators."
         )
     if failed := [run for run in each.runs if run.status == "failed"]:
         found.append(f"{each.name}: {len(failed)} of {len(each.runs)} runs failed and never arrive: {failed[0].reason}")

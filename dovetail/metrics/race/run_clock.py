@@ -1,6 +1,6 @@
 """The clock of one run in a race, folded from events: where every second went from its first start to each evaluation.
 
-One run gives the time by every clock, because clocks differ only in the phases that they count. Knows nothing of targets.
+One run gives the time by every clock, because clocks differ only in the phases that they count. Knows no targets.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ CLOCKS = {
     "mlperf": ("compile", "read", "train", "evaluate", "save", "interrupted"),
     "dawnbench": ("compile", "read", "train", "interrupted"),
 }
-"""The phases that each clock counts. MLPerf's begins when data are first touched and is never paused; DAWNBench's leaves
-out evaluations and checkpoints."""
+"""The phases that each clock counts. MLPerf's begins when data are first touched and is never paused; DAWNBench's
+leaves out evaluations and checkpoints."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ class ClockReading:
     were spent on, more than `step` where work was lost and done again; `device_seconds` by device are those for which
     it held one.
 
-    >>> reading = ClockReading(step=9, value=0.9, at_seconds=20.0, seconds={"start": 4.0, "train": 5.0, "evaluate": 1.0})
+    >>> seconds = {"start": 4.0, "train": 5.0, "evaluate": 1.0}
+    >>> reading = ClockReading(step=9, value=0.9, at_seconds=20.0, seconds=seconds)
     >>> reading.by("mlperf"), reading.by("dawnbench")
     (6.0, 5.0)
     """
@@ -71,8 +72,8 @@ class ClockReading:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RunClock:
-    """One run's readings, and how it ran: on how many devices by which technique, how many times it was interrupted, and
-    for how long the race as a whole was stopped, which no clock counts."""
+    """One run's readings, and how it ran: on how many devices by which technique, how many times it was interrupted,
+    and for how long the race as a whole was stopped, which no clock counts."""
 
     task: TaskId
     started_seconds: float
@@ -195,7 +196,7 @@ class _ClockFold:
         self._end(end)
 
     def _close_lost(self) -> None:
-        """The controller ended with the attempt: what it did after it was last heard of is not known, nor when it ended."""
+        """The controller ended with the attempt: what it did after it was last heard of is not known, nor its end."""
         assert self._began is not None
         self._keep_reading()
         since = self._read.at_seconds if self._read is not None else self._began.at_seconds

@@ -1,11 +1,11 @@
-"""Two contestants compared: how much of a speed-up is of the system, in seconds a step, and how much of the learning, in
-steps; each with its interval, and whether fewer steps may be chance."""
+"""Two contestants compared: how much of a speed-up is of the system, in seconds a step, and how much of the learning,
+in steps; each with its interval, and whether fewer steps may be chance."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from dovetail.metrics.race.contestants import Contestant, RaceRun
+from dovetail.metrics.race.contestants import Contestant
 from dovetail.metrics.race.race_statistics import (
     Estimate,
     ReferenceConvergence,
@@ -45,37 +45,36 @@ class SpeedUp:
 
 def compare_contestants(reference: Contestant, other: Contestant, *, clock: str) -> SpeedUp:
     """Compare a contestant with the reference, by a clock."""
-    groups = [reference.runs, other.runs]
-    steps = [run.steps for run in reference.runs]
-    convergence = reference_convergence(steps, runs=len(other.runs))
+    groups = [[(run.seconds(clock), run.steps, run.step_seconds) for run in each.runs] for each in (reference, other)]
+    convergence = reference_convergence([run.steps for run in reference.runs], runs=len(other.runs))
     return SpeedUp(
         reference=reference.name,
         contestant=other.name,
         clock=clock,
-        total=bootstrap(groups, lambda drawn: _total(drawn, clock)),
+        total=bootstrap(groups, _total),
         systems=bootstrap(groups, _systems),
         statistical=bootstrap(groups, _statistical),
-        other=bootstrap(groups, lambda drawn: _ratio(_total(drawn, clock), _systems(drawn) * _statistical(drawn))),
+        other=bootstrap(groups, lambda drawn: _ratio(_total(drawn), _systems(drawn) * _statistical(drawn))),
         convergence=convergence,
         verdict=_verdict(convergence, olympic_mean([run.steps for run in other.runs])),
     )
 
 
-Runs = Sequence[Sequence[RaceRun]]
+Runs = Sequence[Sequence[tuple[float, float, float]]]
+"""The seconds, the steps and the seconds a step of each run, of both contestants."""
 
 
-def _total(drawn: Runs, clock: str) -> float:
-    return _ratio(*(olympic_mean([run.seconds(clock) for run in runs]) for runs in drawn))
-
-
-def _systems(drawn: Runs) -> float:
-    # A run that never arrived has taken steps all the same.
-    found = [[run.step_seconds for run in runs if not math.isnan(run.step_seconds)] for runs in drawn]
-    return _ratio(*map(olympic_mean, found))
+def _total(drawn: Runs) -> float:
+    return _ratio(*(olympic_mean([seconds for seconds, _, _ in runs]) for runs in drawn))
 
 
 def _statistical(drawn: Runs) -> float:
-    return _ratio(*(olympic_mean([run.steps for run in runs]) for runs in drawn))
+    return _ratio(*(olympic_mean([steps for _, steps, _ in runs]) for runs in drawn))
+
+
+def _systems(drawn: Runs) -> float:
+    # A run that never arrived has taken steps all the same; one that took none is NaN.
+    return _ratio(*(olympic_mean([each for _, _, each in runs if each == each]) for runs in drawn))
 
 
 def _ratio(reference: float, other: float) -> float:
@@ -86,8 +85,8 @@ def _ratio(reference: float, other: float) -> float:
 def _verdict(convergence: ReferenceConvergence | None, mean: float) -> str:
     if convergence is None:
         return (
-            "the test of reference convergence must have at least four runs of the reference, of which at most one never "
-            "arrives, and three of the other"
+            "the test of reference convergence must have at least four runs of the reference, of which at most one "
+            "never arrives, and three of the other"
         )
     reference = f"the reference's {convergence.mean:.4g}"
     match convergence.judge(mean):

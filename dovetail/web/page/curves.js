@@ -133,12 +133,20 @@ export class CurvesChart {
     const axis = (label, size) => ({ stroke: themeColour("muted"), grid: { stroke: themeColour("grid"), width: 1 }, ticks: { stroke: themeColour("grid"), width: 1 }, label, labelSize: 22, size, labelFont: "12.5px sans-serif", font: "11px sans-serif", values: (plot, values) => values.map((value) => (value === null ? "" : showNumber(value))) });
     this.plot = new uPlot({
       width: this.width, height: HEIGHT, series, bands, legend: { show: false }, focus: { alpha: 0.25 },
-      scales: { x: { time: false }, y: { distr: this.how.logarithmic ? 3 : 1, ...(this.how.range ? { range: this.how.range } : {}) } },
+      scales: { x: { time: false }, y: { distr: this.how.logarithmic ? 3 : 1, ...this.rangeOf() } },
       axes: [axis(this.how.xTitle, 48), axis(this.how.yTitle, 66)],
       cursor: { focus: { prox: 30 }, dataIdx: nearest, drag: { x: true, y: false } },
       hooks: { setCursor: [(plot) => this.hover(plot, owners)], setSeries: [(plot, number) => { this.focused = number; }], draw: [(plot) => this.drawMarks(plot)] },
     }, tables.length === 1 ? tables[0] : uPlot.join(tables), this.chart);
     this.chart.append(this.hint);
+  }
+
+  // A level is seen even where no curve comes near it.
+  rangeOf() {
+    const { level, range } = this.how;
+    if (range) return { range };
+    if (!level) return {};
+    return { range: (plot, low, high) => { const bottom = Math.min(low ?? level.value, level.value), top = Math.max(high ?? level.value, level.value), margin = 0.06 * (top - bottom || 1); return [bottom - margin, top + margin]; } };
   }
 
   drawMarks(plot) {

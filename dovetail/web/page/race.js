@@ -35,14 +35,14 @@ export function raceView(body, frozen) {
 
   function figures() {
     const by = clock.value, other = Object.keys(race.clocks).find((name) => name !== by), priced = race.contestants.some((each) => each.spend !== null);
-    const heads = [["Contestant", ""], ["Arrived", "short"], ["Seconds to target", "number"], ["Interpolated", "number"], ["At most earlier", "number"], [`By ${other}`, "number"], ["Steps", "number"], ["Seconds a step", "number"], ...(priced ? [["Spend", "number"]] : [])];
+    const heads = [["Contestant", "prose"], ["Arrived", "short"], ["Seconds to target", "number"], ["Interpolated", "number"], ["Seen late by at most", "number"], [`By ${other}`, "number"], ["Steps", "number"], ["Seconds a step", "number"], ...(priced ? [["Spend", "number"]] : [])];
     const rows = race.contestants.map((each, place) => [named(each.name, place), each.arrived, each.time[by], each.interpolated[by], showSeconds(each.error[by]), each.time[other], each.steps, each.step, ...(priced ? [each.spend ?? ""] : [])]);
     return section("Figures", plainTable("Figures", heads, rows), note("Olympic means over the seeds, without the fastest and the slowest run, with 95% intervals by bootstrap. A run that never arrives counts as infinite."));
   }
 
   function phases() {
     const heads = [["Contestant", ""], ...race.phases.map(({ name }) => [name, "number"])];
-    const rows = race.contestants.map((each, place) => [named(each.name, place), ...race.phases.map(({ name }) => showSeconds(each.phases[name]))]);
+    const rows = race.contestants.map((each, place) => [named(each.name, place), ...race.phases.map(({ name }) => (each.phases[name] ? showSeconds(each.phases[name]) : "–"))]);
     return section("Where the time went", plainTable("Phases", heads, rows), list(race.phases.map(({ name, means }) => `${name}: ${means}`)));
   }
 
