@@ -26,6 +26,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "demo": ("demo.py",),
     "sweep": ("sweep.py",),
     "first_week": ("first_week.py",),
+    "race": ("race.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),

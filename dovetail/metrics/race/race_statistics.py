@@ -167,4 +167,4 @@ def student_quantile(share: float, degrees: int) -> float:
 
 
 def _show(value: float, *, digits: int = 4) -> str:
-    return "never" if math.isinf(value) else f"{value:.{digits}g}"
+    return "never" if math.isinf(value) else "unknown" if math.isnan(value) else f"{value:.{digits}g}"
