@@ -23,9 +23,10 @@ from invariants import Findings, compare_checkpoints
 from reporting import Bar, finish
 
 from dovetail.control import open_result
+from dovetail.metrics.account import account
 from dovetail.store import Store
 from dovetail.vocabulary import StoreError
-from dovetail.vocabulary.events import AttemptStarted, CheckpointSaved, StepsDone
+from dovetail.vocabulary.events import AttemptStarted, CheckpointSaved, DevicesReleased, StepsDone
 
 SWEEPS = Path(__file__).parent / "sweeps" / "first_week"
 SIX = {
@@ -44,6 +45,7 @@ SEARCHES = dict.fromkeys(("search_100", "search_200", "search_500"), "search.py"
 CRASHING = "crashing"
 MORE_SECONDS, FIRST_STEP_SECONDS = 3.0, 15.0
 OVER_JOBLIB = {"search_100": 1.5, "search_200": 2.0, "search_500": 1.5}
+LEAST_TRAINING = {"search_500": 0.9}
 WAYS = {"loop": "one_after_another.py", "two": "two_at_a_time.py", "joblib": "joblib_pool.py"}
 
 
@@ -72,16 +74,23 @@ def whole(name: str, rounds: int) -> tuple[dict[str, Any], list[Bar]]:
     """One kind of program, whole against whole, and stopped and resumed."""
     ways = ("joblib",) if name in SEARCHES else ("loop", "two")
     seconds: dict[str, list[float]] = {way: [] for way in ("dovetail", *ways)}
+    training: list[float] = []
     for _ in range(rounds):  # by turns, since a machine is faster or slower for minutes
         with tempfile.TemporaryDirectory() as folder:
             seconds["dovetail"].append(timed(run_words(place(name), Path(folder) / "store"))[0])
             done = [task.status for task in open_result(Path(folder) / "store").tasks]
+            training.append(training_share(Path(folder) / "store"))
         for way in ways:
             seconds[way].append(timed(script_words(WAYS[way], place(name)))[0])
     middle = {way: statistics.median(each) for way, each in seconds.items()}
     row: dict[str, Any] = {"program": name, "tasks": len(done), "finished": done.count("finished")}
     row |= {f"{way}_seconds": each for way, each in middle.items()}
+    row["training_share"] = statistics.median(training)
     bars = [Bar(f"{name}, share of tasks that finish", done.count("finished") / len(done), least=1.0)]
+    if name in LEAST_TRAINING:
+        bars += [
+            Bar(f"{name}, share of the cores' time spent training", row["training_share"], least=LEAST_TRAINING[name])
+        ]
     if name in SEARCHES:
         row["over_joblib"] = middle["joblib"] / middle["dovetail"]
         return row, [*bars, Bar(f"{name}, times faster than joblib", row["over_joblib"], least=OVER_JOBLIB[name])]
@@ -95,6 +104,16 @@ def whole(name: str, rounds: int) -> tuple[dict[str, Any], list[Bar]]:
         Bar(f"{name}, tasks that end otherwise for a stop", float(len(wrong)), most=0.0),
         Bar(f"{name}, steps taken when it was stopped", float(steps), least=1.0),
     ]
+
+
+def training_share(home: Path) -> float:
+    """The part of all cores' time, from the run's first event to its last, that went into steps and evaluations."""
+    with Store(home) as store:
+        events = [event for _, event in store.events()]
+    released = [event for event in events if isinstance(event, DevicesReleased)]
+    found = account(released, devices=os.cpu_count() or 1, moments=[event.at_seconds for event in events])
+    print({cause: round(found.share(cause), 3) for cause in found.seconds}, f"{found.whole_seconds:.1f} s", flush=True)
+    return found.share("training") + found.share("waiting for data") + found.share("evaluating")
 
 
 def place(name: str) -> str:

@@ -40,6 +40,8 @@ PUBLIC = {
         "join",
         "Training",
         "Scheduler",
+        "from_lightning",
+        "from_trainer",
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
     "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
@@ -60,6 +62,7 @@ EXTENSION = {
     ],
     "Planners": ["planning:Problem", "planning:check", "planning:lower_bound"],
     "Engines": ["engines:Engine", "engines:Order", "engines:MemberOrder"],
+    "Trackers": ["trackers:Tracker", "trackers:RunFacts", "trackers:OpenedRun"],
     "Conformance suites": [
         "testing.techniques:TechniqueConformance",
         "testing.engines:EngineConformance",
@@ -71,6 +74,7 @@ SECTIONS = {
     "`TechniqueSpec`, listed in `dovetail.planning.TECHNIQUES`.",
     "Planners": "A planner is a pure function from a `Problem` to a `Plan`, listed in `dovetail.planning.PLANNERS`.",
     "Engines": "Passed to `dovetail.control.Controller`.",
+    "Trackers": "Listed in `dovetail.trackers.TRACKERS`; `dovetail run --track` names them.",
     "Conformance suites": "Subclass one in a test file, give it what it asks for, and run pytest.",
 }
 

@@ -3,6 +3,7 @@
 import ast
 import collections
 import importlib
+import tomllib
 import typing
 from pathlib import Path
 
@@ -29,6 +30,8 @@ NAMES = [
     "connect",
     "detect",
     "feed",
+    "from_lightning",
+    "from_trainer",
     "grid",
     "integers",
     "join",
@@ -132,8 +135,30 @@ def test_every_planner_is_listed():
     assert planners == {planner.__module__.rpartition(".")[2] for planner in PLANNERS.values()}
 
 
+def test_every_tracker_is_listed():
+    from dovetail.trackers import TRACKERS, Tracker
+
+    found = {name for name in files_of("trackers") if _defines(f"dovetail.trackers.{name}", Tracker)}
+    assert found == TRACKERS.keys()
+    extras = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for tracker in TRACKERS.values():
+        (needed,) = [each for each in extras[tracker.extra] if each.startswith(tuple(tracker.distributions))]
+        assert needed.endswith(f">={tracker.least_version}")
+
+
+def _defines(module, base):
+    """Whether a module has a class of its own below `base`."""
+    values = vars(importlib.import_module(module)).values()
+    return any(
+        isinstance(each, type) and issubclass(each, base) and each.__module__ == module
+        for each in values
+        if each is not base
+    )
+
+
 def test_every_conformance_suite_runs_on_every_variant_shipped():
     suites = {"techniques": "TechniqueConformance", "engines": "EngineConformance", "stores": "StoreConformance"}
+    suites["trackers"] = "TrackerConformance"
     tests = Path(__file__).parent
     for file, suite in suites.items():
         assert hasattr(importlib.import_module(f"dovetail.testing.{file}"), suite)

@@ -13,6 +13,7 @@ import typer
 from dovetail.cli import feed as feed_command
 from dovetail.cli import race as race_command
 from dovetail.cli import simulate, tasks
+from dovetail.cli import track as track_command
 from dovetail.cli import ui as ui_command
 from dovetail.cli.answering import (
     FAILED,
@@ -29,6 +30,7 @@ from dovetail.cli.answering import (
     figures,
     say,
 )
+from dovetail.cli.track import TrackModelsOption, TrackOption
 from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.redact import Redactor
@@ -147,7 +149,8 @@ def run(
     device_memory: DeviceMemoryOption = None,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
-    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard event files to this folder.")] = None,
+    track: TrackOption = None,
+    track_models: TrackModelsOption = False,
     ui: Annotated[bool, typer.Option("--ui", help="Also serve the live page while it runs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     sort: SortOption = None,
@@ -162,10 +165,7 @@ def run(
         from dovetail.describe import load_workload
         from dovetail.metrics.progress import ENDED
         from dovetail.verbs import run_workload
-        from dovetail.web.tensorboard import check_export
 
-        if tensorboard is not None:
-            check_export(tensorboard)
         settings = Settings(
             save_every_seconds=save_seconds,
             save_every_steps=save_steps,
@@ -189,14 +189,14 @@ def run(
                     progress=not quiet,
                     raise_on_failure=False,
                     fresh=fresh,
+                    track=track or (),
+                    track_models=track_models,
                     before=lambda found: _print_lines(console, found.lines()),
                 )
         except KeyboardInterrupt as stopped:
             if not hasattr(stopped, "result"):
                 raise
             result = stopped.result
-        if tensorboard is not None:
-            _write_tensorboard(store, tensorboard, result.workload)
         show.result(result, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
         if any(task.status not in ENDED for task in result.tasks):
             console.print("Stopped before the end; run the same command to go on.")
@@ -319,18 +319,12 @@ def report(
     store: StoreOption = HOME,
     workload: NameOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Write TensorBoard event files to this folder instead of a page.")
-    ] = None,
 ) -> None:
     """Write one self-contained HTML page with the schedule, curves, parameters and tables. It needs no network."""
     with answering():
         from dovetail.store import Store
         from dovetail.web.report import write_report
 
-        if tensorboard is not None:
-            _write_tensorboard(store, tensorboard, workload)
-            return
         with Store(store) as opened:
             say(write_report(opened, output, workload=workload))
 
@@ -397,6 +391,7 @@ app.add_typer(feed_command.app)
 app.add_typer(race_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)
+app.add_typer(track_command.app)
 app.add_typer(ui_command.app)
 
 
@@ -429,12 +424,3 @@ def _wishes(
         "techniques": techniques,
         "device_memory": device_memory,
     }
-
-
-def _write_tensorboard(store: Path, directory: Path, workload: str | None) -> None:
-    from dovetail.store import Store
-    from dovetail.web.tensorboard import write_tensorboard
-
-    with Store(store) as opened:
-        count = write_tensorboard(opened, directory, workload=workload)
-    say(f"{count} scalars in {directory}", err=True)

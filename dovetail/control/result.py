@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
-from dovetail.metrics.task_rows import flatten
+from dovetail.metrics.task_rows import choose_metrics, flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
 from dovetail.vocabulary.events import RUN_BEGAN, CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.notebook_html import html_lines, html_table
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.user_text import escape_controls
 
 if TYPE_CHECKING:
@@ -150,6 +152,25 @@ class Result:
             for task in self.tasks
         ]
         return escape_controls("\n".join(rows))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every task with its status, its last metrics and, where it failed, the reason."""
+        redact = Redactor(task.task.parameters for task in self.tasks)
+        rows = redact.record(table(self))
+        metrics = choose_metrics(rows, None)
+        cells = [
+            (
+                row["task"],
+                row["status"],
+                row["step"],
+                *(f"{row['metrics'][name]:.4g}" if name in row["metrics"] else "" for name in metrics),
+                row["reason"],
+            )
+            for row in rows
+        ]
+        taken = f"planned {show_seconds(self.planned_seconds)}, took {show_seconds(self.makespan_seconds)}"
+        lines = [taken] * (self.makespan_seconds > 0) + [f"warning: {redact(text)}" for text in self.warnings]
+        return html_table(("task", "status", "step", *metrics, ""), cells) + html_lines(lines)
 
 
 def _parameters(task: TaskResult) -> dict[str, Any]:

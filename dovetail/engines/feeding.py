@@ -86,8 +86,15 @@ class WatchedFeed:
         self._began = self._looked = time.monotonic()
         self._batches, self._consuming_seconds = 0, 0.0  # since the last look
         self._seen = self._observe()
+        self._warn: Callable[[str], None] = lambda sentence: None
+        self._told = 0  # how many of its notes
         if watches:
             running.tell(self._consumed)
+
+    def listen(self, warn: Callable[[str], None]) -> None:
+        """Tell `warn` what users should know of this feed, once each, as it comes up."""
+        self._warn = warn
+        self._tell_notes()
 
     def __len__(self) -> int:
         return len(self.running)
@@ -106,6 +113,13 @@ class WatchedFeed:
     def close(self) -> None:
         """End its workers."""
         self.running.close()
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        notes = self.running.notes[self._told :]
+        self._told += len(notes)
+        for sentence in notes:
+            self._warn(sentence)
 
     def _consumed(self, seconds: float) -> None:
         self._batches += 1
@@ -116,6 +130,7 @@ class WatchedFeed:
 
     def _look(self, now: float) -> None:
         """See what the stages did since the last look, and resize where that is worth it."""
+        self._tell_notes()
         seen = self._observe()
         observations = [_since(self._seen[name], each) for name, each in seen.items()]
         if max(each.items for each in observations) < LEAST_ITEMS:

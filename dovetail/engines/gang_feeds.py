@@ -8,7 +8,7 @@ orders and trainings; feeds open and follow themselves.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -168,6 +168,13 @@ def _feed_group(
     def report(change: FeedChange) -> None:
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
+    def keep(feed: WatchedFeed) -> WatchedFeed:
+        """Close it in the end; what users should know of it is an event, too."""
+        stack.callback(feed.close)
+        feed.listen(lambda sentence: around.report(event_of(Warned, member, message=f"its feed: {sentence}")))
+        feeds.append(feed)
+        return feed
+
     first = trainings[0]
     consumer = FeedConsumer.of_steps(
         member.computing_seconds, accumulate=first.accumulate, threads=consumer_threads(around, groups)
@@ -175,9 +182,9 @@ def _feed_group(
     definitions = [definition for each in trainings if (definition := definition_of(each.batches)[0]) is not None]
     if len(definitions) < len(trainings):
         if takes_turns:
-            feeds += _start_loaders(trainings, member, room, consumer, report, stack)
+            _start_loaders(trainings, member, room, consumer, report, keep)
         else:
-            feeds += _start_alike_loaders(trainings, member, room, consumer, report, stack)
+            _start_alike_loaders(trainings, member, room, consumer, report, keep)
         return
     profiles = stages_of(definitions[0], room, known=member.feed)
 
@@ -192,8 +199,7 @@ def _feed_group(
             headroom=HEADROOM,
             remote=remote if readers == 1 else None,
         )
-        stack.callback(feed.close)
-        feeds.append(feed)
+        keep(feed)
         assert isinstance(feed.running, RunningFeed)
         return feed.running
 
@@ -214,20 +220,19 @@ def _start_loaders(
     room: FeedRoom,
     consumer: FeedConsumer,
     report: Report,
-    stack: contextlib.ExitStack,
-) -> list[WatchedFeed]:
+    keep: Callable[[WatchedFeed], WatchedFeed],
+) -> list[RunningLoader]:
     """A feed for each loader, of which one works at a time."""
-    feeds = []
+    loaders: list[RunningLoader] = []
     for training in trainings:
         if isinstance(training.batches, DataLoader):
-            feed = start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report)
-            stack.callback(feed.close)
-            feeds.append(feed)
+            feed = keep(start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report))
+            assert isinstance(feed.running, RunningLoader)
+            loaders.append(feed.running)
             training.batches = feed.running
-    loaders = _loaders(feeds)
     for loader in loaders:
         loader.rests_for = [other for other in loaders if other is not loader]
-    return feeds
+    return loaders
 
 
 def _start_alike_loaders(
@@ -236,21 +241,15 @@ def _start_alike_loaders(
     room: FeedRoom,
     consumer: FeedConsumer,
     report: Report,
-    stack: contextlib.ExitStack,
-) -> list[WatchedFeed]:
+    keep: Callable[[WatchedFeed], WatchedFeed],
+) -> None:
     """A feed for each loader, of which one works for all whose orders turn out to be the same. Bytes are divided, for
     nobody knows before; cores are not, since it is as good as known."""
     part = FeedRoom(cores=room.cores, budget_bytes=room.budget_bytes // len(trainings))
-    feeds = _start_loaders(trainings, member, part, consumer, report, stack)
-    loaders = _loaders(feeds)
+    loaders = _start_loaders(trainings, member, part, consumer, report, keep)
     for loader in loaders:
         loader.rests_for = []
     LoaderGroup(loaders, together=trainings[0].accumulate)
-    return feeds
-
-
-def _loaders(feeds: Sequence[WatchedFeed]) -> list[RunningLoader]:
-    return [feed.running for feed in feeds if isinstance(feed.running, RunningLoader)]
 
 
 def _put_back(trainings: Sequence[Training], before: Sequence[Any]) -> None:

@@ -317,15 +317,24 @@ class Store:
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
         return found
 
+    def metric_names(self, task: str) -> list[str]:
+        """The names of a task's metrics, found without reading their points."""
+        names, name = [], ""
+        while (row := self._connection.execute(_NEXT_METRIC, (task, name)).fetchone())[0] is not None:
+            name = row[0]
+            names.append(name)
+        return names
+
     @property
     def changes(self) -> int:
         """A number that is another one whenever somebody else has written to the store since it was last asked for."""
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def points(self, task: str, *, name: str | None = None) -> list[Point]:
-        """All metrics of a task, by name and step."""
-        where = "WHERE task = ?" + (" AND name = ?" if name is not None else "")
-        rows = self._read_checked("points", f"{where} ORDER BY name, step", (task, *([] if name is None else [name])))
+    def points(self, task: str, *, name: str | None = None, after: int = -1, most: int = -1) -> list[Point]:
+        """The metrics of a task, by name and step: all, or the one of that name; after a step, so many at most."""
+        where = "WHERE task = ? AND step > ?" + (" AND name = ?" if name is not None else "")
+        arguments = (task, after, *([] if name is None else [name]), most)
+        rows = self._read_checked("points", f"{where} ORDER BY name, step LIMIT ?", arguments)
         return [Point(task=task, name=n, step=s, value=_value(v), at_seconds=at) for _, n, s, v, at in rows]
 
     def tasks(self, *, workload: str | None = None, identity: TaskId | None = None) -> list[tuple[str, Task]]:

@@ -1,4 +1,5 @@
-"""The live table: per-task bars, rates, time left. In a terminal it redraws; elsewhere it writes lines."""
+"""The live table: per-task bars, rates, time left. In a terminal and in a notebook it redraws; elsewhere it writes
+lines."""
 
 import contextlib
 import time
@@ -13,16 +14,14 @@ from rich.text import Text
 from dovetail.control import Controller
 from dovetail.metrics.progress import Progress
 from dovetail.verbs.console import Console, plain
-from dovetail.verbs.progress_lines import ProgressLines, time_left
+from dovetail.verbs.notebook_table import NotebookTable, in_notebook
+from dovetail.verbs.progress_lines import ProgressLines, describe_progress, describe_whole, order_tasks
 from dovetail.vocabulary import Event, TaskId
 from dovetail.vocabulary.events import Warned
-from dovetail.vocabulary.units import show_seconds
 
 REDRAW_SECONDS = 0.25
 ROWS = 24
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "cancelled": "yellow"}
-# What people look for first comes first when there are more tasks than rows.
-_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
 
 
 class LiveTable:
@@ -31,11 +30,14 @@ class LiveTable:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
+        self._notebook: NotebookTable | None = None
         self._drawn_at = 0.0
         self._lines = ProgressLines(self._write)
 
     def __enter__(self) -> "LiveTable":
-        if self._console.is_terminal:
+        if in_notebook():
+            self._notebook = NotebookTable()
+        elif self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -59,18 +61,24 @@ class LiveTable:
                     self._write(f"warning: {event.message}")
 
     def _show(self, controller: Controller) -> None:
-        if self._live is None:
+        if self._live is None and self._notebook is None:
             self._lines.show(controller)
         elif time.monotonic() - self._drawn_at > REDRAW_SECONDS or controller.phase in ("done", "stopped"):
             self._drawn_at = time.monotonic()
-            self._live.update(_picture(controller), refresh=True)
+            if self._notebook is not None:
+                self._notebook.update(controller)
+            elif self._live is not None:
+                self._live.update(_picture(controller), refresh=True)
 
     def _write(self, line: str) -> None:
-        self._console.print(plain(line), soft_wrap=True)
+        if self._notebook is not None:
+            self._notebook.warn(line)
+        else:
+            self._console.print(plain(line), soft_wrap=True)
 
 
 def _picture(controller: Controller) -> Group:
-    progress = sorted(controller.progress.items(), key=lambda pair: _ORDER.index(pair[1].status))
+    progress = order_tasks(controller)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("task", "", "step", "steps/s", "left", "metrics"):
         table.add_column(name, no_wrap=True)
@@ -78,28 +86,14 @@ def _picture(controller: Controller) -> Group:
         table.add_row(*_row(controller, identity, one))
     if len(progress) > ROWS:
         table.add_row(Text(f"and {len(progress) - ROWS} more", style="dim"))
-    return Group(table, Text(_footer(controller), style="dim"))
+    return Group(table, Text(describe_whole(controller), style="dim"))
 
 
 def _row(controller: Controller, identity: TaskId, one: Progress) -> tuple[RenderableType, ...]:
     until = one.spans[-1].until_step if one.spans else 0
-    running = one.status == "running"
-    left = (until - one.step) / one.steps_per_second if running and one.steps_per_second > 0 else None
     bar = ProgressBar(total=max(until, 1), completed=one.step, width=24) if until else Text("")
-    values = [f"{name} {value:.4g}" for name, value in one.metrics.items() if name != "train/loss"][:3]
     return (
         plain(controller.name_of(identity), style=_COLOURS.get(one.status, "")),
-        bar if running else Text(one.status, style=_COLOURS.get(one.status, "dim")),
-        f"{one.step}/{until}" if until else str(one.step),
-        f"{one.steps_per_second:.0f}" if running else "",
-        show_seconds(left) if left is not None else "",
-        plain((one.reason or "  ".join(values))[:60]),
+        bar if one.status == "running" else Text(one.status, style=_COLOURS.get(one.status, "dim")),
+        *map(plain, describe_progress(one)),
     )
-
-
-def _footer(controller: Controller) -> str:
-    counts: dict[str, int] = {}
-    for one in controller.progress.values():
-        counts[one.status] = counts.get(one.status, 0) + 1
-    words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
-    return " · ".join([*words, *time_left(controller)])

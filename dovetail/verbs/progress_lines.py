@@ -1,16 +1,20 @@
-"""Progress where there is no terminal: lines at a pace that a log file bears, whatever the number of tasks."""
+"""Progress in words: what a live table says of each task and of the whole; and, where there is no terminal, lines at a
+pace that a log file bears, whatever the number of tasks."""
 
 import time
 from collections.abc import Callable
 
 from dovetail.control import Controller
 from dovetail.metrics.progress import ENDED, Progress
+from dovetail.vocabulary import TaskId
 from dovetail.vocabulary.units import show_seconds
 
 # How far apart the lines on the whole are, in the first minutes and later.
 PACE_SECONDS, SLOW_PACE_SECONDS, SLOW_AFTER_SECONDS = 10.0, 60.0, 600.0
 # Of so many tasks each change is told between two lines on the whole; the others are counted in the next.
 CHANGES = 24
+# What people look for first comes first when there are more tasks than rows.
+_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
 # Of so many running tasks a line says how far they are.
 RUNNING = 3
 
@@ -47,6 +51,34 @@ class ProgressLines:
 
     def _pace(self) -> float:
         return SLOW_PACE_SECONDS if self._now() - self._began_at > SLOW_AFTER_SECONDS else PACE_SECONDS
+
+
+def order_tasks(controller: Controller) -> list[tuple[TaskId, Progress]]:
+    """The tasks, those that people look for first."""
+    return sorted(controller.progress.items(), key=lambda pair: _ORDER.index(pair[1].status))
+
+
+def describe_progress(one: Progress) -> tuple[str, str, str, str]:
+    """Of a task: how far it is, its steps a second, the time that is left, and its metrics or why it stands."""
+    until = one.spans[-1].until_step if one.spans else 0
+    running = one.status == "running"
+    left = (until - one.step) / one.steps_per_second if running and one.steps_per_second > 0 else None
+    values = [f"{name} {value:.4g}" for name, value in one.metrics.items() if name != "train/loss"][:3]
+    return (
+        f"{one.step}/{until}" if until else str(one.step),
+        f"{one.steps_per_second:.0f}" if running else "",
+        show_seconds(left) if left is not None else "",
+        (one.reason or "  ".join(values))[:60],
+    )
+
+
+def describe_whole(controller: Controller) -> str:
+    """What the controller does, how many tasks are how far, and the time that is left."""
+    counts: dict[str, int] = {}
+    for one in controller.progress.values():
+        counts[one.status] = counts.get(one.status, 0) + 1
+    words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
+    return " · ".join([*words, *time_left(controller)])
 
 
 def summarize(controller: Controller, *, untold: int = 0) -> str:

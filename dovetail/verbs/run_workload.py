@@ -9,11 +9,13 @@ from dovetail.control import Reconciliation, Result, Settings, open_result
 from dovetail.engines import Engine
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import settle_checkpoints
+from dovetail.trackers import check_trackers
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
+from dovetail.verbs.tracking import trackers_beside
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
 from dovetail.vocabulary.redact import Redactor
 
@@ -36,6 +38,8 @@ def run(
     progress: bool = True,
     raise_on_failure: bool = True,
     fresh: bool = False,
+    track: str | Iterable[str] = (),
+    track_models: bool = False,
     on_metric: OnMetric | None = None,
     on_evaluate: OnEvaluate | None = None,
     on_end: OnEnd | None = None,
@@ -66,6 +70,10 @@ def run(
     reaches) and its parameters are the same. With `fresh=True` every task is trained anew: what the store has of it,
     checkpoints and metrics, is removed.
 
+    `track` names trackers that are told of it while it goes on, each by a process of its own that cannot hold up
+    training: `mlflow:./mlruns` (or any tracking URI), `wandb:PROJECT`, `tensorboard:./runs`. What they missed is sent
+    later, nothing is sent twice. With `track_models` they are given the trained models too.
+
     In this process, `on_metric(task, name, step, value)` is told each value that a task records, `on_evaluate(task,
     step, metrics)` what each evaluation gave, and `on_end(task_result)` what came of a task that has ended. An error in
     one of them stops the run, once all is saved, and is raised.
@@ -83,6 +91,7 @@ def run(
     if given is None:
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
     make_plan = choose("planner", planner, PLANNERS)
+    addresses = check_trackers(track, models=track_models)
     with contextlib.ExitStack() as stack:
         workload, spares = stack.enter_context(read_workload(given, engine=engine))
         workload = amend(
@@ -104,6 +113,7 @@ def run(
             check_planned(plan, workload, here if isinstance(engine, str) else plan.cluster)
             here = plan.cluster
         chosen = limit_cluster(price_cluster(cluster or here, prices, workload), workload)
+        stack.enter_context(trackers_beside(addresses, home=home, workload=workload.name, models=track_models))
         controller = stack.enter_context(
             open_controller(
                 workload,

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.hardware import Cluster
+from dovetail.vocabulary.notebook_html import html_details, html_gantt, html_lines, html_table
 from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict
 from dovetail.vocabulary.redact import Redactor
@@ -294,6 +295,33 @@ class Plan:
         ]
         head = f"{'start':>12} {'duration':>12}  how, where and what"
         return escape_controls("\n".join([head, *rows, *self.verdict, *redact.plan(self).explanation]))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the schedule drawn and as a table, what it comes to, and why."""
+        tasks = self.workload.tasks if self.workload else ()
+        redact = Redactor(task.parameters for task in tasks)
+        names = {task.identity: redact(task.name) for task in tasks}
+        schedule, shown = self.schedule or Schedule(placements=()), redact.plan(self)
+        rows = [
+            (
+                show_seconds(p.start_seconds),
+                show_seconds(p.duration_seconds),
+                ", ".join(names.get(task, task) for task in p.tasks),
+                p.option.technique + ("" if p.option.measured else " (predicted)"),
+                ", ".join(p.devices),
+            )
+            for p in sorted(schedule.placements, key=lambda p: (p.start_seconds, p.devices))
+        ]
+        rejected = [f"{one.technique} on {one.count} × {one.kind}: {one.reason}" for one in shown.rejections]
+        return "".join(
+            (
+                html_gantt(schedule, names=names),
+                html_table(("start", "duration", "task", "technique", "devices"), rows),
+                html_lines(self.verdict),
+                html_details("why", html_lines(shown.explanation)),
+                html_details("what does not fit", html_lines(dict.fromkeys(rejected))),
+            )
+        )
 
     @property
     def verdict(self) -> tuple[str, ...]:

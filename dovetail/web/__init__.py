@@ -2,6 +2,5 @@
 TensorBoard."""
 
 from dovetail.web.report import write_report
-from dovetail.web.tensorboard import write_tensorboard
 
-__all__ = ["write_report", "write_tensorboard"]
+__all__ = ["write_report"]

@@ -42,6 +42,7 @@ def test_simulation_meets_its_bars_at_a_small_size() -> None:
     assert "300 tasks on 32 devices" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_feed_is_set_beside_fixed_settings_and_the_loader() -> None:
     done = run("bench/feed.py", "frees", "simulated", "--quick")
@@ -63,6 +64,7 @@ def test_overhead_prints_its_table() -> None:
     assert "ours over bare" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_runs_of_a_session_cost_little() -> None:
     done = run("bench/fixed_cost.py", "--quick")
@@ -91,6 +93,7 @@ def test_the_demo_ends_with_its_tables_and_a_report(tmp_path: Path) -> None:
     assert Path(done.stdout.rpartition("report: ")[2].strip()).read_text().startswith("<!")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_first_week_counts_good_and_bad_programs() -> None:
     done = run("bench/first_week.py", "crashing", "--quick")
@@ -99,6 +102,7 @@ def test_the_first_week_counts_good_and_bad_programs() -> None:
     assert "met     crashing, bad tasks that are set aside: 4" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_page_is_loaded_and_moved() -> None:
     find_chromium()

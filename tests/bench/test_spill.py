@@ -39,6 +39,7 @@ def figures(**more: Any) -> dict[str, Any]:
     return {"tokens": 100, "seconds": 1.0, "tokens_per_second": 100.0, "forecast": forecast, **peaks, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_ours_the_peer_and_resident_training_take_the_same_steps(tmp_path: Path) -> None:
     done = run("24g-b8", "--quick", OUT=str(tmp_path))

@@ -102,6 +102,7 @@ def test_help_imports_no_torch(tmp_path):
         "clone",
         "deadline",
         "ui",
+        "track",
     ):
         assert f" {verb} " in found.stdout
 
@@ -120,7 +121,7 @@ def test_cluster_tells_the_devices_of_this_machine(tmp_path):
 def done(tmp_path_factory):
     """A folder in which a workload ran to its end, with what `run --json` wrote."""
     folder = write(tmp_path_factory.mktemp("done"), programs=PROGRAMS, sweep=SWEEP)
-    return folder, dovetail("run", "sweep.py", "--json", "--tensorboard", "curves", cwd=folder)
+    return folder, dovetail("run", "sweep.py", "--json", "--track", "tensorboard:curves", cwd=folder)
 
 
 @pytest.mark.process
@@ -169,11 +170,13 @@ class TestAfterARun:
         assert 'src="http' not in page
 
     def test_tensorboard_files_hold_the_curves(self, done):
-        assert list((done[0] / "curves").rglob("*tfevents*")), "written by run --tensorboard"
-        found = dovetail("report", "--tensorboard", "later", cwd=done[0])
+        assert list((done[0] / "curves").rglob("*tfevents*")), "written by run --track"
+        found = dovetail("track", "tensorboard:later", cwd=done[0])
         assert found.code == 0
-        assert "scalars in later" in found.err
-        assert list((done[0] / "later").rglob("*tfevents*"))
+        assert "new points sent to tensorboard:later" in found.err
+        assert len(list((done[0] / "later").rglob("*tfevents*"))) == len(list((done[0] / "curves").rglob("*tfevents*")))
+        again = dovetail("track", "tensorboard:curves", cwd=done[0])
+        assert "0 new points sent to tensorboard:curves" in again.err
 
     def test_export_writes_what_safetensors_reads(self, done):
         found = dovetail("export", FAST, "-o", "model.safetensors", cwd=done[0])

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import sys
+import threading
 import time
 
 import numpy
@@ -313,6 +314,19 @@ def _note(item):
     with open(log, "a") as file:
         file.write(f"{number}\n")
     return torch.full((4,), number / 100)
+
+
+def staying():
+    """Reads a feed whose stage cannot travel to a process."""
+    lock = threading.Lock()
+
+    def held(number):
+        with lock:
+            return torch.full((4,), number / 100)
+
+    training = _training(_square)
+    training.batches = feed(range(64)).map(held).batch(8)
+    return training
 
 
 def noted(log, seed=0, order=0, rate=0.01, shares="", accumulate=1):

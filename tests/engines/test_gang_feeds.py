@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.engines import feeding, gang_feeds
 from dovetail.engines.feeding import WatchedFeed, own_cores
+from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.feeds import StageProfile, feed_bytes, held_bytes
 from tests.engines.test_runner import Ground, same
 
@@ -85,7 +86,7 @@ def test_a_fused_gang_reads_each_item_once(ground: Ground, opened: list[WatchedF
     assert len(opened) == 1
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_members_that_end_earlier_hold_nobody_back(ground: Ground, accumulate: int) -> None:
     members = gang(ground, [3, 20, 11], accumulate=accumulate)
     ground.run("train", members, "interleave")
@@ -93,6 +94,7 @@ def test_members_that_end_earlier_hold_nobody_back(ground: Ground, accumulate: i
     learned_alone(ground, members)
 
 
+@pytest.mark.slow
 def test_members_that_stand_at_different_places_go_on_there(ground: Ground, opened: list[WatchedFeed]) -> None:
     """One was stopped earlier than the others: two places, and half of the bytes for each."""
     first = gang(ground, [4, 9, 9])
@@ -189,7 +191,9 @@ def test_a_loader_that_cannot_be_read_by_workers_is_left_alone_and_says_why(grou
     )
 
 
-@pytest.mark.parametrize(("technique", "accumulate"), [("interleave", 1), ("interleave", 3), ("fuse", 1)])
+@pytest.mark.parametrize(
+    ("technique", "accumulate"), [pytest.param("interleave", 1, marks=pytest.mark.slow), ("interleave", 3), ("fuse", 1)]
+)
 def test_loaders_of_one_dataset_and_one_seed_are_read_once(ground: Ground, technique: str, accumulate: int) -> None:
     """Epochs have sixteen batches, and one of the members ends earlier."""
     log, more = ground.home / "log", {"accumulate": accumulate}
@@ -221,3 +225,13 @@ def test_loaders_of_one_dataset_go_on_from_different_places(ground: Ground) -> N
         alone = dataclasses.replace(member, feed=(), directory=str(ground.home / f"alone {number}"))
         ground.run("train", [alone], "resident")
         assert same(ground.saved(member), ground.saved(alone))
+
+
+def test_what_users_should_know_of_a_feed_is_an_event_of_its_task(ground: Ground) -> None:
+    stages = [StageProfile(name=name, worker="process", service_seconds=1e-3) for name in ("source", "held", "batch")]
+    member = dataclasses.replace(ground.member("staying", steps=4), feed=tuple(stages))
+    ground.run("train", [member], "resident")
+    assert ground.ends(member) == ["finished"], ground.events
+    (warned,) = [event for event in ground.events if isinstance(event, Warned)]
+    assert warned.task == member.task.identity
+    assert "its feed: Stage 'held' cannot travel to a process, so it runs in threads: " in warned.message

@@ -63,7 +63,7 @@ def test_ranks_train_and_their_workers_are_used_again(ground, technique):
     before = worker_pids(ground.engine)
     task = task_of(ground, "tower")
     (end,) = ends_of(task, run(ground, task, technique=technique))
-    assert (end.kind, end.step) == ("finished", 5)
+    assert (end.kind, end.step) == ("finished", 5), end
     alone = task_of(ground, "tower")
     order = ground.order(ground.member(alone))
     ground.engine.start(order)

@@ -18,6 +18,8 @@ import torch
 from dovetail.describe import carried
 from dovetail.store import ControllerLock, Point, RemoteFolder, Store, check_fence, raise_fence, write_atomically
 from dovetail.testing import programs
+from dovetail.trackers import parse_tracker
+from dovetail.trackers.following import open_sender
 from dovetail.train import TrainingState, checkpoint
 from dovetail.train.base import SessionMember
 from dovetail.train.build import build
@@ -25,7 +27,6 @@ from dovetail.train.export import export
 from dovetail.train.resident import RESIDENT
 from dovetail.vocabulary import CheckpointError, DovetailError, Profile, Program, Stop, Task, read_event
 from dovetail.web.report import write_report
-from dovetail.web.tensorboard import write_tensorboard
 from tests.faults.system_calls import Ended, traced
 
 FULL = "No space left on device"
@@ -251,32 +252,40 @@ def _reported(folder: Path, ended: Ended) -> None:
 REPORT = Site(lambda folder: (folder / "report.html").write_text("the page before") and None, _report, _reported)
 
 
-def _board(folder: Path) -> None:
-    with Store(None, write=True) as store:
+def _unsent(folder: Path) -> None:
+    with Store(folder / "tracked", write=True) as store:
         store.add(
             tasks=[("w", TASK)],
             points=[
                 Point(task=TASK.identity, name="loss", step=n, value=float(n), at_seconds=float(n)) for n in range(9)
             ],
         )
-        write_tensorboard(store, folder / "board")
+
+
+def _board(folder: Path) -> None:
+    address = parse_tracker(f"tensorboard:{folder / 'board'}")
+    with open_sender(address, folder / "tracked") as (sender, _):
+        for error in sender.send_new():
+            raise error
 
 
 def _boarded(folder: Path, ended: Ended) -> None:
     from tensorboard.compat.proto.event_pb2 import Event as Record
 
-    files = list((folder / "board").rglob("*tfevents*"))
-    assert ended.how != "done" or files
-    for file in files:
-        content, count = file.read_bytes(), 0
+    if ended.how != "done":
+        return  # half a file may be there; whoever comes next cuts it off
+    steps = []
+    for file in (folder / "board").glob("*/*tfevents*"):
+        content = file.read_bytes()
         while content:
             size = int.from_bytes(content[:8], "little")
-            Record.FromString(content[12 : 12 + size])
-            content, count = content[16 + size :], count + 1
-        assert count == 10, "half a file"
+            record = Record.FromString(content[12 : 12 + size])
+            steps += [record.step for value in record.summary.value if value.tag == "loss"]
+            content = content[16 + size :]
+    assert steps == list(range(9)), steps
 
 
-TENSORBOARD = Site(lambda folder: None, _board, _boarded)
+TENSORBOARD = Site(_unsent, _board, _boarded, ("DovetailError", "OSError", "OperationalError"))
 
 
 def _trained(folder: Path) -> None:

@@ -155,6 +155,7 @@ def test_a_page_outlives_its_controller(daemon: tuple[Path, Any], look: Callable
         until(lambda: sight.page.inner_text(".rows") != before, what="steps that go on in the table")
 
 
+@pytest.mark.slow
 def test_a_controller_that_hangs_is_given_up(daemon: tuple[Path, Any], look: Callable[..., Sight]):
     folder, process = daemon
     with serving(folder / ".dovetail", options=("--port", "7730")) as found:

@@ -46,4 +46,4 @@ def _search(count: int, steps: int = 300) -> dt.Workload:
 
 search_100 = _search(100)
 search_200 = _search(200, steps=500)  # about a second each
-search_500 = _search(500)
+search_500 = _search(500, steps=500)

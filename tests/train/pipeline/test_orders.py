@@ -60,7 +60,7 @@ def test_what_crosses_must_keep_its_shape(ground):
     assert state is None
 
 
-@pytest.mark.parametrize("timetable", ["1f1b", "2bw"])
+@pytest.mark.parametrize("timetable", [pytest.param("1f1b", marks=pytest.mark.slow), "2bw"])
 def test_killed_at_random_it_is_resumed_and_ends_as_if_undisturbed(ground, timetable):
     knobs = {"timetable": timetable}
     _, expected = run(ground, task_of(ground), knobs=knobs)
