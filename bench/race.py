@@ -4,8 +4,8 @@ found in its own half of the speed-up; beside it the loop that one would write b
 `python bench/race.py [--quick] [--check]`, on whatever devices there are. Ten seeds of a small network on synthetic
 images to an accuracy. The reference sleeps in every step; `quick step` sleeps so much less that its steps take four
 fifths, as measured by hand, and `quick learning` has 1.25 times the learning rate, which takes four fifths of the steps
-as long as these are small. By hand: the same programs and seeds in one process, one after another, with a clock that is read when
-the target is met; every run must take the same number of steps there, and as many seconds.
+as long as these are small. By hand: the same programs and seeds in one process, one after another, with a clock that is
+read when the target is met; every run must take the same number of steps there, and as many seconds.
 """
 
 import sys

@@ -132,23 +132,22 @@ def race(
         except TrainingError as error:
             say(f"dovetail: {error}", err=True)
             raise typer.Exit(FAILED) from None
-        redact = _redactor(found)
         if as_json:
-            show.print_json(redact.record(found.record()))
+            show.print_json(_record(found))
         else:
-            say(redact(str(found)))
+            say(found)
         if output is not None:
             from dovetail.web.race_page import write_race
 
-            say(write_race(redact.record(found.record()), output), err=True)
+            say(write_race(_record(found), output), err=True)
         if any(run.status == "failed" for contestant in found.contestants for run in contestant.runs):
             raise typer.Exit(FAILED)
 
 
-def _redactor(found: "RaceResult") -> Redactor:
-    """What masks the secrets of its runs' parameters."""
+def _record(found: "RaceResult") -> Any:
+    """A race as plain data, with no secrets of its runs' parameters or of the environment."""
     parameters = (run.task.parameters for contestant in found.contestants for run in contestant.runs)
-    return Redactor(parameters, variables=os.environ)
+    return Redactor(parameters, variables=os.environ).record(found.record())
 
 
 def _values(given: list[str]) -> dict[str, Any]:

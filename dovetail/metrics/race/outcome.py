@@ -13,6 +13,8 @@ from dovetail.metrics.race.race_statistics import LEAST_OLYMPIC, Estimate
 from dovetail.metrics.race.run_clock import CLOCKS, PHASES, ClockReading, RunClock
 from dovetail.metrics.race.speed_up import SpeedUp, compare_contestants
 from dovetail.vocabulary import Stop, Task, TaskId
+from dovetail.vocabulary.notebook_html import html_lines, html_table
+from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_some
 from dovetail.vocabulary.user_text import escape_controls
 
@@ -55,9 +57,25 @@ class RaceResult:
         raise KeyError(f"a contestant must be one of {[each.name for each in self.contestants]}, got {name!r}.")
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.stop.target}, by the clock {self.clock}", *self._table()]
-        lines += [line for each in self.speed_ups for line in (each.sentence(), f"  {each.verdict}.")]
-        return escape_controls("\n".join([*lines, *self.notes]))
+        return escape_controls(self._redact("\n".join([self._title(), *self._table(), *self._sentences()])))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same, as a table and lines."""
+        redact = self._redact
+        heads, rows = table_of(self)
+        shown = html_table(heads, [[redact(cell) for cell in row] for row in rows])
+        return html_lines([redact(self._title())]) + shown + html_lines(map(redact, self._sentences()))
+
+    @property
+    def _redact(self) -> Redactor:
+        return Redactor(run.task.parameters for contestant in self.contestants for run in contestant.runs)
+
+    def _title(self) -> str:
+        return f"{self.name}: {self.stop.target}, by the clock {self.clock}"
+
+    def _sentences(self) -> list[str]:
+        compared = [line for each in self.speed_ups for line in (each.sentence(), f"  {each.verdict}.")]
+        return [*compared, *self.notes]
 
     def _table(self) -> list[str]:
         if not self.contestants:

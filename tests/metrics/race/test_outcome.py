@@ -31,6 +31,12 @@ def test_the_fastest_wins_and_is_first():
     assert found["fast"].time("dawnbench").value == pytest.approx(10.0)
 
 
+def test_a_notebook_shows_it():
+    shown = race(slow=300, fast=100)._repr_html_()
+    assert shown.index("fast") < shown.index("slow")
+    assert "by seconds a step" in shown
+
+
 def test_it_is_plain_data_too():
     found = race(slow=300, fast=100).record()
     again = json.loads(json.dumps(found))
