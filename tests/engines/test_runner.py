@@ -282,10 +282,8 @@ def test_a_task_with_a_target_says_at_each_evaluation_where_its_seconds_went(gro
     assert [event.step for event in readings][-1] == 6
     for earlier, later in itertools.pairwise(readings):
         assert later.seconds["train"] > earlier.seconds["train"]
-        assert later.seconds["evaluate"] >= earlier.seconds["evaluate"] + later.evaluation_seconds - 1e-5
-        assert (
-            sum(later.seconds.values()) <= later.at_seconds - earlier.at_seconds + sum(earlier.seconds.values()) + 0.01
-        )
+        assert later.seconds["evaluate"] > earlier.seconds["evaluate"]
+        assert 0 < later.evaluation_seconds < sum(later.seconds.values())
     plain = ground.member("tower", steps=6, name="plain")
     ground.run("train", [plain], "resident")
     assert not ground.of(plain, "evaluated")
