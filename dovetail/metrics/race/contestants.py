@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dovetail.metrics.race.crossing import Crossing
+from dovetail.metrics.race.crossing import TargetCrossing
 from dovetail.metrics.race.race_statistics import Estimate, estimate
 from dovetail.metrics.race.run_clock import ClockReading
 from dovetail.vocabulary import Task
@@ -27,7 +27,7 @@ class RaceRun:
     task: Task
     status: str
     reason: str = ""
-    crossing: Crossing | None = None
+    crossing: TargetCrossing | None = None
     readings: tuple[ClockReading, ...] = ()
     ways: tuple[str, ...] = ()
     started_seconds: float = 0.0

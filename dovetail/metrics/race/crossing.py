@@ -9,7 +9,7 @@ from dovetail.vocabulary import Stop
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class TargetCrossing:
     """The first evaluation that met the target, and the last one before it that did not.
 
     A target is only seen to be met when it is evaluated: the metric crossed it after the miss, not later than the hit.
@@ -55,7 +55,7 @@ class Crossing:
         return hit if self.by_interpolation is None else miss + self.by_interpolation * (hit - miss)
 
 
-def find_crossing(readings: Sequence[ClockReading], stop: Stop) -> Crossing | None:
+def find_crossing(readings: Sequence[ClockReading], stop: Stop) -> TargetCrossing | None:
     """The first crossing of a target in these readings, which are in the order of their time; None where there is none.
 
     >>> find_crossing([], Stop(steps=99, metric="accuracy", at_least=0.94)) is None
@@ -67,7 +67,7 @@ def find_crossing(readings: Sequence[ClockReading], stop: Stop) -> Crossing | No
     miss: ClockReading | None = None
     for reading in readings:
         if stop.reached({stop.metric: reading.value}):
-            return Crossing(hit=reading, miss=miss, by_interpolation=_share(miss, reading, target))
+            return TargetCrossing(hit=reading, miss=miss, by_interpolation=_share(miss, reading, target))
         # Work that was lost is done again, from an earlier step: the last miss is the furthest one.
         if miss is None or reading.step >= miss.step:
             miss = reading
