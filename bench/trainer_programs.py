@@ -139,7 +139,7 @@ def lora_parts(learning_rate: float = 5e-3, seed: int = 0, **more: Any) -> Train
     model = get_peft_model(causal_model(), LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
     ids = [words(text)["input_ids"] for text in reviews()["text"]]
     rows = [{"input_ids": row + [0] * (16 - len(row)), "labels": row + [-100] * (16 - len(row))} for row in ids]
-    more = {"gradient_accumulation_steps": 4, "max_steps": 100, **more}
+    more = {"gradient_accumulation_steps": 4, "max_steps": 200, **more}
     return Trainer(model=model, args=TrainingArguments(**arguments(learning_rate, seed, **more)), train_dataset=rows)
 
 
@@ -147,7 +147,7 @@ def sft_parts(learning_rate: float = 2e-3, seed: int = 0, **more: Any) -> Traine
     from trl import SFTConfig, SFTTrainer
 
     data = Dataset.from_dict({"text": reviews()["text"]})
-    more = {"max_length": 16, "max_steps": 100, "gradient_checkpointing": False, "bf16": False, **more}
+    more = {"max_length": 16, "max_steps": 200, "gradient_checkpointing": False, "bf16": False, **more}
     return SFTTrainer(
         model=causal_model(),
         args=SFTConfig(**arguments(learning_rate, seed, **more)),
