@@ -27,6 +27,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "sweep": ("sweep.py",),
     "first_week": ("first_week.py",),
     "search": ("search.py",),
+    "race": ("race.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),

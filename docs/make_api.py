@@ -46,6 +46,13 @@ PUBLIC = {
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
+    "Race": [
+        "race",
+        "metrics.race.outcome:RaceResult",
+        "metrics.race.contestants:Contestant",
+        "metrics.race.contestants:RaceRun",
+        "metrics.race.speed_up:SpeedUp",
+    ],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": [
         "Workload",

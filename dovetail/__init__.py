@@ -36,6 +36,7 @@ _WHERE = {
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
     "plan": "dovetail.verbs.make_plan",
+    "race": "dovetail.verbs.race",
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
     "search": "dovetail.verbs.run_search",
@@ -74,6 +75,7 @@ __all__ = [
     "log_uniform",
     "open_result",
     "plan",
+    "race",
     "run",
     "sample",
     "search",
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
+    from dovetail.verbs.race import race
     from dovetail.verbs.run_search import search
     from dovetail.verbs.run_workload import run
     from dovetail.verbs.session import Session

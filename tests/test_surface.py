@@ -40,6 +40,7 @@ NAMES = [
     "log_uniform",
     "open_result",
     "plan",
+    "race",
     "run",
     "sample",
     "search",

@@ -22,7 +22,6 @@ from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
-from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.control.state.snapshot import Offers
 from dovetail.control.task_source import Promotion, Prune, SourceMaker, Wish
 from dovetail.engines import Engine, Order
@@ -43,6 +42,7 @@ from dovetail.vocabulary import (
     Workload,
 )
 from dovetail.vocabulary.events import (
+    RUN_BEGAN,
     AttemptLost,
     AttemptStopped,
     CheckpointSaved,

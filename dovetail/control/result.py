@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.control.searching.study_file import read_study, study_path
-from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
 from dovetail.metrics.task_rows import choose_metrics, flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
-from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.events import RUN_BEGAN, CheckpointDamaged, PlanMade, TaskFailed, Warned
 from dovetail.vocabulary.notebook_html import html_lines, html_table
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_seconds

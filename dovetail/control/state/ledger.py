@@ -43,9 +43,6 @@ T = TypeVar("T")
 _WORDS = {"reason", "log", "message", "because", "metric", "before", "after"}
 _TEXTS = {cls: tuple(each.name for each in dataclasses.fields(cls) if each.name in _WORDS) for cls in EVENTS.values()}
 
-RUN_BEGAN = "the run began"
-"""How the reason for the first plan of a run begins."""
-
 
 class Ledger:
     """Everything in a store, in memory, and the one way to add to both.
