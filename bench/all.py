@@ -18,6 +18,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "simulation": ("simulation.py",),
     "feed": ("feed.py",),
     "feed_joint": ("feed_joint.py",),
+    "select_examples": ("select_examples.py",),
     "joint": ("joint.py",),
     "partition": ("partition.py",),
     "share": ("share.py",),

@@ -45,6 +45,7 @@ PUBLIC = {
         "from_trainer",
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
+    "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Race": [
         "race",

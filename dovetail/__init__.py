@@ -17,6 +17,7 @@ _WHERE = {
     "Result": "dovetail.control",
     "Scheduler": "dovetail.train",
     "Search": "dovetail.describe",
+    "Selection": "dovetail.selection.record",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
     "Stop": "dovetail.vocabulary",
@@ -40,6 +41,7 @@ _WHERE = {
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
     "search": "dovetail.verbs.run_search",
+    "select": "dovetail.verbs.select_examples",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
     "when": "dovetail.describe",
@@ -55,6 +57,7 @@ __all__ = [
     "Result",
     "Scheduler",
     "Search",
+    "Selection",
     "Session",
     "Settings",
     "Stop",
@@ -79,6 +82,7 @@ __all__ = [
     "run",
     "sample",
     "search",
+    "select",
     "task",
     "uniform",
     "when",
@@ -103,12 +107,14 @@ if TYPE_CHECKING:
     )
     from dovetail.engines import detect
     from dovetail.feeds import feed
+    from dovetail.selection.record import Selection
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.race import race
     from dovetail.verbs.run_search import search
     from dovetail.verbs.run_workload import run
+    from dovetail.verbs.select_examples import select
     from dovetail.verbs.session import Session
     from dovetail.vocabulary import (
         Cluster,

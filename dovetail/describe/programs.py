@@ -24,7 +24,7 @@ from dovetail.describe.installed import (
     is_installed,
     project_folders,
 )
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Task
 from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
@@ -74,6 +74,21 @@ def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ProgramError(f"{place} must define a function {name!r}; it does not{hint}")
     return function  # type: ignore[no-any-return]
+
+
+def programs_of(task: Task) -> list[Program]:
+    """The programs that it takes to build a task: its own and, of a program of Dovetail's that builds on another one,
+    that one, which is its parameter `program`.
+
+    >>> from dovetail.vocabulary import Stop
+    >>> inner = {"reference": "digits.py:digits", "source": "9f2c"}
+    >>> outer = Program(reference="dovetail.selection.student:scoring_student")
+    >>> task = Task(name="score", program=outer, parameters={"program": inner}, stop=Stop(steps=9))
+    >>> [each.function for each in programs_of(task)]
+    ['scoring_student', 'digits']
+    """
+    inner = task.parameters.get("program") if task.program.reference.startswith("dovetail.") else None
+    return [task.program, *([Program(**inner)] if isinstance(inner, Mapping) else [])]
 
 
 def check_source(program: Program) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dovetail.describe import Search
-from dovetail.describe.programs import PICKLED
+from dovetail.describe.programs import PICKLED, programs_of
 from dovetail.engines import Engine, LocalEngine, Spares, detect
 from dovetail.store import RemoteFolder, checkpoints_of
 from dovetail.verbs.choices import check_name
@@ -75,15 +75,16 @@ def read_workload(
             yield found, spares
 
 
-def programs_of(described: Workload | Search) -> list[Program]:
+def described_programs(described: Workload | Search) -> list[Program]:
     """The programs that are to run.
 
     >>> from dovetail.describe import grid
-    >>> [program.function for program in programs_of(grid("dovetail.testing.programs:dropout", seed=[0], steps=9))]
+    >>> sweep = grid("dovetail.testing.programs:dropout", seed=[0], steps=9)
+    >>> [program.function for program in described_programs(sweep)]
     ['dropout']
     """
     if isinstance(described, Workload):
-        return [task.program for task in described.tasks]
+        return [program for task in described.tasks for program in programs_of(task)]
     assert isinstance(described.program, Program)
     return [described.program]
 

@@ -17,7 +17,7 @@ from dovetail.trackers import check_trackers
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
-from dovetail.verbs.engine_places import Given, MakeEngine, open_place, programs_of, read_workload
+from dovetail.verbs.engine_places import Given, MakeEngine, described_programs, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.verbs.tracking import trackers_beside
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
@@ -117,7 +117,7 @@ def run(
         with writing_to(home):
             settle_checkpoints(home, settings.checkpoints if settings else None)
         here, make = stack.enter_context(
-            open_place(engine, address=address, programs=programs_of(described), home=home, spares=spares)
+            open_place(engine, address=address, programs=described_programs(described), home=home, spares=spares)
         )
         if plan and plan.cluster and not cluster:
             # An engine of one's own knows for itself which devices it has.
