@@ -40,6 +40,8 @@ PUBLIC = {
         "join",
         "Training",
         "Scheduler",
+        "from_lightning",
+        "from_trainer",
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
     "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],

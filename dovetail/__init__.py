@@ -26,6 +26,8 @@ _WHERE = {
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
     "feed": "dovetail.feeds",
+    "from_lightning": "dovetail.adapters",
+    "from_trainer": "dovetail.adapters",
     "grid": "dovetail.describe",
     "integers": "dovetail.describe",
     "join": "dovetail.describe",
@@ -59,6 +61,8 @@ __all__ = [
     "connect",
     "detect",
     "feed",
+    "from_lightning",
+    "from_trainer",
     "grid",
     "integers",
     "join",
@@ -74,6 +78,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dovetail.adapters import from_lightning, from_trainer
     from dovetail.control import Result, Settings, open_result
     from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
     from dovetail.engines import detect

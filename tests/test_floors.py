@@ -16,6 +16,7 @@ FLOORS = {
     "metrics": 1,
     "feeds": 1,
     "train": 2,
+    "adapters": 3,
     "profile": 3,
     "engines": 4,
     "control": 5,

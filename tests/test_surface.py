@@ -30,6 +30,8 @@ NAMES = [
     "connect",
     "detect",
     "feed",
+    "from_lightning",
+    "from_trainer",
     "grid",
     "integers",
     "join",

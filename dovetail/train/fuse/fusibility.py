@@ -24,7 +24,11 @@ from dovetail.train.state import parameter_names
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.vocabulary import TechniqueRefused
 
-_OF_MODULES = {"_parameters", "_buffers", "_modules"}
+UNREAD = "_dovetail_unread"
+"""The attribute by which a module may name others of its own that neither forward nor the loss reads."""
+_OF_MODULES = {"_parameters", "_buffers", "_modules", UNREAD}
+# The pairs that were compared, by their ids, which are theirs for as long as they are kept here.
+_Met = dict[tuple[int, int], tuple[Any, Any]]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size)
 
 
@@ -34,7 +38,7 @@ def difference(one: Any, other: Any, *, what: str) -> str | None:
     >>> difference({"heads": 4}, {"heads": 8}, what="model")
     "model['heads'] is 4 against 8"
     """
-    return next(_differences(one, other, what, set()), None)
+    return next(_differences(one, other, what, {}), None)
 
 
 def models_differ(one: nn.Module, other: nn.Module) -> str | None:
@@ -43,15 +47,19 @@ def models_differ(one: nn.Module, other: nn.Module) -> str | None:
     >>> models_differ(nn.Linear(2, 3), nn.Linear(2, 4))
     'the model.out_features is 3 against 4'
     """
+    return _models_differ(one, other, {})
+
+
+def _models_differ(one: nn.Module, other: nn.Module, seen: _Met) -> str | None:
     names, others = dict(one.named_modules()), dict(other.named_modules())
     if names.keys() != others.keys():
         (name, *_) = sorted(names.keys() ^ others.keys())
         return f"only one of the models has a module {name!r}"
-    found = (_modules_differ(module, others[name], name) for name, module in names.items())
+    found = (_modules_differ(module, others[name], name, seen) for name, module in names.items())
     return next((words for words in found if words), None) or _shapes_differ(one, other)
 
 
-def _modules_differ(one: nn.Module, other: nn.Module, name: str) -> str | None:
+def _modules_differ(one: nn.Module, other: nn.Module, name: str, seen: _Met) -> str | None:
     what = f"the model's {name!r}" if name else "the model"
     if type(one) is not type(other):
         return f"{what} is a {type(one).__name__} against a {type(other).__name__}"
@@ -59,13 +67,12 @@ def _modules_differ(one: nn.Module, other: nn.Module, name: str) -> str | None:
     if attributes.keys() != others.keys():
         (first, *_) = sorted(attributes.keys() ^ others.keys())
         return f"only one of the models has {what}.{first}"
-    seen: set[tuple[int, int]] = set()
     pairs = ((f"{what}.{key}", value, others[key]) for key, value in attributes.items())
     return next((words for path, value, own in pairs for words in _differences(value, own, path, seen)), None)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    aside = _OF_MODULES | ({"p"} if type(module) in DROPOUTS else set())
+    aside = _OF_MODULES | ({"p"} if type(module) in DROPOUTS else set()) | set(vars(module).get(UNREAD, ()))
     return {name: value for name, value in vars(module).items() if name not in aside}
 
 
@@ -94,10 +101,10 @@ def _of_tensor(tensor: torch.Tensor) -> str:
     return words if tensor.requires_grad else f"{words}, frozen"
 
 
-def _differences(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+def _differences(one: Any, other: Any, path: str, seen: _Met) -> Iterator[str]:
     if one is other or (id(one), id(other)) in seen:
         return
-    seen.add((id(one), id(other)))
+    seen[id(one), id(other)] = one, other
     if type(one) is not type(other):
         yield f"{path} is a {type(one).__name__} against a {type(other).__name__}"
     elif isinstance(one, torch.Tensor):
@@ -111,7 +118,7 @@ def _differences(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) ->
         yield from _parts_differ(one, other, path, seen)
 
 
-def _parts_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+def _parts_differ(one: Any, other: Any, path: str, seen: _Met) -> Iterator[str]:
     if isinstance(one, types.FunctionType):
         yield from _functions_differ(one, other, path, seen)
     elif isinstance(one, types.MethodType):
@@ -128,7 +135,8 @@ def _parts_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -
         for number, (mine, its) in enumerate(zip(one, other, strict=False)):
             yield from _differences(mine, its, f"{path}[{number}]", seen)
     elif isinstance(one, nn.Module):
-        if words := models_differ(one, other):
+        # A module may hold methods of its own, or itself, so what was met is known from here on.
+        if words := _models_differ(one, other, seen):
             yield f"{path}: {words}"
         for name, tensor in one.state_dict().items():
             yield from _differences(tensor, other.state_dict()[name], f"{path}.{name}", seen)
@@ -136,9 +144,7 @@ def _parts_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -
         yield from _objects_differ(one, other, path, seen)
 
 
-def _functions_differ(
-    one: types.FunctionType, other: types.FunctionType, path: str, seen: set[tuple[int, int]]
-) -> Iterator[str]:
+def _functions_differ(one: types.FunctionType, other: types.FunctionType, path: str, seen: _Met) -> Iterator[str]:
     if one.__code__ != other.__code__:
         yield f"{path} is {one.__qualname__} (line {one.__code__.co_firstlineno}) against other code"
         return
@@ -161,7 +167,7 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _mappings_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+def _mappings_differ(one: Any, other: Any, path: str, seen: _Met) -> Iterator[str]:
     if list(one) != list(other):
         yield f"{path} has the keys {list(one)[:8]} against {list(other)[:8]}"
         return
@@ -169,7 +175,7 @@ def _mappings_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]
         yield from _differences(value, other[key], f"{path}[{key!r}]", seen)
 
 
-def _objects_differ(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+def _objects_differ(one: Any, other: Any, path: str, seen: _Met) -> Iterator[str]:
     if dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):
             yield from _differences(getattr(one, field.name), getattr(other, field.name), f"{path}.{field.name}", seen)
