@@ -117,6 +117,21 @@ def test_what_a_loss_of_ones_own_reads_parts_tasks():
     assert "the loss is a TrainerLoss, and not the same one in both" in reason
 
 
+def test_what_a_loss_keeps_in_its_trainer_is_refused():
+    class Averaging(Trainer):
+        average = 0.0
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.average = 0.9 * self.average + 0.1 * loss.item()
+            return loss + 0.1 * (loss - self.average).abs()
+
+    with opened(dt.from_trainer(made(Averaging))) as session:
+        session.advance()
+        with pytest.raises(ProgramError, match=r"it changed self\.average"):
+            session.advance()
+
+
 class Counting(TrainerCallback):
     def __init__(self):
         self.calls = []
