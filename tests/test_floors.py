@@ -18,6 +18,7 @@ FLOORS = {
     "train": 2,
     "adapters": 3,
     "profile": 3,
+    "selection": 3,
     "engines": 4,
     "control": 5,
     "trackers": 5,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.feeds.item_order import ItemOrder
 from dovetail.feeds.keyed_draws import wants_rng
-from dovetail.feeds.sources import ItemSource, StreamSource, source_of
+from dovetail.feeds.sources import ItemSource, SelectedSource, StreamSource, source_of
 from dovetail.vocabulary import FEED_BYTES, FeedPlan, ProgramError
 
 if TYPE_CHECKING:
@@ -75,6 +75,27 @@ class Feed:
         ['A', 'B']
         """
         return self._with("map", function, name=name, draws=draws)
+
+    def select(self, numbers: Any) -> "Feed":
+        """Read only some of the source's items: those of a `dt.Selection`, each as often as its weight says, or those
+        of these numbers.
+
+        >>> import dovetail as dt
+        >>> list(dt.feed(["a", "b", "c", "d"]).select([0, 3]).map(str.upper))
+        ['A', 'D']
+        """
+        if not isinstance(self.source, ItemSource):
+            raise ProgramError(
+                f"select must have a source that reads items by number; a {self.source.describe()} does not."
+            )
+        length = len(self.source)
+        chosen = list(map(int, numbers.of(range(length)) if hasattr(numbers, "of") else numbers))
+        if not chosen or not 0 <= min(chosen) <= max(chosen) < length:
+            raise ProgramError(
+                f"select must be given numbers of the source's {length:,} items, from 0 on, and one at least; got "
+                f"{f'{min(chosen)} to {max(chosen)}' if chosen else 'none'}."
+            )
+        return dataclasses.replace(self, source=SelectedSource(self.source, chosen))
 
     def map_batches(
         self, function: Callable[..., Any], *, size: int = 0, name: str = "", draws: bool | None = None

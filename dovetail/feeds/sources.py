@@ -70,6 +70,34 @@ class DatasetSource(ItemSource):
         return hash(type(self.data))
 
 
+class SelectedSource(ItemSource):
+    """Some items of another source, by their numbers there, in this order; one that is named twice is there twice.
+
+    >>> SelectedSource(DatasetSource("abcd"), [3, 1]).read(0)
+    'd'
+    """
+
+    def __init__(self, source: ItemSource, numbers: Sequence[int]) -> None:
+        self.source, self.numbers = source, tuple(map(int, numbers))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def read(self, index: int) -> Any:
+        """The item that is here under this number."""
+        return self.source.read(self.numbers[index])
+
+    def describe(self) -> str:
+        """How many items of what."""
+        return f"{len(self):,} of {self.source.describe()}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SelectedSource) and (self.source, self.numbers) == (other.source, other.numbers)
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.numbers))
+
+
 class TarSource(ItemSource):
     """Samples in tar files, as WebDataset lays them out: files of one stem are one sample, a dict of its files' bytes
     by ending, with the stem as `__key__`. The headers of all shards are read once, at the first use."""

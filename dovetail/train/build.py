@@ -1,6 +1,7 @@
 """From a task to its `Training`: load the program, seed, call it, look at what came."""
 
 import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from dovetail.vocabulary import DovetailError, ProgramError, Task
 # seen to take.
 KEPT_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
+# For whom a program is being built: the store's directory, and what undoes what earlier tasks did to the process.
+_BUILDING: contextvars.ContextVar[tuple[Path | None, Isolation | None]] = contextvars.ContextVar("building")
+
 
 def build(task: Task, *, home: Path | None = None, isolation: Isolation | None = None) -> Training:
     """What the task's program builds. Initial weights depend on the task's seed alone. With `isolation`, in a
@@ -31,7 +35,11 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
     with _naming(task):
         function, arguments = _load(task, home, isolation)
         reseed(task.seed, "build")
-        training = function(**arguments)
+        outer = _BUILDING.set((home, isolation))
+        try:
+            training = function(**arguments)
+        finally:
+            _BUILDING.reset(outer)
     if not isinstance(training, Training):
         raise ProgramError(
             f"task {task.name!r}: its program must return a dovetail.Training, got {type(training).__name__}."
@@ -39,6 +47,12 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
     with _naming(task):
         training.check()  # fields may have been changed since it was made
     return training
+
+
+def build_inner(task: Task) -> Training:
+    """What another program builds, for one that is being built on top of it: from the same store, in this worker."""
+    home, isolation = _BUILDING.get((None, None))
+    return build(task, home=home, isolation=isolation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

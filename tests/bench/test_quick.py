@@ -133,3 +133,11 @@ def test_the_daemon_answers_every_submission_of_clients_at_once() -> None:
     done = run("bench/daemon_load.py", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met     tasks that were answered and are missing: 0" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_examples_are_chosen_in_five_ways() -> None:
+    done = run("bench/select_examples.py", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "dt.select" in done.stdout
