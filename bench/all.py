@@ -27,6 +27,8 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "demo": ("demo.py",),
     "sweep": ("sweep.py",),
     "first_week": ("first_week.py",),
+    "search": ("search.py",),
+    "race": ("race.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),
@@ -35,6 +37,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "daemon_load": ("daemon_load.py",),
     "page_load": ("page_load.py",),
     "page_cost": ("page_cost.py",),
+    "trackers": ("trackers.py",),
     "random_programs": ("random_programs.py",),
     "adversary": ("adversary.py",),
 }

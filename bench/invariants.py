@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-ENDS = ("finished", "stopped", "waiting", "lost", "failed", "cancelled", "halved")
+ENDS = ("finished", "stopped", "waiting", "lost", "failed", "cancelled", "halved", "pruned")
 TAIL_BYTES = 1 << 15
 Acknowledged = dict[tuple[str, str, int], float]
 

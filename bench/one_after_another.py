@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,12 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def train(task: Task, folder: Path | None = None) -> dict[str, Any]:
-    """One task from start to end, as a person would write it; its tensors go to the folder."""
+def train(task: Task, folder: Path | None = None, *, build: Callable[..., Training] | None = None) -> dict[str, Any]:
+    """One task from start to end, as a person would write it; its tensors go to the folder. Who trains several at once
+    loads their program before."""
     began = time.perf_counter()
     torch.manual_seed(task.seed + int(os.environ.get("DOVETAIL_BENCH_SEED", "0")))
-    build = load(task.program)
+    build = build or load(task.program)
     training: Training = build(**check_parameters(build, task.parameters, name=task.name))
     model = training.model.to(DEVICE).train()
     every = training.evaluate_every or training.steps_per_epoch()

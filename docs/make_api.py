@@ -30,6 +30,7 @@ PUBLIC = {
     "Describe": [
         "grid",
         "sample",
+        "Search",
         "uniform",
         "log_uniform",
         "integers",
@@ -45,9 +46,26 @@ PUBLIC = {
     ],
     "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
     "Select": ["select", "Selection"],
-    "Plan and run": ["plan", "run", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
+    "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
+    "Race": [
+        "race",
+        "metrics.race.outcome:RaceResult",
+        "metrics.race.contestants:Contestant",
+        "metrics.race.contestants:RaceRun",
+        "metrics.race.speed_up:SpeedUp",
+    ],
     "Results": ["open_result", "Result", "control:TaskResult"],
-    "Records": ["Workload", "Task", "Stop", "Halving", "Cluster", "Plan", "DovetailError", "TrainingError"],
+    "Records": [
+        "Workload",
+        "Task",
+        "Stop",
+        "Halving",
+        "Population",
+        "Cluster",
+        "Plan",
+        "DovetailError",
+        "TrainingError",
+    ],
 }
 # Beyond what dovetail/__init__.py lists: what those who extend it implement, receive, and are held to.
 EXTENSION = {
@@ -126,7 +144,8 @@ def _signature(node: ast.ClassDef | ast.FunctionDef, name: str) -> str:
     if not _is_record(node):
         return ""
     fields = [part for part in node.body if isinstance(part, ast.AnnAssign) and not _is_made(part)]
-    return _call(name, ["*", *map(ast.unparse, fields)], None)
+    written = ["*" if "KW_ONLY" in ast.unparse(field.annotation) else ast.unparse(field) for field in fields]
+    return _call(name, written if "*" in written else ["*", *written], None)
 
 
 def _is_made(field: ast.AnnAssign) -> bool:

@@ -13,8 +13,10 @@ _WHERE = {
     "DovetailError": "dovetail.vocabulary",
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
+    "Population": "dovetail.vocabulary",
     "Result": "dovetail.control",
     "Scheduler": "dovetail.train",
+    "Search": "dovetail.describe",
     "Selection": "dovetail.selection.record",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
@@ -35,8 +37,10 @@ _WHERE = {
     "log_uniform": "dovetail.describe",
     "open_result": "dovetail.control",
     "plan": "dovetail.verbs.make_plan",
+    "race": "dovetail.verbs.race",
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
+    "search": "dovetail.verbs.run_search",
     "select": "dovetail.verbs.select_examples",
     "task": "dovetail.describe",
     "uniform": "dovetail.describe",
@@ -49,8 +53,10 @@ __all__ = [
     "DovetailError",
     "Halving",
     "Plan",
+    "Population",
     "Result",
     "Scheduler",
+    "Search",
     "Selection",
     "Session",
     "Settings",
@@ -72,8 +78,10 @@ __all__ = [
     "log_uniform",
     "open_result",
     "plan",
+    "race",
     "run",
     "sample",
+    "search",
     "select",
     "task",
     "uniform",
@@ -84,17 +92,41 @@ __all__ = [
 if TYPE_CHECKING:
     from dovetail.adapters import from_lightning, from_trainer
     from dovetail.control import Result, Settings, open_result
-    from dovetail.describe import choice, grid, integers, join, log_uniform, sample, task, uniform, when, workload
+    from dovetail.describe import (
+        Search,
+        choice,
+        grid,
+        integers,
+        join,
+        log_uniform,
+        sample,
+        task,
+        uniform,
+        when,
+        workload,
+    )
     from dovetail.engines import detect
     from dovetail.feeds import feed
     from dovetail.selection.record import Selection
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan
+    from dovetail.verbs.race import race
+    from dovetail.verbs.run_search import search
     from dovetail.verbs.run_workload import run
     from dovetail.verbs.select_examples import select
     from dovetail.verbs.session import Session
-    from dovetail.vocabulary import Cluster, DovetailError, Halving, Plan, Stop, Task, TrainingError, Workload
+    from dovetail.vocabulary import (
+        Cluster,
+        DovetailError,
+        Halving,
+        Plan,
+        Population,
+        Stop,
+        Task,
+        TrainingError,
+        Workload,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from dovetail.adapters.attribute_watch import AttributeWatch
 from dovetail.adapters.drawn_order import keep_order, with_order
 from dovetail.adapters.extras import require
 from dovetail.adapters.hf_callbacks import keep_callbacks
@@ -97,17 +98,18 @@ class TrainerLoss:
     """The loss of a batch by the trainer's own `compute_loss`, such that the mean over a step's batches is what the
     trainer minimises. Equal where one member's can stand for another's."""
 
-    __slots__ = ("_accumulate", "_is_placed", "_names", "_trainer")
+    __slots__ = ("_accumulate", "_is_placed", "_names", "_trainer", "_watch")
 
     def __init__(self, trainer: Any, names: frozenset[str] | None, *, accumulate: int, is_placed: bool) -> None:
         self._trainer, self._names, self._accumulate, self._is_placed = trainer, names, accumulate, is_placed
+        self._watch = AttributeWatch(["current_gradient_accumulation_steps"])
 
     def __call__(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         trainer = self._trainer
         batch, extras = batch if self._is_placed else (batch, {})
         items = extras["items"] if "items" in extras else count_items(trainer, [batch])
         trainer.current_gradient_accumulation_steps = self._accumulate
-        with _masks_built(batch):
+        with self._watch.watching([trainer]), _masks_built(batch):
             # A copy: compute_loss may take the labels out of it.
             loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=items)
         if is_scaled(trainer, items) and self._accumulate > 1:

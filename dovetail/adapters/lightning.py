@@ -182,6 +182,7 @@ class _Conversion:
                 f"the data must be a DataLoader, a pair (training, validation) or a LightningDataModule; got "
                 f"{type(train).__name__}."
             )
+        found = list(found.values()) if isinstance(found, Mapping) else found
         several = isinstance(found, list | tuple) and all(isinstance(each, DataLoader) for each in found)
         return train, [] if found is None else list(found) if several else [found]
 

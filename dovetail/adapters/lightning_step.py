@@ -13,17 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.adapters.attribute_watch import AttributeWatch
 from dovetail.adapters.lightning_view import (
-    AttributeWatch,
     OptimizerSteps,
     StepLog,
     TrainerView,
     attached,
     call_hooks,
     first_batches,
+    lightning_modules,
 )
 from dovetail.train import Training
 from dovetail.vocabulary import ProgramError
+
+# Attributes of a module that change by themselves.
+_BY_LIGHTNING = ("training", "log")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +51,14 @@ class LightningLoss:
 
     def __init__(self, view: TrainerView, call: StepCall, *, is_placed: bool) -> None:
         self._view, self._call, self._is_placed = view, call, is_placed
-        self._watch = AttributeWatch(view)
+        self._watch = AttributeWatch(_BY_LIGHTNING)
 
     def __call__(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         batch, extras = batch if self._is_placed else (batch, {})
         view, logged = self._view, StepLog()
         view.batch_idx, view.current_epoch = extras.get("batch_idx", 0), extras.get("epoch", 0)
         view.global_step = extras.get("step", 0)
-        with self._watch.watching(model), attached(model, view, log=logged.log):
+        with self._watch.watching(lightning_modules(model, view)), attached(model, view, log=logged.log):
             loss = loss_of(self._call(model, batch, view.batch_idx))
         logged.metrics.pop("loss", None)  # the step's own, which is of all its batches
         return loss * extras["weight"] if "weight" in extras else loss, logged.metrics
@@ -88,13 +92,14 @@ class LightningStep:
         self, view: TrainerView, call: StepCall, *, callbacks: Sequence[Any], accumulate: int, steps: OptimizerSteps
     ) -> None:
         self._view, self._call, self._callbacks, self._accumulate = view, call, callbacks, accumulate
-        self._steps, self._watch = steps, AttributeWatch(view)
+        self._steps, self._watch = steps, AttributeWatch(_BY_LIGHTNING)
 
     def __call__(self, training: Training, batches: Any) -> Mapping[str, Any]:
         module: Any = training.model
         placed = [each for each in ([batches] if self._accumulate == 1 else batches) if each[1]["counts"]]
         logged, losses = StepLog(), []
-        with self._watch.watching(module), attached(module, self._view, log=logged.log):
+        inside = lightning_modules(module, self._view)
+        with self._watch.watching(inside), attached(module, self._view, log=logged.log):
             for number, (batch, extras) in enumerate(placed):
                 self._stand_at(module, extras)
                 if not extras["batch_idx"]:

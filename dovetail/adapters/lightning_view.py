@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.train.loop import is_due
 from dovetail.vocabulary import ProgramError
 
 # What of a trainer may enter a step's arithmetic: tasks whose trainers differ here are not one program.
@@ -235,54 +234,6 @@ class StepLog:
                 )
             value = value.detach().reshape(())
         self.metrics[name] = value
-
-
-class AttributeWatch:
-    """Finds out attributes of Lightning modules that training steps change: no checkpoint has them. Looks at steps 1,
-    2, 4, 8 and so on. One that was None may be filled once, as a cache is."""
-
-    __slots__ = ("_steps", "_view")
-
-    def __init__(self, view: TrainerView) -> None:
-        self._view, self._steps = view, 0
-
-    @contextlib.contextmanager
-    def watching(self, module: nn.Module) -> Iterator[None]:
-        """Within, a step is taken. Raises `ProgramError` afterwards where it has changed attributes."""
-        self._steps += 1
-        before = self._marks(module) if is_due(self._steps) else {}
-        yield
-        for name, mark in self._marks(module).items() if before else ():
-            if before.get(name, mark) not in (mark, _NONE):
-                raise ProgramError(
-                    f"a training step must leave attributes of its module as they are, for checkpoints do not have "
-                    f"them; it changed self.{name}. Log it (self.log), keep it in a buffer (self.register_buffer), or, "
-                    f"in a validation step, begin anew in on_validation_epoch_start."
-                )
-
-    def _marks(self, module: nn.Module) -> dict[str, Any]:
-        """Something for each plain attribute that is another when the attribute has changed."""
-        found = {}
-        for number, each in enumerate(lightning_modules(module, self._view)):
-            for name, value in vars(each).items():
-                if not name.startswith("_") and name not in ("training", "log"):
-                    found[name if not number else f"{name} (of {type(each).__name__})"] = _mark(value)
-        return found
-
-
-_NONE = "NoneType"
-
-
-def _mark(value: Any) -> Any:
-    if value is None:
-        return _NONE
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor):
-        return id(value), value._version
-    if isinstance(value, list | dict | set | tuple):
-        return id(value), len(value)
-    return id(value)
 
 
 def clip_as(trainer: Any, module: Any) -> Callable[[Any], None]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dovetail.cli import feed as feed_command
+from dovetail.cli import race as race_command
 from dovetail.cli import select as select_command
 from dovetail.cli import simulate, tasks
 from dovetail.cli import track as track_command
@@ -158,11 +159,11 @@ def run(
     as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure, plan and train a workload; stop it and run it again to go on."""
+    """Measure, plan and train a workload, or carry out a search; stop it and run it again to go on."""
     with answering():
         from dovetail.cli import show
         from dovetail.control import Settings
-        from dovetail.describe import load_workload
+        from dovetail.describe import load_described
         from dovetail.metrics.progress import ENDED
         from dovetail.verbs import run_workload
 
@@ -180,7 +181,7 @@ def run(
         try:
             with ui_command.page_beside(store, wanted=ui):
                 result = run_workload.run(
-                    partial(load_workload, workload),
+                    partial(load_described, workload),
                     store=store,
                     settings=settings,
                     **_wishes(objective, weight, deadline, price, techniques, device_memory),
@@ -201,7 +202,7 @@ def run(
         if any(task.status not in ENDED for task in result.tasks):
             console.print("Stopped before the end; run the same command to go on.")
             raise typer.Exit(STOPPED)
-        if any(task.status == "failed" for task in result.tasks):
+        if run_workload.has_failed(result):
             raise typer.Exit(FAILED)
 
 
@@ -388,6 +389,7 @@ def cluster(
 
 
 app.add_typer(feed_command.app)
+app.add_typer(race_command.app)
 app.add_typer(select_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)

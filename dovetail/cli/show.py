@@ -28,7 +28,14 @@ _TRACEBACKS = 3
 _WAITED = 0.1
 # As much of a reason as stands in a table; JSON and CSV have all of it.
 _MOST_CELL = 1000
-_COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "halved": "yellow", "cancelled": "yellow"}
+_COLOURS = {
+    "finished": "green",
+    "failed": "red",
+    "running": "cyan",
+    "halved": "yellow",
+    "pruned": "yellow",
+    "cancelled": "yellow",
+}
 
 
 def result(

@@ -50,10 +50,8 @@ def track(
             opened.described(workload)  # refuses a store, or a workload, that is not there
         addresses = check_trackers(trackers, models=models)
         if follow:
-            with (
-                contextlib.suppress(KeyboardInterrupt),
-                trackers_beside(addresses, home=store, workload=workload, models=models),
-            ):
+            beside = trackers_beside(addresses, home=store, workload=workload, models=models)
+            with beside, contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()
             return
         for address in addresses:

@@ -1,13 +1,15 @@
 """Successive halving: who goes on past a rung. Pure; the loop asks and records."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dovetail.metrics.progress import ENDED, Progress
-from dovetail.vocabulary import Halving, TaskId
+from dovetail.vocabulary import Halving, Population, TaskId
 
 
-def target(halving: Halving | None, *, promoted_step: int, saved_step: int, last_step: int) -> tuple[int, bool]:
+def target(
+    halving: Halving | Population | None, *, promoted_step: int, saved_step: int, last_step: int
+) -> tuple[int, bool]:
     """To which step a task goes next, and whether that is its end.
 
     That is the first rung it was not promoted from; one that it reached but was never judged at is still ahead.
@@ -30,6 +32,19 @@ def complete_rung(progress: Mapping[TaskId, Progress]) -> int | None:
         return None
     rung = min(resting)
     return None if any(_is_behind(one, rung) for one in progress.values()) else rung
+
+
+def goes_on(halving: Halving, value: float, arrived: Iterable[float]) -> bool:
+    """Whether a task that comes to a rung with this value goes on at once, by asynchronous halving: it is among the
+    best 1/factor of those that have `arrived` there, itself included, or the best.
+
+    >>> rule = Halving(metric="m", first_steps=1, factor=2, asynchronous=True)
+    >>> goes_on(rule, 0.5, []), goes_on(rule, 0.4, [0.5]), goes_on(rule, 0.45, [0.5, 0.4, 0.3])
+    (True, False, True)
+    """
+    # One that is no better than another that came before it is the other's equal, not its better.
+    scores = {TaskId(f"a{number}"): other for number, other in enumerate(arrived)} | {TaskId("b"): value}
+    return TaskId("b") in survivors(halving, scores)
 
 
 def survivors(halving: Halving, scores: Mapping[TaskId, float]) -> set[TaskId]:

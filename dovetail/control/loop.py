@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dovetail.control.daemon.requests import Requests
+from dovetail.control.daemon.requests import Answer, Requests
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.scheduling import Scheduling
 from dovetail.control.disk_room import DiskRoom
@@ -22,8 +22,8 @@ from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
-from dovetail.control.state.ledger import RUN_BEGAN
 from dovetail.control.state.snapshot import Offers
+from dovetail.control.task_source import Promotion, Prune, SourceMaker, Wish
 from dovetail.engines import Engine, Order
 from dovetail.metrics.progress import Progress
 from dovetail.planning import PLANNERS, Problem
@@ -42,6 +42,7 @@ from dovetail.vocabulary import (
     Workload,
 )
 from dovetail.vocabulary.events import (
+    RUN_BEGAN,
     AttemptLost,
     AttemptStopped,
     CheckpointSaved,
@@ -51,10 +52,10 @@ from dovetail.vocabulary.events import (
     OptionRejected,
     RungReached,
     StepsDone,
-    TaskCancelled,
     TaskFailed,
     TaskFingerprinted,
     TaskFinished,
+    TaskPromoted,
     TrialMeasured,
     Warned,
 )
@@ -71,7 +72,8 @@ class Controller:
     """Carries one workload to its end on one engine, deciding by schedules of `planner`, the first of them that of the
     plan that was `given`, if one was; or as `decider` says.
 
-    The options that tasks have are those of what was measured, unless they are given as `offers`.
+    The options that tasks have are those of what was measured, unless they are given as `offers`. The tasks of an open
+    workload come from clients, or from what `source` makes; then it ends when that is done.
 
     `observe(controller)` is called after everything that happened, from the controller's own thread; commands
     from elsewhere come in through `post`, which any thread or signal handler may call.
@@ -89,6 +91,7 @@ class Controller:
         given: Plan | None = None,
         decider: Decider | None = None,
         offers: Offers | None = None,
+        source: SourceMaker | None = None,
         observe: Callable[["Controller"], None] = lambda controller: None,
     ) -> None:
         self.store = store
@@ -109,6 +112,8 @@ class Controller:
         self._requests = Requests(self._state, store=store, deciding=self._deciding)
         self._is_answering, self._refused = False, ""
         self._ledger.on_refusal = self._endure
+        self.source = source(self._state) if source is not None else None
+        self._error: Exception | None = None  # what the source of tasks has raised
 
     @property
     def workload(self) -> Workload:
@@ -194,13 +199,15 @@ class Controller:
 
     def run(self) -> None:
         """Measure what has to be, decide, start and wait, until every task has ended and none can come, or a stop was
-        asked for and everything is saved."""
+        asked for and everything is saved. Raises then what the source of tasks has raised."""
         self._measuring.begin()
         while not self._stopping and (self._state.pending() or self._state.is_open):
             self._take_commands()
             if self._stopping:
                 break
             self._measure()
+            if self._take_tasks():
+                continue  # what came is built before anything is decided
             self.phase = "measuring" if self._measuring.holds() else "running"
             if self._measuring.holds():
                 self._engine.wake(self._measuring.wake_seconds())
@@ -215,6 +222,40 @@ class Controller:
         self._take_commands()  # nobody is left without an answer
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
+        if self._error is not None:
+            raise self._error
+
+    def _take_tasks(self) -> bool:
+        """Do what the source of tasks wants now; whether there is something to measure, or no reason to go on."""
+        source, state, has_come = self.source, self._state, False
+        if source is None or not state.is_open:
+            return False
+        try:
+            for wish in source.wishes():
+                has_come |= self._grant(wish)
+            state.to_come = source.to_come
+        except Exception as error:  # a sampler's or a pruner's: what runs is saved first
+            self._error = error
+            self._stop_all(str(error))
+            return True
+        if source.is_done:
+            state.close()
+        return has_come
+
+    def _grant(self, wish: Wish) -> bool:
+        """Do one thing that the source of tasks wants; whether something may have to be measured."""
+        match wish:
+            case Prune():
+                found = self._requests.prune(wish.task, reason=wish.reason, metric=wish.metric, value=wish.value)
+            case Promotion():
+                one = self._ledger[wish.task]
+                judged: dict[str, Any] = {"step": one.step, "metric": wish.metric, "value": wish.value}
+                self._ledger.record([self._ledger.event(TaskPromoted, wish.task, **judged)])
+                found = Answer(told={}, because="a task goes on past its rung")
+            case _:
+                found = self._requests.take_on(wish)
+        self._follow(found)
+        return found.has_come
 
     def _measure(self, *, is_idle: bool = False) -> bool:
         """Begin what is to be measured now; whether something is left to learn."""
@@ -260,13 +301,17 @@ class Controller:
             state.trouble = ""
             return found
         except (NoFeasiblePlan, InvalidWorkload) as error:
-            if not self._state.is_open:
+            if not self._stays():
                 raise
             if state.trouble != str(error):
                 state.trouble = str(error)
                 message = f"no decision could be made: {error}"
                 self._ledger.record([Warned(at_seconds=self.now(), message=message)])
             return []
+
+    def _stays(self) -> bool:
+        """Whether others may yet make possible what is not: a daemon's clients."""
+        return self._state.is_open and self.source is None
 
     def _finish_what_is_done(self) -> None:
         """A task told to stop earlier than it has come is finished. One that is just there has its end to report."""
@@ -313,7 +358,7 @@ class Controller:
                 case AttemptLost():
                     self._after_loss(event)
                 case AttemptStopped() | RungReached() if self._ledger[event.task].cancelling:
-                    self._ledger.record([self._ledger.event(TaskCancelled, event.task, step=event.step)])
+                    self._ledger.record([self._ledger.ending(event.task, step=event.step)])
                 case RungReached() | TaskFailed() | TaskFinished():
                     self._after_end(event)
                 case TaskFingerprinted():
@@ -364,7 +409,7 @@ class Controller:
         if not event.attempt:
             self._measuring.lost()
         if one.cancelling:
-            self._ledger.record([self._ledger.event(TaskCancelled, event.task, step=one.saved_step)])
+            self._ledger.record([self._ledger.ending(event.task, step=one.saved_step)])
             return
         self._ledger.record(self._state.recovery.after_loss(event, self._order_of(event)))
 
@@ -401,6 +446,11 @@ class Controller:
         self._is_answering = True  # what cannot be put on record is refused at once
         answer = self._requests.answer(request)
         self._is_answering = False
+        self._follow(answer)
+        return answer.told
+
+    def _follow(self, answer: Answer) -> None:
+        """What an answer leads to."""
         self._note(answer.because)
         self._measuring.is_stale |= answer.has_come
         for name, running in list(self._running.items()):
@@ -409,13 +459,12 @@ class Controller:
                     self._engine.stop(name, reason=answer.reason)
                 elif all(map(self._ledger.rests, running.tasks)):  # nobody wants to know what it measures
                     self._engine.stop(name, reason=answer.reason, save=False)
-        return answer.told
 
     def _endure(self, error: StoreRefused) -> None:
         """Where a store takes nothing (its disk is full), a controller that stays waits where it is until it does:
         workers go on with what they have, clients are told why nothing is taken on. Returns when it is time to try
         again, or raises where nobody is to wait."""
-        if self._is_answering or self._stopping or not self._state.is_open:
+        if self._is_answering or self._stopping or not self._stays():
             raise error
         if not self._refused:
             self._refused = self._state.trouble = str(error)

@@ -11,7 +11,6 @@ from dovetail.vocabulary import Event, StoreError, Task, TaskId, Workload
 from dovetail.vocabulary.events import (
     AttemptLost,
     E,
-    TaskCancelled,
     TaskChanged,
     TaskDescribed,
     TaskExtended,
@@ -150,7 +149,7 @@ def _tried_again(state: State) -> Iterator[Event]:
     for task in state.tasks:
         one = ledger[task]
         if one.cancelling and not ledger.has_ended(task):  # as was promised before the controller ended
-            yield ledger.event(TaskCancelled, task, step=one.saved_step)
+            yield ledger.ending(task, step=one.saved_step)
             continue
         if one.paused and not workload.open:  # whoever runs a workload wants all of it
             yield ledger.event(TaskResumed, task)

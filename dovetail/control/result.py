@@ -6,18 +6,19 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.control.state.ledger import RUN_BEGAN
+from dovetail.control.searching.study_file import read_study, study_path
 from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
 from dovetail.metrics.task_rows import choose_metrics, flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
-from dovetail.vocabulary.events import CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.events import RUN_BEGAN, CheckpointDamaged, PlanMade, TaskFailed, Warned
 from dovetail.vocabulary.notebook_html import html_lines, html_table
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_seconds
 from dovetail.vocabulary.user_text import escape_controls
 
 if TYPE_CHECKING:
+    import optuna
     import pandas
     from torch import nn
 
@@ -137,6 +138,16 @@ class Result:
                 for step, value in points
             ]
         )
+
+    @property
+    def is_search(self) -> bool:
+        """Whether its tasks were asked for by a search."""
+        return study_path(self.home, self.workload).exists()
+
+    def study(self) -> "optuna.Study":
+        """The Optuna study of a search, for `optuna.visualization` and whatever else takes one. Its trials have the
+        name of their task as user attribute `task`."""
+        return read_study(self.home, self.workload)
 
     def __getitem__(self, name: str) -> TaskResult:
         for task in self.tasks:

@@ -2,12 +2,21 @@
 
 from dovetail.describe.carried import deposit
 from dovetail.describe.installed import versions
-from dovetail.describe.programs import arguments_of, check_parameters, check_source, load, load_workload, program
+from dovetail.describe.programs import (
+    check_names,
+    check_parameters,
+    check_source,
+    load,
+    program,
+)
+from dovetail.describe.searches import Search
 from dovetail.describe.spaces import choice, integers, log_uniform, uniform, when
 from dovetail.describe.sweeps import grid, join, sample, task, workload
+from dovetail.describe.workload_files import load_described, load_workload
 
 __all__ = [
-    "arguments_of",
+    "Search",
+    "check_names",
     "check_parameters",
     "check_source",
     "choice",
@@ -16,6 +25,7 @@ __all__ = [
     "integers",
     "join",
     "load",
+    "load_described",
     "load_workload",
     "log_uniform",
     "program",

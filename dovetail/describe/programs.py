@@ -1,9 +1,6 @@
-"""Programs: from what the user writes to a reference, and from a reference back to a function; and workloads from
-files, `sweep.py` or `sweep.py:name`, a variable or a function that gives one.
-"""
+"""Programs: from what the user writes to a reference, and from a reference back to a function."""
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import hashlib
@@ -27,7 +24,7 @@ from dovetail.describe.installed import (
     is_installed,
     project_folders,
 )
-from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Task, Workload
+from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, ProgramError, Task
 from dovetail.vocabulary.records import thaw
 
 PICKLED = "pickle:"
@@ -70,7 +67,7 @@ def load(program: Program, *, home: Path | None = None) -> Callable[..., Any]:
             raise ProgramError(f"{program.reference} lives in a store; open it through that store.")
         return carried.fetch(home, _file_name(program.reference))
     place, _, name = program.reference.rpartition(":")
-    module = load_file(Path(place)) if place.endswith(".py") else _import(place, root=program.root)
+    module = load_file(Path(place)) if place.endswith(".py") else import_module(place, root=program.root)
     function = getattr(module, name, None)
     if not callable(function):
         near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], 1)
@@ -145,6 +142,23 @@ def arguments_of(program: Program) -> tuple[str, ...] | None:
     return source_digest.arguments(file, name) if file and file.is_file() else None
 
 
+def check_names(program: Program, names: Iterable[str]) -> None:
+    """Refuse a parameter that a program does not take, as far as its file tells. A `seed` seeds the generators anyway.
+
+    >>> check_names(Program(reference="/nowhere.py:f"), ["width"])
+    """
+    taken = arguments_of(program)
+    if taken is None:
+        return
+    for name in names:
+        if name not in taken and name != "seed":
+            near = difflib.get_close_matches(name, taken, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidWorkload(
+                f"program {program.function!r} must take every parameter; it takes {list(taken)}, not {name!r}.{hint}"
+            )
+
+
 def load_file(path: Path) -> types.ModuleType:
     """The module in a file, run once for each version of the file; its folder is importable from it."""
     if not path.is_file():
@@ -179,7 +193,7 @@ def _load_in_package(name: str, path: Path) -> types.ModuleType:
     if loaded is not None and _CHANGED.get(name) not in (None, changed):
         del sys.modules[name]
     _CHANGED[name] = changed
-    module = _import(name)
+    module = import_module(name)
     if not _is_file(module, path):
         raise ProgramError(
             f"{path} must be what 'import {name}' finds, because it imports its neighbours by a dot; that is "
@@ -265,7 +279,7 @@ def _load_file(path: Path, changed: int) -> types.ModuleType:
     return _execute(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
 
 
-def _import(name: str, *, root: str = "") -> types.ModuleType:
+def import_module(name: str, *, root: str = "") -> types.ModuleType:
     """The module of that name; `root` is the folder from which it is imported, where that is known."""
     if root:
         _enter(Path(root), first=False)
@@ -397,50 +411,3 @@ def _from_pickle(function: Callable[..., Any]) -> Program:
 
 def _file_name(reference: str) -> str:
     return reference.removeprefix(PICKLED).replace(":", "-")
-
-
-def load_workload(named: str) -> Workload:
-    """The workload in a file or in a module (`sweep.py`, `package.sweep`), by default its variable or function called
-    `workload`.
-
-    A workload without a name of its own is named after the file, so that two sweeps over one program are two
-    workloads of a store.
-    """
-    path, name = _split_place(named)
-    module = _import(path) if _is_module(path) else load_file(Path(path))
-    found = getattr(module, name or "workload", None)
-    if callable(found):
-        found = _call(found, f"{path}:{name or 'workload'}")
-    if not isinstance(found, Workload):
-        others = sorted(key for key, value in vars(module).items() if isinstance(value, Workload))
-        hint = f" It has {others}: name one as {path}:{others[0]}." if others else " Make one with dt.grid(...)."
-        raise InvalidWorkload(
-            f"{path} must define a workload named {name or 'workload'!r}; found {type(found).__name__}.{hint}"
-        )
-    stem = path.rpartition(".")[2] if _is_module(path) else Path(path).stem
-    return found if found.name else dataclasses.replace(found, name=f"{stem}:{name}" if name else stem)
-
-
-def _split_place(named: str) -> tuple[str, str]:
-    """A file or module, and what is wanted of it, if that was said."""
-    place, _, name = named.partition(".py:")
-    if name:
-        return f"{place}.py", name
-    place, _, name = named.rpartition(":")
-    return (place, name) if place and _is_module(place) and name.isidentifier() else (named, "")
-
-
-def _is_module(place: str) -> bool:
-    """Whether a module is meant: names with dots between them, none of them that of a file that is there."""
-    parts = place.split(".")
-    return parts[-1] != "py" and all(part.isidentifier() for part in parts) and not Path(place).is_file()
-
-
-def _call(function: Callable[[], Any], place: str) -> Any:
-    try:
-        with as_a_script(place):
-            return function()
-    except DovetailError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ProgramError(f"{place} must give a workload; it raised {type(error).__name__}: {error}.") from error

@@ -35,13 +35,22 @@ class Interval(Distribution):
         """One value; an integer where both `low` and `step` are."""
         if self.step is None:
             return self._draw(generator, self.low, self.high)
-        last = math.floor((self.high - self.low) / self.step + 1e-9)
+        last = self._steps()
         if not self.logarithmic:
             return self._at(generator.randint(0, last))
         # Half a step more at both ends, so that these are as likely as their neighbours.
         low = max(self.low - self.step / 2, self.low / 2)
         drawn = self._draw(generator, low, self._at(last) + self.step / 2)
         return self._at(min(last, max(0, round((drawn - self.low) / self.step))))
+
+    @property
+    def last(self) -> float:
+        """The largest value there is: `high`, or with a `step` what is whole steps above `low`."""
+        return self.high if self.step is None else self._at(self._steps())
+
+    def _steps(self) -> int:
+        assert self.step is not None
+        return math.floor((self.high - self.low) / self.step + 1e-9)
 
     def _draw(self, generator: random.Random, low: float, high: float) -> float:
         if self.logarithmic:

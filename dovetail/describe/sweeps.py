@@ -231,7 +231,7 @@ def _tasks(
     for number, parameters in enumerate(combinations):
         _check(program, parameters, found)
         chosen = {key: value for key, value in parameters.items() if key in named}
-        name = _name(found, ({"": number} if numbered else {}) | chosen)
+        name = task_name(found, ({"": number} if numbered else {}) | chosen)
         if MASK in name and name in taken:  # they differ in what no name shows
             name = f"{name} #{number}"
         taken.add(name)
@@ -254,13 +254,17 @@ def _is_drawn(value: Any) -> bool:
 
 def _check(program: Named, parameters: Mapping[str, Any], found: Program) -> None:
     for key, value in parameters.items():
-        _check_value(key, value)
+        check_value(key, value)
     # A program given by name may be costly to import; workers check it when they build it.
     if callable(program):
         programs.check_parameters(program, parameters, name=found.function)
 
 
-def _check_value(key: str, value: Any) -> None:
+def check_value(key: str, value: Any) -> None:
+    """Refuse a value that no task can have as a parameter.
+
+    >>> check_value("widths", [32, 64])
+    """
     if isinstance(value, spaces.Distribution):
         raise InvalidWorkload(
             f"a parameter must have a value; {key!r} has a distribution, from which only dt.sample draws. "
@@ -280,7 +284,12 @@ def _check_value(key: str, value: Any) -> None:
         )
 
 
-def _name(program: Program, chosen: Mapping[str, Any]) -> str:
+def task_name(program: Program, chosen: Mapping[str, Any]) -> str:
+    """What a task is called after the parameters that were chosen for it; a number stands under the empty name.
+
+    >>> task_name(Program(reference="a.py:f"), {"": 3, "rate": 0.12345})
+    'f #3 rate=0.1235'
+    """
     numbered = "" in chosen  # a sample's tasks differ by their number, a grid's by their values alone
     words = [
         f"{key}={show_value(key, value, _short(value, exact=not numbered))}" if key else f"#{value}"

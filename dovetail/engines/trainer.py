@@ -1,12 +1,12 @@
 """One member's way through an order: resume, step, evaluate, save, report, end."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from dovetail.engines.attempt_clock import AttemptClock
 from dovetail.engines.base import Order
 from dovetail.engines.best_value import BestValue
 from dovetail.engines.gang_losses import GangLosses
@@ -26,6 +26,7 @@ from dovetail.vocabulary.events import (
     PipelineTimed,
     RungReached,
     StepsDone,
+    TargetEvaluated,
     TaskFinished,
     Warned,
 )
@@ -69,9 +70,8 @@ class Trainer:
         self._save_seconds = 0.0  # what the last one took
         self._flushed_step = 0
         self._warned = False
-        # When it began to take steps, what was spent on other things since, and for how long it had waited for data by
-        # then, and when that was last told.
-        self._began, self._aside_seconds = time.monotonic(), 0.0
+        self._clock = AttemptClock()
+        # For how long it had waited for data when it began to take steps, and when that was last told.
         self._waited_before = self._waited_told = 0.0
 
     @property
@@ -97,14 +97,12 @@ class Trainer:
             return True
         with reporting_failure(self.member, self._around):
             if evaluates:
-                with self._aside():
-                    self._evaluate()
-                    self._keep_best()
+                self._evaluate()
+                self._keep_best()
             if flushes:
                 self._flush(wait=False)
             if saves and self._saved_step < self._step < self.member.until_step:
-                with self._aside():
-                    self._save(required=False)
+                self._save(required=False)
             return self._goes_on()
         return False
 
@@ -114,7 +112,8 @@ class Trainer:
             data_share = self._data_share()
             if self._step > self._saved_step:
                 self._save(required=True)
-            self._report(AttemptStopped, step=self._step, reason=reason, data_share=data_share)
+            seconds = self._clock_seconds() if self.member.task.stop.has_target else {}
+            self._report(AttemptStopped, step=self._step, reason=reason, data_share=data_share, seconds=seconds)
 
     def _goes_on(self) -> bool:
         if self._step < self.member.until_step and not self._is_done():
@@ -153,7 +152,8 @@ class Trainer:
             )
         elif self.member.task.begins_with:
             self._begin_warm()
-        self._saved_at = self._flushed_at = self._began = time.monotonic()
+        self._saved_at = self._flushed_at = time.monotonic()
+        self._clock.begin()
         self._waited_before = self._waited_told = self.session.waited_seconds(self.number)
         self._flush()
 
@@ -168,13 +168,6 @@ class Trainer:
                 f"{other.step}: {error} Clone with --fresh where parameters change the model."
             ) from error
 
-    @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """What is done within is not a part of the steps, of which it is told how long they wait for data."""
-        began = time.monotonic()
-        yield
-        self._aside_seconds += time.monotonic() - began
-
     def _evaluation_due(self) -> bool:
         return self._step == self.member.until_step or self._is_regular()
 
@@ -184,8 +177,29 @@ class Trainer:
         return self._every is not None and self._step % self._every == 0
 
     def _evaluate(self) -> None:
-        self._around.doing(f"evaluating after step {self._step}")
-        self._collect()
+        self._collect()  # what a device is still at are steps, and no part of the evaluation
+        began = time.monotonic()
+        with self._clock.phase("evaluate"):
+            self._around.doing(f"evaluating after step {self._step}")
+            self._take_metrics()
+        if self.member.task.stop.has_target:
+            self._report_target(time.monotonic() - began)
+
+    def _report_target(self, evaluation_seconds: float) -> None:
+        metric = self.member.task.stop.metric
+        assert metric is not None
+        self._report(
+            TargetEvaluated,
+            step=self._step,
+            value=self._metrics[metric],
+            seconds=self._clock_seconds(),
+            evaluation_seconds=round(evaluation_seconds, 6),
+        )
+
+    def _clock_seconds(self) -> dict[str, float]:
+        return {name: round(seconds, 6) for name, seconds in self._clock.seconds(read=self._waited()).items()}
+
+    def _take_metrics(self) -> None:
         self._metrics = self.session.evaluate(self.number)
         check_names(self._metrics)
         metric = self.member.task.stop.metric
@@ -260,9 +274,12 @@ class Trainer:
     def _data_share(self) -> float:
         """The part of its steps' time, so far, in which it waited for data. An accelerator may have computed meanwhile
         what it was given before, so that less is lost there."""
-        stepped = time.monotonic() - self._began - self._aside_seconds
-        waited = self.session.waited_seconds(self.number) - self._waited_before
-        return round(min(1.0, waited / stepped), 3) if stepped > 0 else 0.0
+        stepped = self._clock.stepping_seconds()
+        return round(min(1.0, self._waited() / stepped), 3) if stepped > 0 else 0.0
+
+    def _waited(self) -> float:
+        """For how long its steps have waited for their batches, in this attempt."""
+        return self.session.waited_seconds(self.number) - self._waited_before
 
     def _flush(self, *, wait: bool = True) -> None:
         self._collect(wait=wait)
@@ -291,6 +308,11 @@ class Trainer:
         return time.monotonic() - self._saved_at > max(self._order.save_every_seconds, least_seconds)
 
     def _save(self, *, required: bool) -> None:
+        self._collect()
+        with self._clock.phase("save"):
+            self._write_checkpoint(required=required)
+
+    def _write_checkpoint(self, *, required: bool) -> None:
         began = time.monotonic()
         self._around.doing(f"saving step {self._step}")
         self._flush()

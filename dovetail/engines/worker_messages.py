@@ -19,6 +19,7 @@ from dovetail.vocabulary.events import (
     PipelineTimed,
     RungReached,
     StepsDone,
+    TargetEvaluated,
     TaskFailed,
     TaskFingerprinted,
     TaskFinished,
@@ -50,6 +51,7 @@ _REPORTED = (
     PipelineTimed,
     RungReached,
     StepsDone,
+    TargetEvaluated,
     TaskFailed,
     TaskFingerprinted,
     TaskFinished,
@@ -118,6 +120,10 @@ def read_reported(given: dict[str, Any], *, tasks: Collection[str]) -> Event:
         raise ValueError(f"an event must have a time, got {event.at_seconds}")
     if isinstance(event, StepsDone):
         _check_progress(event)
+    if isinstance(event, TargetEvaluated | AttemptStopped) and not all(
+        0 <= s < math.inf for s in event.seconds.values()
+    ):
+        raise ValueError(f"seconds must be numbers of at least 0, got {str(dict(event.seconds))[:80]}")
     return event
 
 

@@ -15,6 +15,7 @@ from dovetail.vocabulary.events import (
     DeadlineChanged,
     OptionRejected,
     PriorityChanged,
+    PruneAsked,
     RungReached,
     StepsDone,
     TaskCancelled,
@@ -26,6 +27,7 @@ from dovetail.vocabulary.events import (
     TaskHalved,
     TaskPaused,
     TaskPromoted,
+    TaskPruned,
     TaskRestarted,
     TaskResumed,
     TaskRetried,
@@ -38,13 +40,14 @@ STATUSES = {
     "pending": "not running, to be placed",
     "running": "an attempt is under way",
     "paused": "saved, and not to be placed until a user resumes it",
-    "resting": "reached a rung of successive halving and waits for the others",
+    "resting": "reached a rung of successive halving, or a generation's end, and waits for the others",
     "finished": "met its stopping rule",
     "halved": "left behind by successive halving",
+    "pruned": "ended by a search, because others were better",
     "failed": "cannot go on; the reason says why",
     "cancelled": "ended by a user",
 }
-ENDED = ("finished", "halved", "failed", "cancelled")
+ENDED = ("finished", "halved", "pruned", "failed", "cancelled")
 ATTEMPT_ENDS = (AttemptLost, AttemptStopped, RungReached, TaskCancelled, TaskFailed, TaskFinished)
 """The events that end an attempt."""
 # After so many losses of a gang in a row, with nothing newly saved in between, its members are tried alone.
@@ -86,8 +89,11 @@ class Progress:
     vanished: bool = False
     # Asked to be kept out of plans: its status says so once no attempt is under way.
     paused: bool = False
-    # Asked to be ended: so it is, once no attempt is under way.
+    # Asked to be ended: so it is, once no attempt is under way; and why, where it was a search that asked.
     cancelling: bool = False
+    prune_reason: str = ""
+    # What its metric was at the rungs at which it was judged.
+    judged: dict[int, float] = dataclasses.field(default_factory=dict)
     # When it was given to a daemon, if ever; how much it counts to planners and policies; when it is to have ended; on
     # whose behalf it runs.
     submitted_seconds: float | None = None
@@ -221,6 +227,13 @@ def _stopped(one: Progress, event: AttemptStopped) -> None:
 
 def _halved(one: Progress, event: TaskHalved) -> None:
     _end(one, event, status="halved", step=event.step, reason=event.reason)
+    one.judged[event.step] = event.value
+
+
+def _pruned(one: Progress, event: TaskPruned) -> None:
+    _end(one, event, status="pruned", step=event.step, reason=event.reason)
+    if event.metric and event.step is not None:
+        one.judged[event.step] = event.value
 
 
 def _goes_on(one: Progress, event: Event) -> bool:
@@ -260,7 +273,7 @@ def _rejected(one: Progress, event: OptionRejected) -> None:
 
 
 def _retried(one: Progress, event: TaskRetried) -> None:
-    one.cancelling = False
+    one.cancelling, one.prune_reason = False, ""
     one.status, one.losses, one.step, one.reason = _idle(one), 0, one.saved_step, ""
     one.ending = ""
     one.retry_at_seconds = 0.0
@@ -268,6 +281,7 @@ def _retried(one: Progress, event: TaskRetried) -> None:
 
 def _restarted(one: Progress, event: TaskRestarted) -> None:
     one.paused = one.cancelling = one.alone = False
+    one.prune_reason, one.judged = "", {}
     one.step = one.saved_step = one.promoted_step = one.last_step = one.count = 0
     one.losses, one.gang_losses, one.best_step = 0, 0, None
     one.status, one.reason, one.retry_at_seconds, one.metrics = "pending", "", 0.0, {}
@@ -277,10 +291,11 @@ def _restarted(one: Progress, event: TaskRestarted) -> None:
 
 def _promoted(one: Progress, event: TaskPromoted) -> None:
     one.status, one.promoted_step = _idle(one), event.step
+    one.judged[event.step] = event.value
 
 
 def _extended(one: Progress, event: TaskExtended) -> None:
-    if one.status in ("finished", "halved"):
+    if one.status in ("finished", "halved", "pruned"):
         one.status, one.reason = _idle(one), ""
 
 
@@ -292,6 +307,10 @@ def _paused(one: Progress, event: TaskPaused | TaskResumed) -> None:
 
 def _cancelling(one: Progress, event: CancelAsked) -> None:
     one.cancelling = True
+
+
+def _pruning(one: Progress, event: PruneAsked) -> None:
+    one.cancelling, one.prune_reason = True, event.reason
 
 
 def _prioritized(one: Progress, event: PriorityChanged) -> None:
@@ -316,9 +335,11 @@ _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
     AttemptStopped: _stopped,
     RungReached: _rested,
     TaskHalved: _halved,
+    TaskPruned: _pruned,
     TaskFailed: _failed,
     TaskCancelled: _cancelled,
     CancelAsked: _cancelling,
+    PruneAsked: _pruning,
     AttemptLost: _lost,
     OptionRejected: _rejected,
     TaskRetried: _retried,

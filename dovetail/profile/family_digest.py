@@ -78,6 +78,7 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
             training.clip_norm is not None,
             training.precision,
             *([training.timetable] if training.timetable else ()),
+            *([sorted(training.allow)] if training.allow else ()),
         ],
         # Of one family are tasks that can take each other's place in a gang: those that share must read the same.
         **({"shares": shared(training, batch)} if training.shares else {}),

@@ -46,8 +46,10 @@ class TrackerCursor:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=0.0)
-            # Held from the first write on, until the connection is closed.
+            # Held from here on, until the connection is closed.
             self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.execute("BEGIN EXCLUSIVE")
             self._connection.execute("CREATE TABLE IF NOT EXISTS runs (key TEXT PRIMARY KEY, record TEXT NOT NULL)")
             self._connection.execute("CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL)")

@@ -36,7 +36,11 @@ def open_sender(
     with Store(home) as store, contextlib.ExitStack() as stack:
         cursor = TrackerCursor(home, address.kind, address.place)
         stack.callback(cursor.close)
-        tracker = address.connect()
+        try:
+            tracker = address.connect()
+        except Exception as error:
+            cursor.note_trouble(describe(error))
+            raise
         stack.callback(tracker.close)
         runs = StoreRuns(store, owner=cursor.store, workload=workload)
         yield TrackerSender(runs, tracker, cursor, home=home, models=models), cursor

@@ -20,7 +20,13 @@ from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.user_text import shorten
 
 _STATUSES = {"pending": "SCHEDULED", "running": "RUNNING", "paused": "SCHEDULED", "resting": "SCHEDULED"}
-_STATUSES |= {"finished": "FINISHED", "halved": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+_STATUSES |= {
+    "finished": "FINISHED",
+    "halved": "FINISHED",
+    "pruned": "FINISHED",
+    "failed": "FAILED",
+    "cancelled": "KILLED",
+}
 _KEY_TAG = "dovetail.run"
 # What MLflow takes in one request, in a name, in a parameter and in a tag.
 _MOST_METRICS, _MOST_PARAMETERS, _LONGEST_NAME, _LONGEST_PARAMETER, _LONGEST_TAG = 1000, 100, 250, 6000, 5000

@@ -21,7 +21,13 @@ from dovetail.trackers.base import OpenedRun, RunFacts, Tracker, check_folder, f
 
 FILE = "events.out.tfevents.0.dovetail"
 _LONGEST_NAME = 100
-_STATUSES = {"finished": "SUCCESS", "halved": "SUCCESS", "failed": "FAILURE", "cancelled": "FAILURE"}
+_STATUSES = {
+    "finished": "SUCCESS",
+    "halved": "SUCCESS",
+    "pruned": "SUCCESS",
+    "failed": "FAILURE",
+    "cancelled": "FAILURE",
+}
 # A record is its length, a checksum of that, its data, and a checksum of those.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 

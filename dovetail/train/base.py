@@ -6,7 +6,7 @@ Knows torch, and nothing of processes, stores or schedules.
 import abc
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
 from dovetail.vocabulary.work import suggest_goal
 
 Batch = Any
+APPROXIMATIONS = ("attention-masks",)
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
 
@@ -52,6 +53,9 @@ class Training:
       `dt.Scheduler`.
     - `callbacks` are called with the training and the number of the step after each step, in the process that trains,
       without gradients. Only `resident` and `together` call them.
+    - `allow` names what may be computed otherwise than alone, where that is faster: "attention-masks" lets `fuse` draw
+      the masks of attention with dropout by itself on accelerators, whose kernels draw in a way of their own; the
+      distribution is the same. On CPUs the masks are the very same, and nothing need be allowed.
     - What the step, the loss or callbacks change is declared, so that checkpoints have it: `state`, by name, anything
       with `state_dict` and `load_state_dict` (averaged weights, a gradient scaler, counters). Where they change
       variables that are not declared, the training is refused.
@@ -83,6 +87,7 @@ class Training:
     schedules: Mapping[str, Stateful] = FrozenDict()
     state: Mapping[str, Stateful] = FrozenDict()
     callbacks: Sequence[Callable[["Training", int], Any]] = ()
+    allow: Collection[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.check()
@@ -117,6 +122,10 @@ class Training:
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         check_schedulers(self)
+        if isinstance(self.allow, str) or set(self.allow) - set(APPROXIMATIONS):
+            raise ProgramError(
+                f"Training.allow must be a set of names among {list(APPROXIMATIONS)}, got {self.allow!r}."
+            )
         if self.goal not in (None, "max", "min"):
             raise ProgramError(f"Training.goal must be 'max' or 'min', got {self.goal!r}.")
         if self.keep_best is not None and (self.goal or suggest_goal(self.keep_best)) is None:

@@ -8,7 +8,15 @@ from typing import Any
 from dovetail.planning.options.kinds import SHEETS, with_prices
 from dovetail.planning.techniques import techniques as known_techniques
 from dovetail.verbs.choices import check_name
-from dovetail.vocabulary import Cluster, DovetailError, Objective, Workload, parse_device_memory, parse_techniques
+from dovetail.vocabulary import (
+    Cluster,
+    DovetailError,
+    InvalidWorkload,
+    Objective,
+    Workload,
+    parse_device_memory,
+    parse_techniques,
+)
 
 
 def amend(
@@ -29,6 +37,11 @@ def amend(
     >>> amended.name, amended.objective, amended.techniques
     ('dropout', 'mean', ('-fuse',))
     """
+    if not isinstance(workload, Workload):
+        raise InvalidWorkload(
+            f"a workload must have its tasks; a {type(workload).__name__} has not. Only dt.run and 'dovetail run' take "
+            f"a search, whose tasks come as results do."
+        )
     changes: dict[str, Any] = {}
     if not workload.name:
         changes["name"] = workload.tasks[0].program.function

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.control import Answers, CommandServer, Controller, Decider, Settings
+from dovetail.control.task_source import SourceMaker
 from dovetail.engines import LocalEngine
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import ControllerLock, Store, clear_scratch, make_private
@@ -32,14 +33,15 @@ def open_controller(
     planner: Callable[[Problem], Plan] = PLANNERS["proportionate"],
     given: Plan | None = None,
     decider: Decider | None = None,
+    source: SourceMaker | None = None,
     make: MakeEngine = LocalEngine,
     port: int | None = None,
     listening: Callable[[str], None] = lambda where: None,
 ) -> Iterator[Controller]:
     """A controller on this machine, with its store, lock, command socket and engine; all closed afterwards. It begins
-    with the schedule of the plan that is `given`, if one is. With `progress` and nobody else to `observe` it, a live
-    table shows where every task stands. With `port` it takes commands there, on loopback; `listening` is told where,
-    once it does."""
+    with the schedule of the plan that is `given`, if one is, and is asked for tasks by what `source` makes. With
+    `progress` and nobody else to `observe` it, a live table shows where every task stands. With `port` it takes
+    commands there, on loopback; `listening` is told where, once it does."""
     ensure_directory(home)
     answers: concurrent.futures.Future[Answers] = concurrent.futures.Future()
     with contextlib.ExitStack() as stack:
@@ -69,6 +71,7 @@ def open_controller(
             planner=planner,
             given=given,
             decider=decider,
+            source=source,
             observe=observe or (lambda controller: None),
         )
         if table is not None:

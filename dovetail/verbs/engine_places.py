@@ -2,14 +2,16 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from dovetail.describe import Search
 from dovetail.describe.programs import PICKLED, programs_of
 from dovetail.engines import Engine, LocalEngine, Spares, detect
 from dovetail.store import RemoteFolder, checkpoints_of
 from dovetail.verbs.choices import check_name
-from dovetail.vocabulary import Cluster, DovetailError, Workload
+from dovetail.vocabulary import Cluster, DovetailError, Program, Workload
 
 ENGINES = ("local", "ray")
 
@@ -20,18 +22,23 @@ after which a worker counts as lost."""
 Given = Workload | Callable[[], Workload]
 """A workload, or what reads one; workers start meanwhile."""
 
+Described = TypeVar("Described", bound=Workload | Search)
+
 
 @contextlib.contextmanager
 def open_place(
-    engine: str | Engine | MakeEngine, *, address: str, workload: Workload, home: Path, spares: Spares | None = None
+    engine: str | Engine | MakeEngine,
+    *,
+    address: str,
+    programs: Sequence[Program],
+    home: Path,
+    spares: Spares | None = None,
 ) -> Iterator[tuple[Cluster, MakeEngine]]:
-    """The cluster of an engine, and what makes the engine, given a cluster and a store's directory `home`. `spares` are
-    workers of this machine that have started already. An engine of one's own is for this machine, unless its caller
-    names a cluster.
+    """The cluster of an engine on which these programs are to run, and what makes the engine, given a cluster and a
+    store's directory `home`. `spares` are workers of this machine that have started already. An engine of one's own is
+    for this machine, unless its caller names a cluster.
 
-    >>> from dovetail.describe import grid
-    >>> workload = grid("dovetail.testing.programs:dropout", seed=[0, 1], steps=9)
-    >>> with open_place("local", address="auto", workload=workload, home=Path()) as (cluster, make):
+    >>> with open_place("local", address="auto", programs=[], home=Path()) as (cluster, make):
     ...     len(cluster.nodes)
     1
     """
@@ -46,17 +53,18 @@ def open_place(
     else:
         from dovetail.engines.ray import RayEngine, connected, survey
 
-        programs = [program for task in workload.tasks for program in programs_of(task)]
         with connected(address, programs=programs, home=home):
-            cluster, nodes = survey(home, shared=_shared(workload, home))
+            cluster, nodes = survey(home, shared=_shared(programs, home))
             yield cluster, functools.partial(RayEngine, nodes=nodes)
 
 
 @contextlib.contextmanager
-def read_workload(what: Given, *, engine: str | Engine | MakeEngine) -> Iterator[tuple[Workload, Spares | None]]:
-    """A workload, and the workers that have started while it was read, if it still had to be."""
+def read_workload(
+    what: Described | Callable[[], Described], *, engine: str | Engine | MakeEngine
+) -> Iterator[tuple[Described, Spares | None]]:
+    """A workload or a search, and the workers that have started while it was read, if it still had to be."""
     check_engine(engine)
-    if not callable(what):
+    if isinstance(what, Workload | Search):
         yield what, None
     elif engine != "local":
         yield what(), None
@@ -65,6 +73,20 @@ def read_workload(what: Given, *, engine: str | Engine | MakeEngine) -> Iterator
             with spares.importing_along():
                 found = what()
             yield found, spares
+
+
+def described_programs(described: Workload | Search) -> list[Program]:
+    """The programs that are to run.
+
+    >>> from dovetail.describe import grid
+    >>> sweep = grid("dovetail.testing.programs:dropout", seed=[0], steps=9)
+    >>> [program.function for program in described_programs(sweep)]
+    ['dropout']
+    """
+    if isinstance(described, Workload):
+        return [program for task in described.tasks for program in programs_of(task)]
+    assert isinstance(described.program, Program)
+    return [described.program]
 
 
 def check_engine(engine: str | Engine | MakeEngine) -> None:
@@ -80,12 +102,11 @@ def check_engine(engine: str | Engine | MakeEngine) -> None:
         raise DovetailError(f"the engine must be a name, an Engine or a function that makes one, got {engine!r}.")
 
 
-def _shared(workload: Workload, home: Path) -> list[Path]:
+def _shared(programs: Sequence[Program], home: Path) -> list[Path]:
     """The folders that every node must see: where checkpoints go, if that is a directory, and the store, if pickled
     programs come from there."""
     checkpoints = checkpoints_of(home)
     beside = not isinstance(checkpoints, RemoteFolder) and checkpoints.parent == home
-    programs = (program for task in workload.tasks for program in programs_of(task))
     pickled = any(program.reference.startswith(PICKLED) for program in programs)
     store = [home] if beside or pickled else []
     return store if beside or isinstance(checkpoints, RemoteFolder) else [*store, checkpoints]

@@ -21,7 +21,14 @@ from dovetail.vocabulary.events import Warned
 
 REDRAW_SECONDS = 0.25
 ROWS = 24
-_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "halved": "yellow", "cancelled": "yellow"}
+_COLOURS = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "halved": "yellow",
+    "pruned": "yellow",
+    "cancelled": "yellow",
+}
 
 
 class LiveTable:

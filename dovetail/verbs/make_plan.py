@@ -17,7 +17,7 @@ from dovetail.planning.schedule.shadow import one_more
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import check_not_stopped, ensure_directory, failures, open_controller
-from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
+from dovetail.verbs.engine_places import Given, MakeEngine, described_programs, open_place, read_workload
 from dovetail.verbs.measure import rated_cluster
 from dovetail.vocabulary import (
     Cluster,
@@ -89,7 +89,7 @@ def plan(
         )
         home = ensure_directory(Path(store))
         here, make = stack.enter_context(
-            open_place(engine, address=address, workload=workload, home=home, spares=spares)
+            open_place(engine, address=address, programs=described_programs(workload), home=home, spares=spares)
         )
         here = cluster if isinstance(cluster, Cluster) else here
         asked = parse_cluster(cluster, at_hand=here.kinds) if isinstance(cluster, str) else here

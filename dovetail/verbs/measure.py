@@ -9,7 +9,7 @@ from dovetail.engines import Engine, detect
 from dovetail.store import ControllerLock, Store
 from dovetail.verbs.amendments import amend, limit_cluster
 from dovetail.verbs.controller import check_not_stopped, ensure_directory, failures, open_controller
-from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
+from dovetail.verbs.engine_places import Given, MakeEngine, described_programs, open_place, read_workload
 from dovetail.vocabulary import Cluster, DovetailError, Kind, Link, Profile
 
 
@@ -26,7 +26,7 @@ def profile(
         workload, spares = stack.enter_context(read_workload(workload, engine=engine))
         workload, home = amend(workload), ensure_directory(Path(store))
         here, make = stack.enter_context(
-            open_place(engine, address=address, workload=workload, home=home, spares=spares)
+            open_place(engine, address=address, programs=described_programs(workload), home=home, spares=spares)
         )
         controller = stack.enter_context(
             open_controller(workload, cluster=limit_cluster(here, workload), make=make, home=home, settings=Settings())

@@ -14,7 +14,7 @@ PACE_SECONDS, SLOW_PACE_SECONDS, SLOW_AFTER_SECONDS = 10.0, 60.0, 600.0
 # Of so many tasks each change is told between two lines on the whole; the others are counted in the next.
 CHANGES = 24
 # What people look for first comes first when there are more tasks than rows.
-_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "cancelled")
+_ORDER = ("running", "failed", "resting", "pending", "paused", "finished", "halved", "pruned", "cancelled")
 # Of so many running tasks a line says how far they are.
 RUNNING = 3
 
@@ -78,6 +78,7 @@ def describe_whole(controller: Controller) -> str:
     for one in controller.progress.values():
         counts[one.status] = counts.get(one.status, 0) + 1
     words = [controller.phase, *(f"{count} {status}" for status, count in counts.items())]
+    words += [controller.source.summary()] if controller.source is not None else []
     return " · ".join([*words, *time_left(controller)])
 
 
@@ -93,6 +94,7 @@ def summarize(controller: Controller, *, untold: int = 0) -> str:
         words[0] += f", {failed} failed"
     if untold:
         words.append(f"{untold} more changes")
+    words += [controller.source.summary()] if controller.source is not None else []
     words += [_tell_running(controller.name_of(task), one) for task, one in running[:RUNNING]]
     return " · ".join([*words, *time_left(controller)])
 
@@ -100,6 +102,8 @@ def summarize(controller: Controller, *, untold: int = 0) -> str:
 def time_left(controller: Controller) -> list[str]:
     """What is still to be measured, and how long the plan will take, in words."""
     words = [f"{controller.trials_left} trials to go"] if controller.trials_left else []
+    if controller.source is not None and controller.source.to_come:
+        return words  # the plan is of those that are there
     if controller.plans and controller.phase not in ("done", "stopped"):
         made_at, plan = controller.plans[-1]
         assert plan.schedule is not None

@@ -2,10 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from dovetail.control import Reconciliation, Result, Settings, open_result
+from dovetail.control.searching.searching import make_source, take_up
+from dovetail.control.searching.study_file import check_optuna
+from dovetail.describe import Search
 from dovetail.engines import Engine
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import settle_checkpoints
@@ -13,7 +17,7 @@ from dovetail.trackers import check_trackers
 from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_cluster
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
-from dovetail.verbs.engine_places import Given, MakeEngine, open_place, read_workload
+from dovetail.verbs.engine_places import Given, MakeEngine, described_programs, open_place, read_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.verbs.tracking import trackers_beside
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
@@ -21,7 +25,7 @@ from dovetail.vocabulary.redact import Redactor
 
 
 def run(
-    what: Plan | Given,
+    what: Plan | Given | Search | Callable[[], Workload | Search],
     *,
     objective: str | None = None,
     weights: Mapping[str, float] = MappingProxyType({}),
@@ -46,12 +50,16 @@ def run(
     before: Callable[[Reconciliation], None] = lambda found: None,
     observe: Observer | None = None,
 ) -> Result:
-    """Run a plan, or measure, plan and run a workload. Stop it and run it again to go on.
+    """Run a plan, or measure, plan and run a workload or a search. Stop it and run it again to go on.
 
     Of a plan, its schedule is what runs: the placements that `print(plan)` shows, on those devices, in that order.
     Where it does not apply any more, because tasks have ended or were edited meanwhile, or an option has turned out not
     to fit, another plan is made for the same objective, weights, deadlines and prices, and the event that records it
     says why. So it is when something changes on the way.
+
+    Of a search (`dt.Search`) tasks are asked for until there are as many as it wants, those of earlier runs included.
+    One that fails, by a learning rate too large for it, say, is a trial without a value: only where all fail is that an
+    error.
 
     What is wanted of the whole may be said here as in `dt.workload`, and counts more than what the workload says:
     `objective`, `weights`, `deadlines` in seconds from now, `techniques`, `device_memory`. `prices` are of an hour of
@@ -93,9 +101,12 @@ def run(
     make_plan = choose("planner", planner, PLANNERS)
     addresses = check_trackers(track, models=track_models)
     with contextlib.ExitStack() as stack:
-        workload, spares = stack.enter_context(read_workload(given, engine=engine))
+        described, spares = stack.enter_context(read_workload(given, engine=engine))
+        search = described if isinstance(described, Search) else None
+        if search is not None:
+            check_optuna()
         workload = amend(
-            workload,
+            described.workload() if isinstance(described, Search) else described,
             objective=objective,
             weights=weights,
             deadlines=deadlines,
@@ -106,7 +117,7 @@ def run(
         with writing_to(home):
             settle_checkpoints(home, settings.checkpoints if settings else None)
         here, make = stack.enter_context(
-            open_place(engine, address=address, workload=workload, home=home, spares=spares)
+            open_place(engine, address=address, programs=described_programs(described), home=home, spares=spares)
         )
         if plan and plan.cluster and not cluster:
             # An engine of one's own knows for itself which devices it has.
@@ -116,18 +127,19 @@ def run(
         stack.enter_context(trackers_beside(addresses, home=home, workload=workload.name, models=track_models))
         controller = stack.enter_context(
             open_controller(
-                workload,
+                workload if search is None else partial(take_up, search=search, workload=workload, fresh=fresh),
                 cluster=chosen,
                 make=make,
                 home=home,
                 settings=settings or Settings(),
                 planner=make_plan,
                 given=plan if plan and plan.schedule else None,
+                source=None if search is None else make_source(search, home=home, fresh=fresh),
                 observe=observe,
                 progress=progress,
             )
         )
-        before(controller.reconcile(fresh=fresh))
+        before(controller.reconcile(fresh=fresh and search is None))
         heard = RunCallbacks(controller, home=home, on_metric=on_metric, on_evaluate=on_evaluate, on_end=on_end)
         controller.run()
     heard.check()
@@ -141,9 +153,15 @@ def run(
     return result
 
 
+def has_failed(result: Result) -> bool:
+    """Whether what was asked for could not be had: some task has failed, or, of a search, all that have ended."""
+    statuses = {task.status for task in result.tasks}
+    return "failed" in statuses and not (result.is_search and "finished" in statuses)
+
+
 def _check_failures(result: Result, store: str | Path) -> None:
     failed = [task for task in result.tasks if task.status == "failed"]
-    if failed:
+    if has_failed(result):
         redact = Redactor(task.task.parameters for task in failed)
         reasons = redact("".join(f"\n  {task.name}: {task.reason}" for task in failed))
         raise TrainingError(

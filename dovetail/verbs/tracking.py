@@ -43,7 +43,7 @@ class TrackerProcess:
         order |= {"home": str(home.absolute()), "workload": workload, "models": models}
         self._order = order
         self._ending = threading.Event()
-        self._killed = False
+        self._killed = self._is_done = False
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, daemon=True, name=f"tracker {address.kind}")
@@ -65,7 +65,7 @@ class TrackerProcess:
     def wait(self, seconds: float) -> bool:
         """Whether it has ended within that time, with all sent."""
         self._thread.join(max(0.0, seconds))
-        return not self._thread.is_alive()
+        return self._is_done
 
     def kill(self) -> None:
         """End it now; what it has not sent is sent by the next."""
@@ -78,10 +78,10 @@ class TrackerProcess:
     def _watch(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while not self._killed:
-            process = self._start()
-            process.wait()
-            if process.returncode == 0:
-                return
+            with contextlib.suppress(OSError):  # of no more processes, or a disk that is full, as of one that has died
+                if self._start().wait() == 0:
+                    self._is_done = True
+                    return
             if not self._ending.wait(pause):
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             elif not self._killed:
@@ -121,6 +121,10 @@ def trackers_beside(
     processes = [TrackerProcess(each, home, workload=workload, models=models) for each in addresses]
     try:
         yield
+    except KeyboardInterrupt:  # a second one: at once
+        for each in processes:
+            each.kill()
+        raise
     except BaseException:
         _end_all(processes)
         raise

@@ -35,6 +35,7 @@ from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
 from dovetail.vocabulary.records import FrozenDict, check_bounds, dumps, from_json, loads, to_json
 from dovetail.vocabulary.work import (
     Halving,
+    Population,
     Program,
     Stop,
     Task,
@@ -75,6 +76,7 @@ __all__ = [
     "Option",
     "Placement",
     "Plan",
+    "Population",
     "Profile",
     "Program",
     "ProgramError",

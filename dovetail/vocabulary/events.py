@@ -146,9 +146,13 @@ class BatchDivided(Event):
     message: str = ""
 
 
+RUN_BEGAN = "the run began"
+"""How the reason for the first plan of a run begins."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade(Event):
-    """A plan was made, of this number in the store, and why."""
+    """A plan was made, of this number in the store, and why: the first of a run because of `RUN_BEGAN`."""
 
     kind: ClassVar[str] = "planned"
     plan: int
@@ -199,6 +203,19 @@ class StepsDone(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEvaluated(Event):
+    """An evaluation of a task with a target ended, and its metric came to `value`. `seconds` are what the attempt has
+    spent since it began to take steps, by phase: `train`, `read` (waiting for batches), `compile`, `evaluate` and
+    `save`; `evaluation_seconds` is what this evaluation took of them."""
+
+    kind: ClassVar[str] = "evaluated"
+    step: int
+    value: float
+    seconds: Mapping[str, float] = FrozenDict()
+    evaluation_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint is complete. That of `best_step`, if any, is kept beside it for `Training.keep_best`."""
 
@@ -246,12 +263,14 @@ class CheckpointDamaged(Event):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStopped(Event):
     """An attempt ended early after saving, to go on later. `data_share` is the part of its steps' time in which it
-    waited for data, here and where it ends otherwise."""
+    waited for data, here and where it ends otherwise; `seconds`, of a task with a target, what it has spent by phase,
+    as in `TargetEvaluated`."""
 
     kind: ClassVar[str] = "stopped"
     step: int
     reason: str = ""
     data_share: float = 0.0
+    seconds: Mapping[str, float] = FrozenDict()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +356,18 @@ class TaskHalved(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPruned(Event):
+    """A search has ended a task, whose state is saved, because others were better; `value` is what its metric was at
+    that step."""
+
+    kind: ClassVar[str] = "pruned"
+    step: int | None = None
+    metric: str = ""
+    value: float = 0.0
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed(Event):
     """A task cannot go on. A worker says what the cause is: `memory`, `refused` by the technique, or the `program`;
     and whether its batch is in the `smallest` parts already. `phase` is what raised, where that is known: `building`,
@@ -384,6 +415,14 @@ class CancelAsked(Event):
 
     kind: ClassVar[str] = "cancelling"
     asked_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PruneAsked(Event):
+    """A search asked that a running task be saved and ended; it may still run for a moment."""
+
+    kind: ClassVar[str] = "pruning"
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,6 +505,7 @@ EVENTS: dict[str, type[Event]] = {
         ClusterShared,
         AttemptStarted,
         StepsDone,
+        TargetEvaluated,
         CheckpointSaved,
         PipelineTimed,
         FeedResized,
@@ -477,11 +517,13 @@ EVENTS: dict[str, type[Event]] = {
         RungReached,
         TaskPromoted,
         TaskHalved,
+        TaskPruned,
         TaskFailed,
         TaskCancelled,
         TaskRetried,
         TaskRestarted,
         CancelAsked,
+        PruneAsked,
         TaskPaused,
         TaskResumed,
         PriorityChanged,

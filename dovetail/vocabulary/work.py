@@ -248,6 +248,9 @@ class Halving:
     """Successive halving over all tasks of a workload: at `first_steps`, and at each `factor` times as
     many, tasks wait for one another, and the best 1/`factor` of them go on.
 
+    If `asynchronous` (ASHA), nobody waits: each task is judged as it arrives at a rung, and goes on if it is among the
+    best 1/`factor` of those that have arrived there so far, itself included, or is the best of them.
+
     >>> Halving(metric="accuracy", first_steps=100, factor=3).rungs(1000)
     (100, 300, 900)
     """
@@ -256,6 +259,7 @@ class Halving:
     first_steps: int
     factor: int = 3
     goal: str = "max"
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         if self.first_steps < 1 or self.factor < 2 or self.goal not in ("max", "min"):
@@ -274,6 +278,41 @@ class Halving:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """Population based training, in generations of `every_steps`: the worst of a search's tasks, the part `replaced` of
+    them, are ended, and warm clones of the best as many take their places, with parameters near those of the task they
+    are cloned from. The others go on as they are.
+
+    A number becomes itself times one of `factors`; with chance `resampled` a parameter is drawn anew instead. What is
+    drawn follows from `seed`, the generation and the place alone, so that a search that was stopped goes on as it would
+    have.
+
+    >>> Population(every_steps=100).rungs(400)
+    (100, 200, 300)
+    """
+
+    every_steps: int
+    replaced: float = 0.25
+    factors: tuple[float, ...] = (0.8, 1.25)
+    resampled: float = 0.25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple(self.factors))
+        if self.every_steps < 1 or not 0 < self.replaced <= 0.5 or not 0 <= self.resampled <= 1:
+            raise InvalidWorkload(
+                f"a population must have every_steps of at least 1, replaced above 0 and at most 0.5, and resampled "
+                f"from 0 to 1, got {self.every_steps}, {self.replaced} and {self.resampled}."
+            )
+        if not self.factors or not all(0 < factor < float("inf") for factor in self.factors):
+            raise InvalidWorkload(f"a population must have factors above 0, got {self.factors}.")
+
+    def rungs(self, last_step: int) -> tuple[int, ...]:
+        """The steps before `last_step` at which generations end."""
+        return tuple(range(self.every_steps, last_step, self.every_steps))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Tasks, and what is wanted of their training as a whole.
 
@@ -283,7 +322,8 @@ class Workload:
     - `deadlines` say, by task name, within how many seconds from the beginning of a run a task must have ended.
     - `techniques` are those that may be used, or, with a minus, those that may not; all where nothing is said.
     - `device_memory_bytes`: accelerators are used as if they had no more memory than this.
-    - To a workload that is `open`, a daemon's, tasks come and go.
+    - To a workload that is `open`, a daemon's or a search's, tasks come and go. Those of a `population` rest at the end
+      of each generation until the search lets them go on.
 
     >>> task = Task(name="a", program=Program(reference="a.py:f"), stop=Stop(steps=9))
     >>> workload = Workload(name="one", tasks=(task,), objective="mean", techniques=("-fuse", "-replicate"))
@@ -300,6 +340,7 @@ class Workload:
     weights: Mapping[str, float] = FrozenDict()
     techniques: tuple[str, ...] = ()
     device_memory_bytes: int | None = None
+    population: Population | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadlines", FrozenDict(self.deadlines))
@@ -313,6 +354,11 @@ class Workload:
             raise InvalidWorkload(str(error)) from None
         if self.weights and objective.name != "weighted":
             raise InvalidWorkload(f"weights belong to objective 'weighted', got them with {self.objective!r}.")
+
+    @property
+    def rung_rule(self) -> Halving | Population | None:
+        """What says at which steps tasks rest before their end, if they do."""
+        return self.halving or self.population
 
     def allows(self, technique: str) -> bool:
         """Whether tasks may be trained with a technique."""

@@ -35,7 +35,9 @@ def test_losses_and_weights_are_those_of_train_over_several_epochs(kind):
     assert furthest_weights(model, training.model) <= 1e-6
 
 
-@pytest.mark.parametrize("kind", ["finetuning", "weighted", "lora"])
+@pytest.mark.parametrize(
+    "kind", ["weighted", *(pytest.param(each, marks=pytest.mark.slow) for each in RATES if each != "weighted")]
+)
 def test_a_stopped_training_goes_on_bit_by_bit(kind):
     def build():
         return programs.from_parts(kind, RATES[kind], 0)
@@ -45,11 +47,10 @@ def test_a_stopped_training_goes_on_bit_by_bit(kind):
     assert resumed(build, steps, stop=stop) == taken(build(), steps)
 
 
-@pytest.mark.parametrize("kind", ["finetuning", "weighted"])
-def test_tasks_of_several_rates_are_one_program(kind):
-    rates = [RATES[kind], RATES[kind] / 3]
-    alone = [taken(programs.from_parts(kind, rate, 0), 4) for rate in rates]
-    together = fused([programs.from_parts(kind, rate, 0) for rate in rates], 4)
+def test_tasks_of_several_rates_are_one_program():
+    rates = [5e-4, 2e-4]  # with padding, and a loss of its own
+    alone = [taken(programs.from_parts("weighted", rate, 0), 3) for rate in rates]
+    together = fused([programs.from_parts("weighted", rate, 0) for rate in rates], 3)
     assert max(map(furthest, alone, together)) <= 1e-5
 
 
@@ -114,6 +115,21 @@ def test_what_a_loss_of_ones_own_reads_parts_tasks():
 
     reason = FUSE.refuse([member(class_weights=(1.0, 2.0)), member(class_weights=(1.0, 9.0))])
     assert "the loss is a TrainerLoss, and not the same one in both" in reason
+
+
+def test_what_a_loss_keeps_in_its_trainer_is_refused():
+    class Averaging(Trainer):
+        average = 0.0
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.average = 0.9 * self.average + 0.1 * loss.item()
+            return loss + 0.1 * (loss - self.average).abs()
+
+    with opened(dt.from_trainer(made(Averaging))) as session:
+        session.advance()
+        with pytest.raises(ProgramError, match=r"it changed self\.average"):
+            session.advance()
 
 
 class Counting(TrainerCallback):

@@ -121,6 +121,14 @@ def test_pages_beside_a_sweep_are_counted() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
+def test_trackers_hold_every_point_once() -> None:
+    done = run("bench/trackers.py", "arrive", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     arrive, MLflow" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
 def test_the_daemon_answers_every_submission_of_clients_at_once() -> None:
     done = run("bench/daemon_load.py", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -405,14 +405,28 @@ REFUSED = [
     (
         "no workload",
         "other = 3",
-        "sweep.py must define a workload named 'workload'; found NoneType. Make one with dt.grid",
+        "sweep.py must define a workload named 'workload' or a search named 'search'; found NoneType. Make one with",
+    ),
+    (
+        "a search for what the program does not take",
+        'search = dt.Search("programs.py:good", {"widht": [1, 2]}, metric="loss", steps=5)',
+        "program 'good' must take every parameter; it takes ['width'], not 'widht'. Did you mean 'width'?",
+    ),
+    (
+        "a search of no trials",
+        'search = dt.Search("programs.py:good", {"width": [1, 2]}, metric="loss", steps=5, count=0)',
+        "a search must have count of at least 1, got 0.",
     ),
     (
         "a workload of another name",
         f"mine = dt.workload([{GOOD}])",
         "It has ['mine']: name one as sweep.py:mine.",
     ),
-    ("something else", "workload = [1, 2]", "must define a workload named 'workload'; found list"),
+    (
+        "something else",
+        "workload = [1, 2]",
+        "must define a workload named 'workload' or a search named 'search'; found list",
+    ),
     (
         "halving that keeps everybody",
         'workload = dt.grid("programs.py:good", steps=5, halving=dt.Halving(metric="a", first_steps=1, factor=1))',
@@ -444,7 +458,11 @@ ONE = f"import dovetail as dt\nworkload = dt.workload([{GOOD}])\n"
 COMMANDS = [
     (("run", "nowhere.py"), 2, "nowhere.py must be a Python file; it is not there."),
     (("run", "."), 2, ". must be a Python file"),
-    (("run", "sweep.py:mine"), 2, "sweep.py must define a workload named 'mine'; found NoneType. It has ['workload']"),
+    (
+        ("run", "sweep.py:mine"),
+        2,
+        "sweep.py must define a workload or a search named 'mine'; found NoneType. It has ['workload']",
+    ),
     (
         ("run", "sweep.py", "--keep-bytes", "lots"),
         2,

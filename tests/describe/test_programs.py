@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from dovetail.describe import check_parameters, deposit, load, program
+from dovetail.describe import check_parameters, deposit, load, load_workload, program
 from dovetail.describe.carried import key_path
-from dovetail.describe.programs import load_workload
 from dovetail.store import write_atomically
 from dovetail.vocabulary import InvalidWorkload, Program, ProgramError
 

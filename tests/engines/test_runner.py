@@ -1,5 +1,6 @@
 """What an order does, in this process: single tasks, gangs, trials, and who is told when something goes wrong."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -271,3 +272,27 @@ def test_a_program_that_changes_its_module_is_refused_in_a_gang_by_the_names(gro
     ground.run("measure", gang[:1], "fuse", knobs={"members": 2})
     (rejected,) = ground.of(gang[0], "rejected")
     assert "must leave its modules and torch's settings as they are" in rejected.rejection.reason
+
+
+def test_a_task_with_a_target_says_at_each_evaluation_where_its_seconds_went(ground: Ground) -> None:
+    target = {"metric": "train/loss", "at_most": -1.0}
+    member = ground.member("tower", steps=6, name="racing", stop=target)
+    ground.run("train", [member], "resident")
+    readings = ground.of(member, "evaluated")
+    assert [event.step for event in readings][-1] == 6
+    for earlier, later in itertools.pairwise(readings):
+        assert later.seconds["train"] > earlier.seconds["train"]
+        assert later.seconds["evaluate"] > earlier.seconds["evaluate"]
+        assert 0 < later.evaluation_seconds < sum(later.seconds.values())
+    plain = ground.member("tower", steps=6, name="plain")
+    ground.run("train", [plain], "resident")
+    assert not ground.of(plain, "evaluated")
+
+
+def test_a_task_with_a_target_that_is_stopped_says_where_its_seconds_went(ground: Ground) -> None:
+    member = ground.member("tower", steps=9, name="racing", stop={"metric": "train/loss", "at_most": -1.0})
+    ground.steps_left = 3
+    ground.run("train", [member], "resident")
+    (stopped,) = ground.of(member, "stopped")
+    assert stopped.seconds["train"] > 0
+    assert stopped.seconds["save"] > 0

@@ -4,6 +4,7 @@ Run as `python -m tests.faults.write_sites [NAME ...]`: prints what calls each s
 interrupted, and what was wrong. A process of its own, with one thread, so that it can be forked.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,7 +20,9 @@ from dovetail.describe import carried
 from dovetail.store import ControllerLock, Point, RemoteFolder, Store, check_fence, raise_fence, write_atomically
 from dovetail.testing import programs
 from dovetail.trackers import parse_tracker
-from dovetail.trackers.following import open_sender
+from dovetail.trackers.cursor import TrackerCursor
+from dovetail.trackers.sender import TrackerSender
+from dovetail.trackers.store_runs import StoreRuns
 from dovetail.train import TrainingState, checkpoint
 from dovetail.train.base import SessionMember
 from dovetail.train.build import build
@@ -252,20 +255,15 @@ def _reported(folder: Path, ended: Ended) -> None:
 REPORT = Site(lambda folder: (folder / "report.html").write_text("the page before") and None, _report, _reported)
 
 
-def _unsent(folder: Path) -> None:
-    with Store(folder / "tracked", write=True) as store:
-        store.add(
-            tasks=[("w", TASK)],
-            points=[
-                Point(task=TASK.identity, name="loss", step=n, value=float(n), at_seconds=float(n)) for n in range(9)
-            ],
-        )
-
-
 def _board(folder: Path) -> None:
+    (folder / "home").mkdir(exist_ok=True)
+    points = [Point(task=TASK.identity, name="loss", step=n, value=float(n), at_seconds=float(n)) for n in range(9)]
     address = parse_tracker(f"tensorboard:{folder / 'board'}")
-    with open_sender(address, folder / "tracked") as (sender, _):
-        for error in sender.send_new():
+    cursor = TrackerCursor(folder / "home", address.kind, address.place)
+    with contextlib.closing(cursor), Store(None, write=True) as store:
+        store.add(tasks=[("w", TASK)], points=points)
+        runs = StoreRuns(store, owner=cursor.store)
+        for error in TrackerSender(runs, address.connect(), cursor, home=folder).send_new():
             raise error
 
 
@@ -285,7 +283,7 @@ def _boarded(folder: Path, ended: Ended) -> None:
     assert steps == list(range(9)), steps
 
 
-TENSORBOARD = Site(_unsent, _board, _boarded, ("DovetailError", "OSError", "OperationalError"))
+TENSORBOARD = Site(lambda folder: None, _board, _boarded, ("DovetailError", "OSError", "OperationalError"))
 
 
 def _trained(folder: Path) -> None:

@@ -81,6 +81,7 @@ class TestDatabase(MlflowRead):
         assert "a" not in self.runs(tmp_path)[1]
 
 
+@pytest.mark.slow
 class TestFiles(MlflowRead):
     @pytest.fixture(autouse=True)
     def files(self, tmp_path, monkeypatch):

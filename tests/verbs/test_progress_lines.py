@@ -17,6 +17,7 @@ class Watched:
     names: list[str]
     phase: str = "running"
     trials_left: int = 0
+    source: None = None
     plans: list = dataclasses.field(default_factory=lambda: [(0.0, Plan(schedule=Schedule(placements=())))])
 
     def __post_init__(self):

@@ -31,11 +31,14 @@ from dovetail.vocabulary.events import (
     CancelAsked,
     DeadlineChanged,
     PriorityChanged,
+    PruneAsked,
     TaskCancelled,
     TaskChanged,
     TaskDescribed,
     TaskExtended,
     TaskPaused,
+    TaskPruned,
+    TaskRestarted,
     TaskResumed,
     TaskRetried,
     TaskReturned,
@@ -107,14 +110,20 @@ class Requests:
     def submit(self, request: Mapping[str, Any]) -> Answer:
         """Take tasks on: all of them, or none and why."""
         self._check_open("submit")
-        submission: Submission = request["submission"]
+        return self.take_on(request["submission"], asked_by=_who(request))
+
+    def take_on(self, submission: Submission, *, asked_by: str = "") -> Answer:
+        """Take the tasks of a submission on: all of them, or none and why."""
         names = [task.name for task in submission.tasks]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidWorkload(
                 f"submitted tasks must have names of their own; {twice[0]!r} is there more than once."
             )
+        if submission.anew:
+            begun = [task.identity for task in submission.tasks if self._ledger[task.identity].attempt]
+            self._ledger.record([self._ledger.event(TaskRestarted, task) for task in begun])
         events = self._arrivals(submission.tasks)
-        self._take_on(submission, events, asked_by=_who(request))
+        self._take_on(submission, events, asked_by=asked_by)
         count = _count(len(names))
         return Answer(told={"done": f"{count} submitted", "tasks": names}, because=f"{count} came", has_come=True)
 
@@ -154,6 +163,18 @@ class Requests:
             self._ledger.record([self._ledger.event(TaskCancelled, task, step=one.saved_step, asked_by=_who(request))])
         done = f"{self._name(task)} is cancelled"
         return Answer(told={"done": done}, because="a task was cancelled", stop=task, reason="cancelled")
+
+    def prune(self, task: TaskId, *, reason: str, metric: str = "", value: float = 0.0) -> Answer:
+        """Save a task and end it on behalf of a search; one that is about to end anyway is left to that."""
+        one = self._ledger[task]
+        if self._ledger.has_ended(task) or one.cancelling:
+            return Answer(told={})
+        if one.status == "running":  # once it is saved
+            self._ledger.record([self._ledger.event(PruneAsked, task, reason=reason)])
+        else:
+            judged: dict[str, Any] = {"step": one.step, "metric": metric, "value": value}
+            self._ledger.record([self._ledger.event(TaskPruned, task, reason=reason, **judged)])
+        return Answer(told={}, because="a task was pruned", stop=task, reason=reason)
 
     def priority(self, request: Mapping[str, Any]) -> Answer:
         """Let a task count more or less to planners and policies."""
@@ -195,9 +216,14 @@ class Requests:
         one = self._ledger[other]
         # A workload of its own: whoever runs the other's file again must not find that this one is gone from it.
         submission = Submission(
-            workload=f"{self._workload(other)}, cloned", tasks=(task,), priority=one.priority, entity=one.entity
+            workload=f"{self._workload(other)}, cloned",
+            tasks=(task,),
+            priority=one.priority,
+            entity=one.entity,
+            of=record.name,
+            step=step,
         )
-        self._take_on(submission, events, of=record.name, step=step, asked_by=_who(request))
+        self._take_on(submission, events, asked_by=_who(request))
         said = f"with the weights of step {step} of {record.name}" if warm else "fresh"
         done = f"{task.name} begins {said}"
         return Answer(told={"done": done, "task": task.name}, because="1 task came", has_come=True)
@@ -205,7 +231,7 @@ class Requests:
     # Taking on
 
     def _check_open(self, verb: str) -> None:
-        if not self._state.is_open:
+        if not self._state.is_open or self._state.to_come is not None:  # a search asks for its own
             raise InvalidWorkload(
                 f"{verb} must go to a daemon; this controller carries one workload, {self._state.workload.name!r}, "
                 f"to its end. Start one with 'dovetail daemon' when it is done, or on another store."
@@ -243,13 +269,16 @@ class Requests:
             )
         return [*events, self._ledger.event(TaskExtended, task.identity, before=str(stop), after=str(task.stop))]
 
-    def _take_on(self, submission: Submission, events: list[Event], **more: Any) -> None:
+    def _take_on(self, submission: Submission, events: list[Event], *, asked_by: str) -> None:
         claim: dict[str, Any] = {
             "priority": submission.priority,
             "deadline_seconds": submission.deadline_seconds,
             "entity": submission.entity,
+            "of": submission.of,
+            "step": submission.step,
+            "asked_by": asked_by,
         }
-        submitted = [self._ledger.event(TaskSubmitted, task.identity, **claim, **more) for task in submission.tasks]
+        submitted = [self._ledger.event(TaskSubmitted, task.identity, **claim) for task in submission.tasks]
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])
         self._state.replace(submission.tasks, gone=[event.task for event in events if isinstance(event, TaskChanged)])
 

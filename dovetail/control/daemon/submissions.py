@@ -2,14 +2,13 @@
 nothing of where tasks stand."""
 
 import dataclasses
-import difflib
 import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.describe import arguments_of, program
+from dovetail.describe import check_names, program
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Program, Task, check_bounds, from_json
 
 NAME_LENGTH = 1000
@@ -20,13 +19,17 @@ _DEPTH = 64
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Submission:
     """Tasks to take on, under the name of their workload, as urgent as `priority` says, to have ended by `deadline`, on
-    behalf of an `entity`, if of any."""
+    behalf of an `entity`, if of any. Clones say whose they are, by name, and the step of the weights that they begin
+    with. If `anew`, what the store has of these tasks already is removed."""
 
     workload: str
     tasks: tuple[Task, ...]
     priority: float = 1.0
     deadline_seconds: float = math.inf
     entity: str = ""
+    of: str = ""
+    step: int = 0
+    anew: bool = False
 
 
 def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
@@ -86,15 +89,7 @@ def changed(task: Task, changes: Any) -> dict[str, Any]:
     if not isinstance(changes, dict):
         raise InvalidWorkload(f"changed parameters must be an object of names and values, got {shown(changes)}.")
     check_bounds(changes, where="changed parameters")
-    taken = arguments_of(task.program)
-    for name in changes:
-        if taken is not None and name not in taken and name != "seed":
-            near = difflib.get_close_matches(name, taken, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InvalidWorkload(
-                f"program {task.program.function!r} must take every parameter; it takes {list(taken)}, "
-                f"not {name!r}.{hint}"
-            )
+    check_names(task.program, changes)
     return {**task.parameters, **changes}
 
 

@@ -65,7 +65,7 @@ def _why(state: State, one: Progress, found: Outlook) -> str:
     if one.status == "running":
         where = f"on {', '.join(one.spans[-1].devices)}"
         if one.cancelling:
-            return f"{where}, to be saved and cancelled"
+            return f"{where}, to be saved and {'pruned' if one.prune_reason else 'cancelled'}"
         if one.paused:
             return f"{where}, to be saved and paused"
         return f"{where}: {found.why}" if found.why else where

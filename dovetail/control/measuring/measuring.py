@@ -13,7 +13,7 @@ from dovetail.control.measuring import wanted
 from dovetail.control.measuring.room import in_the_way
 from dovetail.control.orders import Orders
 from dovetail.control.state import Running, State
-from dovetail.control.state.snapshot import unplaceable, without
+from dovetail.control.state.snapshot import unplaceable, with_more, without
 from dovetail.engines import Order
 from dovetail.planning import Trial, worthwhile
 from dovetail.vocabulary import TaskId
@@ -171,18 +171,22 @@ class Measuring:
     def _missing(self) -> list[Trial]:
         state = self._state
         keep = state.is_exact_enough
-        missing = wanted.missing_trials(state.tasks, state.ledger, state.cluster, may=state.may, keep=keep)
+        missing = wanted.missing_trials(
+            state.tasks, state.ledger, state.cluster, may=state.may, keep=keep, expected=state.expected
+        )
         # One that is asked for again and again with neither a profile nor a rejection to show has no answer.
         return [trial for trial in missing if self._asked[trial] <= state.settings.retries + 1]
 
     def _worthwhile(self, missing: Sequence[Trial]) -> Sequence[Trial]:
         """Of these trials those that could shorten the plan. What runs has its place: nothing is tried for it."""
         state, sizes = self._state, self._state.sizes()
-        known = (*missing, state.ledger.measured, *sizes.items())
+        # A search's tasks were counted before they came.
+        is_counted = state.to_come is not None
+        known = (*missing, state.ledger.measured, *(() if is_counted else sizes.items()))
         # To look at thousands takes a second; what was of no use to them stays so until something else is known.
-        if not missing or (known == self._useless and sum(sizes.values()) > MANY):
+        if not missing or (known == self._useless and (is_counted or sum(sizes.values()) > MANY)):
             return []
-        problem = state.problem()
+        problem = with_more(state.problem(), state.to_come or 0)
         left_seconds = state.settings.trial_seconds - (state.now() - self._trying_since)
         wait = {family.measured_as for family in problem.families}
         missing = [trial for trial in missing if trial.family in wait]

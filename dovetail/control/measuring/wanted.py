@@ -56,13 +56,15 @@ def missing_trials(
     *,
     may: Callable[..., bool] = lambda *_: True,
     keep: Callable[..., bool] = lambda *_: True,
+    expected: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda counts: counts,
 ) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
     its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
-    anew. A program whose first trial ends every worker is tried in no other way."""
+    anew. Gangs are of as many tasks as are `expected`. A program whose first trial ends every worker is tried in no
+    other way."""
     able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
     profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
-    missing = trials(able, profiles, cluster, failed=ledger.rejections(), members=able, may=may)
+    missing = trials(able, profiles, cluster, failed=ledger.rejections(), members=expected(able), may=may)
     deadly = ledger.deadly()
     return tuple(trial for trial in missing if (trial.family, trial.kind) not in deadly)
 

@@ -28,7 +28,9 @@ from dovetail.vocabulary.events import (
     PlanMade,
     RungReached,
     StepsDone,
+    TaskCancelled,
     TaskFinished,
+    TaskPruned,
     TaskRestarted,
     TaskRetried,
     TrialMeasured,
@@ -40,9 +42,6 @@ T = TypeVar("T")
 # What people wrote, or what was taken from their programs' words, by the class of an event.
 _WORDS = {"reason", "log", "message", "because", "metric", "before", "after"}
 _TEXTS = {cls: tuple(each.name for each in dataclasses.fields(cls) if each.name in _WORDS) for cls in EVENTS.values()}
-
-RUN_BEGAN = "the run began"
-"""How the reason for the first plan of a run begins."""
 
 
 class Ledger:
@@ -147,6 +146,12 @@ class Ledger:
         """An event of this moment, by default of the task's newest attempt."""
         number = self[task].attempt if attempt is None else attempt
         return kind(task=task, attempt=number, at_seconds=self._now(), **fields)
+
+    def ending(self, task: TaskId, *, step: int | None) -> TaskCancelled | TaskPruned:
+        """The event that ends a task of which that was asked, now that no attempt at it is under way."""
+        if reason := self[task].prune_reason:
+            return self.event(TaskPruned, task, step=step, reason=reason)
+        return self.event(TaskCancelled, task, step=step)
 
     def record(self, events: Iterable[Event], *, tasks: Iterable[tuple[str, Task]] = ()) -> None:
         """Put events, the points they carry and the profiles they bring on disk, then let them count. New tasks,

@@ -86,10 +86,10 @@ class Offers:
     """
 
     def __init__(self, options: Iterable[Option], rejections: Iterable[Rejection] = ()) -> None:
-        self.rejections = tuple(rejections)
+        self.options, self.rejections = tuple(options), tuple(rejections)
         self._alone: dict[str, list[Option]] = {}
         self._together: list[Option] = []
-        for option in options:
+        for option in self.options:
             if len(option.families) == 1:
                 self._alone.setdefault(option.families[0], []).append(option)
             else:
@@ -168,6 +168,21 @@ def without(problem: Problem, tasks: Mapping[TaskId, str]) -> Problem:
         for family in problem.families
     )
     return dataclasses.replace(problem, families=tuple(family for family in families if family.members))
+
+
+def with_more(problem: Problem, count: int) -> Problem:
+    """The problem with `count` more tasks, spread over its families as those it has: what is worth trying for ten tasks
+    of which thirty like them follow is what is worth trying for forty."""
+    known = sum(len(family.members) for family in problem.families)
+    if not (known and count):
+        return problem
+    families = []
+    for family in problem.families:
+        more = count * len(family.members) // known
+        steps = max(member.steps for member in family.members)
+        coming = [Member(task=TaskId(f"{family.name}, to come {number}"), steps=steps) for number in range(more)]
+        families.append(dataclasses.replace(family, members=(*family.members, *coming)))
+    return dataclasses.replace(problem, families=tuple(families))
 
 
 def _threads(option: Option) -> int:

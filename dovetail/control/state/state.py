@@ -91,6 +91,9 @@ class State:
         self.began = now()
         self.trouble = ""  # why no decision could be made of late
         self.is_measuring = False  # whether something is still to be learned of tasks
+        # How many more tasks a search will ask for; None where that is not known.
+        self.to_come: int | None = None
+        self._is_closed = False
         self._whole, self._gone = cluster, set[str]()
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
         self.has_cpus = "cpu" in self._processors.values()
@@ -120,7 +123,11 @@ class State:
     @property
     def is_open(self) -> bool:
         """Whether tasks may come and go."""
-        return self._workload.open
+        return self._workload.open and not self._is_closed
+
+    def close(self) -> None:
+        """No more tasks come."""
+        self._is_closed = True
 
     def pending(self) -> bool:
         """Whether some task has not ended, nor is to be paused."""
@@ -259,8 +266,13 @@ class State:
     def sizes(self) -> dict[str, int]:
         """How many tasks each family has, rounded up to a power of two: rounds need no exact number, and what they
         choose among should not change with every task that ends."""
-        counts = Counter(one.fingerprint.family for one in self._known.values() if one.fingerprint)
+        counts = self.expected(Counter(one.fingerprint.family for one in self._known.values() if one.fingerprint))
         return {family: 1 << (count - 1).bit_length() for family, count in sorted(counts.items())}
+
+    def expected(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """So many tasks of each family, with those that are still to come, of which is expected what is known."""
+        known, more = sum(counts.values()), self.to_come or 0
+        return {family: count + more * count // known for family, count in counts.items()}
 
     def _divided(self) -> list[tuple[Profile, dict[str, Any]]]:
         """What ran out of memory, with the knobs of the lower rung to offer it on, where the settings allow them."""
@@ -282,10 +294,10 @@ class State:
         one = self.ledger[task]
         assert one.fingerprint is not None
         last = self.tasks[task].stop.last_step(one.fingerprint.steps_per_epoch)
-        if self._workload.halving is None:
+        if self._workload.rung_rule is None:
             return last, True
         return halving.target(
-            self._workload.halving, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
+            self._workload.rung_rule, promoted_step=one.promoted_step, saved_step=one.saved_step, last_step=last
         )
 
     def steps(self, task: TaskId) -> int:

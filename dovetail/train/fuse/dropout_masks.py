@@ -21,18 +21,20 @@ AGAIN = "backward must not run forward again, as activation checkpointing does. 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One mask of a microbatch: the `call`-th of the module `name`, for what has this shape, strides and type."""
+    """One mask of a microbatch: the `call`-th of the module `name`, for what has this shape, strides and type. `rate`
+    is that of attention which drops by itself, in a module that is no dropout."""
 
     name: str
     call: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    rate: float | None = None
 
     @property
     def key(self) -> str:
         """Where the skeleton reads it."""
-        return f"{self.name}.mask{self.call}"
+        return f"{self.name}.{'mask' if self.rate is None else 'dropped'}{self.call}".lstrip(".")
 
 
 class Masked(nn.Module):
@@ -94,10 +96,17 @@ def prepare(masked: dict[str, Masked], draws: Iterable[Draw], scales: dict[str, 
     for module in masked.values():
         module.recording, module.calls = None, 0
     for draw in draws:
+        if draw.rate is not None:
+            continue
         module = masked[draw.name]
         module.scale = scales[draw.name]
         if f"mask{draw.call}" not in module._buffers:
             module.register_buffer(f"mask{draw.call}", torch.empty(0), persistent=False)
+
+
+def dropouts_of(draws: Iterable[Draw]) -> set[str]:
+    """The names of the dropout modules among those that draw."""
+    return {draw.name for draw in draws if draw.rate is None}
 
 
 class Masks:
@@ -123,9 +132,12 @@ class Masks:
     def draw(self, draws: Iterable[Draw], members: Sequence[int]) -> dict[str, torch.Tensor]:
         """The masks of these members, who have begun the microbatch, one above another."""
         draws = tuple(draws)
-        scales = self.scales({draw.name for draw in draws})
+        scales = self.scales(dropouts_of(draws))
         found: dict[str, torch.Tensor] = {}
         for draw in draws:
+            if draw.rate is not None:
+                found[draw.key] = self._written(draw, members, [draw.rate] * len(members))
+                continue
             stacked = self._rows(draw, members)
             found[draw.key] = stacked if scales[draw.name] is None else stacked != 0
         return found
@@ -149,7 +161,7 @@ class Masks:
 
     def _written(self, draw: Draw, members: Sequence[int], rates: Sequence[float]) -> torch.Tensor:
         """The same as dropout on a CPU has it, written in place: half of what drawing takes was the calls around it."""
-        rows = torch.empty((len(members), *draw.shape), dtype=draw.dtype)
+        rows = torch.empty((len(members), *draw.shape), dtype=draw.dtype, device=self._device)
         for row, member, rate in zip(rows.unbind(), members, rates, strict=True):
             if 0 < rate < 1 and row.numel():
                 self._randoms[member].enter(draw.name, draw.call)

@@ -8,7 +8,7 @@ import torch
 
 from dovetail.train.base import GangSession, SessionMember, StepReport
 from dovetail.train.fuse.cuda_graphs import Compiled, Graphs
-from dovetail.train.fuse.dropout_masks import Masks, prepare
+from dovetail.train.fuse.dropout_masks import Masks, dropouts_of
 from dovetail.train.fuse.fused_member import FusedMember
 from dovetail.train.fuse.fused_program import Outline
 from dovetail.train.fuse.fusibility import Examined, examine
@@ -263,8 +263,7 @@ class FuseSession(GangSession[FusedMember]):
             for name in trained:
                 tensors[name].requires_grad_()
         outlined = part.outline
-        names = {draw.name for draw in outlined.draws}
-        prepare(self._program.masked, outlined.draws, self._masks.scales(names))
+        self._program.prepare(outlined.draws, self._masks.scales(dropouts_of(outlined.draws)))
         lowering = self._program.lowering(outlined)
         with self._program.computing(lowering, attends=outlined.attends, loops=outlined.loops):
             losses, metrics = forward(

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dovetail.train.base import Training
+from dovetail.train.fuse.attention_masks import AttentionMasks, RecordedAttention
 from dovetail.train.fuse.dropout_masks import Draw, Masked, active_dropouts, prepare, replace
 from dovetail.train.fuse.lowering import Lowering, casts
 from dovetail.train.fuse.stacked_batches import Form, rebuild
@@ -64,6 +65,7 @@ class FusedProgram:
         if not skeleton.training:  # a model fresh from a hub is in evaluation mode
             skeleton.train()
         self.masked: dict[str, Masked] = replace(skeleton, active_dropouts(each.model for each in trainings))
+        self._attention = AttentionMasks(skeleton, device=device, allow=training.allow)
         self.precision, self.device = training.precision, device
         self._is_half = training.precision == "bf16-pure"
         if training.precision == "bf16":
@@ -76,11 +78,12 @@ class FusedProgram:
     def alone(self, tensors: Tensors, leaves: Sequence[torch.Tensor], form: Form) -> tuple[list[Draw], dict[str, Any]]:
         """What one member's forward draws, given its tensors; and the tensors after it."""
         draws: list[Draw] = []
-        prepare(self.masked, (), {})
+        self.prepare((), {})
         for module in self.masked.values():
             module.recording = draws
         named = self._named(self._to_half(tensors))
-        with self.computing(None, attends=False):
+        self._attention.begin()
+        with self.computing(None, attends=False), RecordedAttention(self._attention, draws):
             functional_call(self._whole, named, (rebuild(form, iter(leaves)),))
         return draws, named
 
@@ -102,6 +105,7 @@ class FusedProgram:
         def one(own: Tensors, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             for module in self.masked.values():
                 module.calls = 0
+            self._attention.begin()
             found = functional_call(self._whole, {**fixed, **self._named(own)}, (rebuild(form, iter(leaves)),))
             loss, metrics = found if isinstance(found, tuple) else (found, {})
             tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
@@ -129,7 +133,16 @@ class FusedProgram:
 
     def lowering(self, outline: Outline) -> Lowering | None:
         """The mode that a microbatch of this outline needs."""
-        return Lowering(self.device, casting=self.precision == "bf16") if outline.lowered else None
+        return self.make_lowering() if outline.lowered else None
+
+    def make_lowering(self) -> Lowering:
+        """The mode that any microbatch may need."""
+        return Lowering(self.device, casting=self.precision == "bf16", masks=self._attention)
+
+    def prepare(self, draws: Collection[Draw], scales: dict[str, float | None]) -> None:
+        """Give the skeleton places for these masks, and begin to count calls."""
+        prepare(self.masked, draws, scales)
+        self._attention.prepare(draws)
 
     def _to_half(self, tensors: Tensors) -> Tensors:
         if not self._is_half:

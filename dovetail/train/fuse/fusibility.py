@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dovetail.train.base import SessionMember, Training
+from dovetail.train.fuse.attention_masks import rates_of
 from dovetail.train.fuse.dropout_masks import DROPOUTS
 from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
 from dovetail.train.fuse.outline import outline
@@ -231,7 +232,18 @@ def _try_out(first: Training, trainings: Sequence[Training], device: torch.devic
         ) from error
     layout = layout_of(trainings, compare=False)
     found = outline(program, first.model, layout, form)
+    if any(draw.rate is not None for draw in found.draws):
+        _refuse_rates(trainings)
     return Examined(program=program, form=form, layout=layout, outline=found)
+
+
+def _refuse_rates(trainings: Sequence[Training]) -> None:
+    """Models pass rates of dropout on to attention, of which a stack has the first's."""
+    first, *others = (rates_of(training.model) for training in trainings)
+    if any(rates != first for rates in others):
+        raise TechniqueRefused(
+            "tasks whose attention drops (dropout_p) must have equal rates of dropout; they have not"
+        )
 
 
 def _device(model: nn.Module, leaves: Sequence[torch.Tensor]) -> torch.device:
@@ -260,6 +272,8 @@ def _faults(training: Training) -> Iterator[str]:
             yield f"gradients must be seen by the optimizer alone; {called} has hooks on backward"
         if getattr(module, "max_norm", None) is not None:
             yield f"forward must leave weights as they are; {called} changes its own (max_norm)"
+        if getattr(module, "scale_grad_by_freq", False) is True:
+            yield f"gradients must be plain sums; those of {called} are scaled by how often rows occur"
         if getattr(module, "sparse", False) is True:
             yield f"gradients must be dense; those of {called} are sparse"
     yield from _optimizer_faults(training)
@@ -291,6 +305,8 @@ def _differ(one: Training, other: Training) -> str | None:
         return reason
     if one.precision != other.precision:
         return f"precision is {one.precision!r} against {other.precision!r}"
+    if set(one.allow) != set(other.allow):
+        return f"{sorted(one.allow)} may be approximated against {sorted(other.allow)}"
     if type(one.optimizer) is not type(other.optimizer):
         return f"the optimizer is {type(one.optimizer).__name__} against {type(other.optimizer).__name__}"
     groups = [_groups(training) for training in (one, other)]

@@ -4,6 +4,7 @@
   in cuDNN's backward on an H200, and is a loop on a CPU.
 - Autocast: vmap takes functions such as `layer_norm` or `conv2d` apart above the place where autocast looks, so their
   inputs are cast here, as torch itself would cast them; torch is asked how, not listed.
+- Embeddings with a padding index: vmap's own gradient counts what is looked up there, and torch's does not.
 - Norms of bf16: vmap takes their weights apart from them, and rounds in between.
 """
 
@@ -15,16 +16,15 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from dovetail.vocabulary import TechniqueRefused
-
-_ATTENTION = F.scaled_dot_product_attention
+from dovetail.train.fuse.attention_masks import ATTENTION, AttentionMasks, attend_masked
 
 
 class Lowering(TorchFunctionMode):
     """Folds attention, lets norms of bf16 compute in float32 and, where `casting`, casts as autocast would."""
 
-    def __init__(self, device: torch.device, *, casting: bool) -> None:
+    def __init__(self, device: torch.device, *, casting: bool, masks: AttentionMasks) -> None:
         super().__init__()
+        self._masks = masks
         self._casts = casts(device.type) if casting else {}
         self.attended = False
         self.acted = False
@@ -38,9 +38,12 @@ class Lowering(TorchFunctionMode):
         if dtype := self._casts.get(func):
             self.acted = True
             args, kwargs = _all_cast(args, kwargs, dtype)
-        if func is _ATTENTION:
+        if func is ATTENTION:
             self.attended = self.acted = True
-            return attention(*args, **kwargs)
+            return self._attend(*args, **kwargs)
+        if func is F.embedding and (padding := _argument(args, kwargs, 2, "padding_idx")) is not None:
+            self.acted = True
+            return _pad(func(*args, **kwargs), _argument(args, kwargs, 0, "input"), padding)
         if func in _NORMS and args and getattr(args[0], "dtype", None) is torch.bfloat16:
             self.acted = True
             args, kwargs = _all_cast(args, kwargs, torch.float32)
@@ -49,22 +52,39 @@ class Lowering(TorchFunctionMode):
             return torch.unflatten(*args, **kwargs)
         return func(*args, **kwargs)
 
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        **how: Any,
+    ) -> torch.Tensor:
+        if dropout_p:
+            return attend_masked(query, key, value, attn_mask, self._masks.mask(), **how)
+        return attention(query, key, value, attn_mask, **how)
+
+
+def _argument(args: Any, kwargs: Mapping[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _pad(found: torch.Tensor, index: torch.Tensor, padding: int) -> torch.Tensor:
+    """What was looked up, without a gradient where it is padding."""
+    return torch.where((index == padding).unsqueeze(-1), found.detach(), found)
+
 
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """`scaled_dot_product_attention` inside vmap, the members folded into the batch."""
-    if dropout_p:
-        raise TechniqueRefused(
-            "random numbers must be drawn by modules; attention with dropout_p draws its own. Set it to 0"
-        )
     if attn_mask is not None and attn_mask.dim() < query.dim():
         attn_mask = attn_mask[(None,) * (query.dim() - attn_mask.dim())]
     found: torch.Tensor = _Folded.apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)
@@ -76,7 +96,7 @@ class _Folded(torch.autograd.Function):
 
     @staticmethod
     def forward(query: Any, key: Any, value: Any, mask: Any, is_causal: Any, scale: Any, gqa: Any) -> Any:
-        return _ATTENTION(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=gqa)
+        return ATTENTION(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=gqa)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -91,7 +111,7 @@ class _Folded(torch.autograd.Function):
             batch = query.movedim(in_dims[0], 0).shape[1] if in_dims[0] is not None else query.shape[0]
         tensors = zip((query, key, value, mask), in_dims[:4], strict=True)
         query, key, value, mask = (each if each is None else _fold(each, place, size, batch) for each, place in tensors)
-        found = _ATTENTION(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=gqa)
+        found = ATTENTION(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=gqa)
         return (found if batch is None else found.unflatten(0, (size, batch))), 0
 
 
@@ -149,7 +169,7 @@ _EXAMPLES: tuple[tuple[Callable[[torch.Tensor], torch.Tensor], tuple[Any, ...]],
     (lambda x: F.conv3d(x[None], x.new_ones(1, 1, 1, 1, 1)), (F.conv3d, torch.conv3d)),
     (lambda x: F.conv_transpose1d(x[0], x.new_ones(4, 1, 1)), (F.conv_transpose1d, torch.conv_transpose1d)),
     (lambda x: F.conv_transpose2d(x, x.new_ones(2, 1, 1, 1)), (F.conv_transpose2d, torch.conv_transpose2d)),
-    (lambda x: _ATTENTION(x, x, x), (_ATTENTION,)),
+    (lambda x: ATTENTION(x, x, x), (ATTENTION,)),
     (lambda x: F.layer_norm(x, (4,)), (F.layer_norm, torch.layer_norm)),
     (lambda x: F.group_norm(x, 1), (F.group_norm, torch.group_norm)),
     (lambda x: F.softmax(x, -1), (F.softmax, torch.softmax, torch.Tensor.softmax)),

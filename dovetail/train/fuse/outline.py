@@ -16,9 +16,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from dovetail.train.fuse.dropout_masks import AGAIN, Masked, prepare
+from dovetail.train.fuse.dropout_masks import AGAIN, Masked, dropouts_of
 from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
-from dovetail.train.fuse.lowering import Lowering
 from dovetail.train.fuse.stacked_batches import Form
 from dovetail.vocabulary import TechniqueRefused
 
@@ -62,9 +61,9 @@ def _run_stacked(
     before = {name: tensor._version for name, tensor in common.items()}
     leaves = [torch.stack([leaf] * _MEMBERS) for leaf in _leaves(form, program.device)]
     masks = {draw.key: torch.empty((_MEMBERS, *draw.shape), dtype=draw.dtype, device=program.device) for draw in draws}
-    prepare(program.masked, draws, dict.fromkeys({draw.name for draw in draws}))
+    program.prepare(draws, dict.fromkeys(dropouts_of(draws)))
     trained = [stacked[name].requires_grad_() for name in layout.trained]
-    lowering = Lowering(program.device, casting=program.precision == "bf16")
+    lowering = program.make_lowering()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with program.computing(lowering, attends=False):

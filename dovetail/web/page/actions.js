@@ -80,7 +80,7 @@ export const stopButton = () => button("Stop all…", () => ask("Stop everything
 
 /** The buttons of one task, as far as its status allows. */
 export function taskActions(row) {
-  const { id, name, status } = row, isOver = ["finished", "halved", "failed", "cancelled"].includes(status);
+  const { id, name, status } = row, isOver = ["finished", "halved", "pruned", "failed", "cancelled"].includes(status);
   const simple = (verb, title, words, danger) => button(title, () => ask(`${title} ${name}?`, words, [], { verb: title, danger, wanted: () => ({ do: verb, id }) }), danger ? "danger" : "");
   const found = [];
   if (!isOver && status !== "paused" && row.stopping !== "pause") found.push(simple("pause", "Pause", "It is saved and kept out of plans until it is resumed."));

@@ -94,7 +94,8 @@ export class CurvesChart {
     container.append(this.chart, this.legend);
   }
 
-  /** Show curves {label, group, place, steps, x, y}, as `how` says: {xTitle, yTitle, logarithmic, smoothing, bands, robust}. */
+  /** Show curves {label, group, place, steps, x, y}, as `how` says: {xTitle, yTitle, logarithmic, smoothing, bands, robust};
+   *  with a `level` {value, label} as a line across, and `marks` {x, y, place} on the chart, where there are any. */
   show(curves, how) {
     const range = how.robust && !how.logarithmic ? robustRange(curves) : null;
     const shown = how.bands ? bandsOf(curves) : curves, most = Math.max(40, Math.floor(MOST_POINTS / Math.max(shown.length, 1)));
@@ -132,13 +133,44 @@ export class CurvesChart {
     const axis = (label, size) => ({ stroke: themeColour("muted"), grid: { stroke: themeColour("grid"), width: 1 }, ticks: { stroke: themeColour("grid"), width: 1 }, label, labelSize: 22, size, labelFont: "12.5px sans-serif", font: "11px sans-serif", values: (plot, values) => values.map((value) => (value === null ? "" : showNumber(value))) });
     this.plot = new uPlot({
       width: this.width, height: HEIGHT, series, bands, legend: { show: false }, focus: { alpha: 0.25 },
-      scales: { x: { time: false }, y: { distr: this.how.logarithmic ? 3 : 1, ...(this.how.range ? { range: this.how.range } : {}) } },
+      scales: { x: { time: false }, y: { distr: this.how.logarithmic ? 3 : 1, ...this.rangeOf() } },
       axes: [axis(this.how.xTitle, 48), axis(this.how.yTitle, 66)],
       cursor: { focus: { prox: 30 }, dataIdx: nearest, drag: { x: true, y: false } },
-      hooks: { setCursor: [(plot) => this.hover(plot, owners)], setSeries: [(plot, number) => { this.focused = number; }] },
+      hooks: { setCursor: [(plot) => this.hover(plot, owners)], setSeries: [(plot, number) => { this.focused = number; }], draw: [(plot) => this.drawMarks(plot)] },
     }, tables.length === 1 ? tables[0] : uPlot.join(tables), this.chart);
     this.chart.append(this.hint);
   }
+
+  // A level is seen even where no curve comes near it.
+  rangeOf() {
+    const { level, range } = this.how;
+    if (range) return { range };
+    if (!level) return {};
+    return { range: (plot, low, high) => { const bottom = Math.min(low ?? level.value, level.value), top = Math.max(high ?? level.value, level.value), margin = 0.06 * (top - bottom || 1); return [bottom - margin, top + margin]; } };
+  }
+
+  drawMarks(plot) {
+    const { level, marks = [] } = this.how, { ctx: context, bbox: box } = plot, ratio = window.devicePixelRatio || 1;
+    if (!level && !marks.length) return;
+    context.save();
+    context.beginPath(); context.rect(box.left, box.top, box.width, box.height); context.clip();
+    if (level) {
+      const at = plot.valToPos(level.value, "y", true);
+      context.strokeStyle = context.fillStyle = themeColour("ink");
+      context.lineWidth = 1.2 * ratio; context.setLineDash([6 * ratio, 4 * ratio]);
+      context.beginPath(); context.moveTo(box.left, at); context.lineTo(box.left + box.width, at); context.stroke();
+      context.setLineDash([]); context.font = `${12 * ratio}px sans-serif`; context.textAlign = "left"; context.textBaseline = "bottom";
+      context.fillText(level.label, box.left + 8 * ratio, at - 3 * ratio);
+    }
+    for (const { x, y, place } of this.visibleMarks(marks)) {
+      context.beginPath(); context.arc(plot.valToPos(x, "x", true), plot.valToPos(y, "y", true), 5 * ratio, 0, 2 * Math.PI);
+      context.fillStyle = colourOf(place); context.fill();
+      context.strokeStyle = themeColour("panel"); context.lineWidth = 1.5 * ratio; context.stroke();
+    }
+    context.restore();
+  }
+
+  visibleMarks(marks) { return marks.filter((mark) => !this.hidden.has(mark.label)); }
 
   hover(plot, owners) {
     const owner = owners[this.focused ?? 0], at = plot.cursor.idxs?.[this.focused];
@@ -175,6 +207,11 @@ export class CurvesChart {
       const points = curve.x.map((at, place) => (curve.y[place] === null || at < x.min || at > x.max ? null : [across(at), inside(up(curve.y[place]))]));
       pen.line(points, { stroke: colourOf(curve.place), width: 1.7, dash: dashOf(curve.place) });
     }
+    if (how.level) {
+      pen.line([[box.left, up(how.level.value)], [box.right, up(how.level.value)]], { stroke: themeColour("ink"), width: 1.2, dash: [6, 4] });
+      pen.text(box.left + 8, up(how.level.value) - 9, how.level.label, { fill: themeColour("ink"), size: 12 });
+    }
+    for (const mark of this.visibleMarks(how.marks ?? [])) pen.circle(across(mark.x), up(mark.y), 5, { fill: colourOf(mark.place), stroke: themeColour("panel") });
   }
 
   rows() {

@@ -10,6 +10,7 @@ import { taskView } from "./task.js";
 import { compareView } from "./compare.js";
 import { clusterView } from "./cluster.js";
 import { pipelineView } from "./pipeline.js";
+import { raceView } from "./race.js";
 import { simulationView } from "./simulation.js";
 import { stopButton } from "./actions.js";
 
@@ -106,6 +107,7 @@ export async function beginPage() {
   const frozen = document.getElementById("frozen");
   const embedded = frozen ? JSON.parse(frozen.textContent) : null;
   if (embedded?.simulation) { simulationView(document.body, embedded); return; }
+  if (embedded?.race) { raceView(document.body, embedded); return; }
   const head = element("header", {},
     element("div", { class: "bar" }, element("span", { class: "brand" }, state.isFrozen || embedded ? "Dovetail report" : "Dovetail"), navigation, stores,
       element("span", { class: "badges" }, badge, controller, actions)),

@@ -1,10 +1,10 @@
 // Words and elements. Text of users goes into pages as text and never as markup: nothing here or elsewhere sets innerHTML.
 
 export const SIGNS = {
-  pending: "○", running: "◐", resting: "◌", paused: "‖", finished: "✓", halved: "◒", failed: "✕", cancelled: "–",
+  pending: "○", running: "◐", resting: "◌", paused: "‖", finished: "✓", halved: "◒", pruned: "◓", failed: "✕", cancelled: "–",
 };
 const WHOLE = new Intl.NumberFormat("en");
-export const ENDED = new Set(["finished", "halved", "failed", "cancelled"]);
+export const ENDED = new Set(["finished", "halved", "pruned", "failed", "cancelled"]);
 
 /** An element with these attributes, properties (`on...`, `value`, `checked`) and styles, and these children. */
 export function element(name, given = {}, ...children) {

@@ -123,3 +123,28 @@ def decoder(*, rate: float = 1e-2, drop: float = 0.1, precision: str = "fp32", c
         precision=precision,
         clip_norm=clip,
     )
+
+
+def transformer(*, kind: str = "bert", rate: float = 1e-3, drop: float = 0.1, precision: str = "fp32") -> Training:
+    """A model of transformers as it comes: dropout in its attention too, and an embedding with a row for padding."""
+    import transformers
+
+    size = {"vocab_size": 20, "attn_implementation": "sdpa"}
+    if kind == "bert":
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        shape |= {"max_position_embeddings": 8, "attention_probs_dropout_prob": drop, "hidden_dropout_prob": drop}
+        model: nn.Module = transformers.BertForMaskedLM(transformers.BertConfig(**size, **shape))
+    else:
+        shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "attn_pdrop": drop, "resid_pdrop": drop}
+        marks = {"bos_token_id": None, "eos_token_id": None}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size, **shape, **marks))
+    for name, parameter in model.named_parameters():
+        if name.endswith("key.bias"):  # whose gradient is nothing but rounding, and would be all there is of it
+            nn.init.normal_(parameter)
+    return Training(
+        model=model,
+        batches=[torch.randint(20, (3, 8)) for _ in range(4)],
+        loss=lambda model, words: model(input_ids=words, labels=words).loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=rate),
+        precision=precision,
+    )

@@ -1,12 +1,14 @@
 """On a device: steps that are captured, compiled and plain are the same, and equal to each task alone."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from dovetail.train import FUSE, RESIDENT
-from tests.train.fuse.gangs import Build, convolutional, decoder, gang, perceptron
+from dovetail.vocabulary import TechniqueRefused
+from tests.train.fuse.gangs import Build, convolutional, decoder, gang, perceptron, transformer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,3 +40,22 @@ def test_steps_are_those_of_each_task_alone(name: str, how: str) -> None:
     assert session.failure is None
     session.advance((1,))
     session.close()
+
+
+def test_attention_that_drops_is_fused_where_its_masks_are_allowed_and_learns() -> None:
+    def allowing(**numbers: Any) -> Any:
+        return dataclasses.replace(transformer(**numbers), allow={"attention-masks"})
+
+    device, numbers = torch.device("cuda"), [{"rate": 0.1}, {"rate": 0.3}]
+    assert "draws inside its kernel" in refusal_on(device, gang(transformer, numbers))
+    session = FUSE.open(gang(allowing, numbers), device=device, threads=1)
+    losses = [torch.stack([report.loss for report in session.advance((0, 1))]).cpu() for _ in range(60)]
+    assert session.failure is None
+    assert (torch.stack(losses[-8:]).mean(0) < torch.stack(losses[:8]).mean(0)).all()
+    session.close()
+
+
+def refusal_on(device: torch.device, members: list[Any]) -> str:
+    with pytest.raises(TechniqueRefused) as refused:
+        FUSE.open(members, device=device, threads=1)
+    return str(refused.value)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.fuse.gangs import Build, alone, assert_equal, convolutional, decoder, fused, perceptron
+from tests.train.fuse.gangs import Build, alone, assert_equal, convolutional, decoder, fused, perceptron, transformer
 
 GANGS: dict[str, tuple[Build, list[dict[str, Any]], float]] = {
     "rates, decays and betas": (
@@ -26,6 +26,9 @@ GANGS: dict[str, tuple[Build, list[dict[str, Any]], float]] = {
     "attention, clipped": (decoder, [{}, {"rate": 3e-3, "clip": None}, {"clip": 0.1}], 1e-4),
     "convolutions in bf16": (convolutional, [{"precision": "bf16"}, {"precision": "bf16", "rate": 0.01}], 2e-2),
     "attention in bf16": (decoder, [{"precision": "bf16"}, {"precision": "bf16", "rate": 3e-3}], 2e-2),
+    "BERT as it comes": (transformer, [{"rate": 0.1}, {"rate": 0.03}, {"rate": 0.3}], 1e-4),
+    "GPT-2 as it comes": (transformer, [{"kind": "gpt2", "rate": 0.1}, {"kind": "gpt2", "rate": 0.3}], 1e-4),
+    "BERT in bf16": (transformer, [{"precision": "bf16"}, {"precision": "bf16", "rate": 0.01}], 2e-2),
     "attention in bf16 throughout": (decoder, [{"precision": "bf16-pure"}, {"precision": "bf16-pure"}], 2e-2),
 }
 

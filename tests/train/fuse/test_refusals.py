@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dovetail.testing import programs
 from dovetail.train import FUSE, RESIDENT, Training
-from tests.train.fuse.gangs import convolutional, decoder, gang, perceptron
+from dovetail.train.fuse.attention_masks import ALLOWED, AttentionMasks, RecordedAttention
+from dovetail.vocabulary import ProgramError, TechniqueRefused
+from tests.train.fuse.gangs import convolutional, decoder, gang, perceptron, transformer
 
 
 def losing(loss: Callable[[nn.Module, Any], Any]) -> Callable[[], Training]:
@@ -202,3 +204,58 @@ def test_adam_that_decays_apart_is_refused() -> None:
     reason = FUSE.refuse([programs.fresh(build) for _ in range(2)])
     assert reason is not None
     assert "decoupled_weight_decay=True, which AdamW is for" in reason
+
+
+def test_attention_that_drops_must_have_one_rate() -> None:
+    reason = FUSE.refuse(gang(transformer, [{"kind": "gpt2"}, {"kind": "gpt2", "drop": 0.2}]))
+    assert reason is not None
+    assert "pdrop is 0.1 against 0.2" in reason  # the configuration says so first
+    members = gang(dropping, [{}, {"drop": 0.2}])
+    assert "must have equal rates of dropout" in (FUSE.refuse(members) or "")
+
+
+def test_attention_that_drops_must_draw_first_in_its_module() -> None:
+    assert FUSE.refuse(gang(dropping, [{}, {}])) is None
+    reason = FUSE.refuse(gang(dropping, [{"drops_before": True}] * 2))
+    assert reason is not None
+    assert "must be the first in its module's forward to draw" in reason
+
+
+def test_kernels_of_accelerators_draw_by_themselves_unless_that_is_allowed() -> None:
+    model, words = dropping().model, torch.ones(2, 3, 4)
+    refusing = AttentionMasks(model, device=torch.device("cuda"), allow=())
+    with pytest.raises(
+        TechniqueRefused, match=r"draws inside its kernel here.*Training\(allow=\{'attention-masks'\}\)"
+    ):
+        refusing.record(words, words, 0.1)
+    allowing = AttentionMasks(model, device=torch.device("cuda"), allow={ALLOWED})
+    with RecordedAttention(allowing, found := []):
+        model(words)
+    assert [(draw.name, draw.call, draw.shape, draw.rate) for draw in found] == [("", 0, (2, 3, 3), 0.1)]
+
+
+@pytest.mark.parametrize("given", ["attention-masks", {"attention"}])
+def test_only_what_has_a_name_can_be_allowed(given: Any) -> None:
+    with pytest.raises(ProgramError, match=r"Training.allow must be a set of names among \['attention-masks'\]"):
+        dataclasses.replace(perceptron(), allow=given)
+
+
+class _Dropping(nn.Module):
+    def __init__(self, drop: float, drops_before: bool) -> None:
+        super().__init__()
+        self.inner, self.dropout, self.drops_before = nn.Linear(4, 4), nn.Dropout(drop), drops_before
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        words = self.dropout(words) if self.drops_before else words
+        return self.inner(F.scaled_dot_product_attention(words, words, words, dropout_p=self.dropout.p))
+
+
+def dropping(*, drop: float = 0.1, drops_before: bool = False) -> Training:
+    """Passes the rate of a dropout on to attention."""
+    model = _Dropping(drop, drops_before)
+    return Training(
+        model=model,
+        batches=[torch.ones(2, 3, 4)],
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )

@@ -13,7 +13,7 @@ from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from dovetail.vocabulary.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from dovetail.planning.pipeline.partition.search import LayerSpan, Search
+    from dovetail.planning.pipeline.partition.search import LayerSpan, StageSearch
 
 # Arrangements whose times differ by less are equal, and the first is taken.
 _BETTER = 1 - 1e-9
@@ -69,7 +69,7 @@ def appraise(
     >>> appraise(Graph(layers=(one, two), edges=(("a", "b"),)), fabric, layers=["a", "b"], widths=[2, 1]).seconds
     3.0
     """
-    from dovetail.planning.pipeline.partition.search import LayerSpan, Search, Tables
+    from dovetail.planning.pipeline.partition.search import LayerSpan, StageSearch, Tables
 
     terms, graphs = terms or Terms(), _by_kind(graph, fabric)
     first = next(iter(graphs.values()))
@@ -77,12 +77,12 @@ def appraise(
     size = len(fabric.places) // copies
     if len(widths) != len(layers) or sum(widths) > size:
         raise InvalidRecord(f"widths must be one for each of {len(layers)} stages, {size} together, got {widths}.")
-    search = Search(Tables(graphs, sets, recompute=terms.recompute), fabric, terms, copies=copies)
+    search = StageSearch(Tables(graphs, sets, recompute=terms.recompute), fabric, terms, copies=copies)
     # The last devices of the row are used, as the search does.
     starts = [size - sum(widths[n:]) for n in range(len(widths))]
     spans = [LayerSpan(start=n, end=n + 1, first=start, width=widths[n]) for n, start in enumerate(starts)]
     seconds = max(search.seconds(span) for span in spans)
-    whole = search if copies == 1 else Search(search.tables, fabric, terms)
+    whole = search if copies == 1 else StageSearch(search.tables, fabric, terms)
     return _described(search, spans, seconds, whole, first, complete=True)
 
 
@@ -141,19 +141,19 @@ def _too_few_microbatches(terms: Terms, depth: int) -> str:
     )
 
 
-def _searches(graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, terms: Terms) -> "list[Search]":
+def _searches(graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, terms: Terms) -> "list[StageSearch]":
     # numpy takes a tenth of a second to load, which `dovetail --help` should not.
-    from dovetail.planning.pipeline.partition.search import Search, Tables, arrangements
+    from dovetail.planning.pipeline.partition.search import StageSearch, Tables, arrangements
 
     tables = Tables(graphs, sets, recompute=terms.recompute)
     found = arrangements(fabric, cuts=len(sets))
-    return [Search(tables, row, terms, copies=copies) for row, copies in found]
+    return [StageSearch(tables, row, terms, copies=copies) for row, copies in found]
 
 
 def _best(
-    searches: "list[Search]", terms: Terms, depth: int | None, width: int | None
-) -> "tuple[Search, list[LayerSpan], float] | None":
-    best: tuple[Search, list[LayerSpan], float] | None = None
+    searches: "list[StageSearch]", terms: Terms, depth: int | None, width: int | None
+) -> "tuple[StageSearch, list[LayerSpan], float] | None":
+    best: tuple[StageSearch, list[LayerSpan], float] | None = None
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
         seconds, spans = _solved(search, terms, depth, width, below)
@@ -163,7 +163,7 @@ def _best(
 
 
 def _solved(
-    search: "Search", terms: Terms, depth: int | None, width: int | None, below: float
+    search: "StageSearch", terms: Terms, depth: int | None, width: int | None, below: float
 ) -> "tuple[float, list[LayerSpan]]":
     own = width // search.copies if width else None
     if (width and width % search.copies) or (depth or 1) * (own or 1) > search.size:
@@ -178,7 +178,13 @@ def _solved(
 
 
 def _described(
-    search: "Search", spans: "list[LayerSpan]", seconds: float, whole: "Search", graph: Graph, *, complete: bool
+    search: "StageSearch",
+    spans: "list[LayerSpan]",
+    seconds: float,
+    whole: "StageSearch",
+    graph: Graph,
+    *,
+    complete: bool,
 ) -> Partition:
     stages = tuple(_stage(search, span, graph) for span in spans)
     replication = _replication_seconds(whole)
@@ -194,7 +200,7 @@ def _described(
     )
 
 
-def _stage(search: "Search", span: "LayerSpan", graph: Graph) -> Stage:
+def _stage(search: "StageSearch", span: "LayerSpan", graph: Graph) -> Stage:
     places, sets = search.fabric.places, search.tables.sets
     numbers = range(span.first, span.first + span.width)
     return Stage(
@@ -208,19 +214,19 @@ def _stage(search: "Search", span: "LayerSpan", graph: Graph) -> Stage:
     )
 
 
-def _whole(search: "Search") -> "LayerSpan":
+def _whole(search: "StageSearch") -> "LayerSpan":
     from dovetail.planning.pipeline.partition.search import LayerSpan
 
     return LayerSpan(start=0, end=len(search.tables.sets) - 1, first=0, width=search.size)
 
 
-def _replication_seconds(whole: "Search") -> float:
+def _replication_seconds(whole: "StageSearch") -> float:
     span = _whole(whole)
     room = memory_bytes(whole.fabric, range(whole.size))
     return whole.seconds(span) if not room or whole.bytes(span) <= room else float("inf")
 
 
-def _bubble_share(search: "Search", spans: "list[LayerSpan]", seconds: float) -> float:
+def _bubble_share(search: "StageSearch", spans: "list[LayerSpan]", seconds: float) -> float:
     terms, depth = search.terms, len(spans)
     devices = sum(span.width for span in spans) * search.copies
     idle = 1 - sum(search.compute_seconds(span) for span in spans) / (devices * seconds) if seconds else 0.0
@@ -230,7 +236,7 @@ def _bubble_share(search: "Search", spans: "list[LayerSpan]", seconds: float) ->
 
 
 def _explanation(
-    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "Search", *, complete: bool
+    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "StageSearch", *, complete: bool
 ) -> "list[str]":
     span, devices = _whole(whole), len(whole.fabric.places)
     alone = _sync_seconds(whole, span)
@@ -251,7 +257,7 @@ def _explanation(
     return [head, why, *partly]
 
 
-def _sync_seconds(search: "Search", span: "LayerSpan") -> float:
+def _sync_seconds(search: "StageSearch", span: "LayerSpan") -> float:
     """What a stage's summing of gradients takes of each microbatch."""
     pays = search.traffic(span.first, span.width)
     parameters = search.tables.parameters
@@ -259,11 +265,13 @@ def _sync_seconds(search: "Search", span: "LayerSpan") -> float:
     return float(parameters[span.end] - parameters[span.start]) * pays.sync_per_byte / rounds
 
 
-def _parameters(search: "Search") -> float:
+def _parameters(search: "StageSearch") -> float:
     return float(search.tables.parameters[-1])
 
 
-def _why_nothing_fits(searches: "list[Search]", graphs: dict[str, Graph], depth: int | None, width: int | None) -> str:
+def _why_nothing_fits(
+    searches: "list[StageSearch]", graphs: dict[str, Graph], depth: int | None, width: int | None
+) -> str:
     """The stage that comes nearest to fitting in the best division there is, and by how much it does not."""
     graph = next(iter(graphs.values()))
     able = [each for each in searches if each.copies == 1]
@@ -282,5 +290,5 @@ def _why_nothing_fits(searches: "list[Search]", graphs: dict[str, Graph], depth:
     )
 
 
-def _room(search: "Search", span: "LayerSpan") -> int:
+def _room(search: "StageSearch", span: "LayerSpan") -> int:
     return memory_bytes(search.fabric, range(span.first, span.first + span.width))

@@ -64,14 +64,14 @@ class Tables:
         self.nested = (holds @ holds.T >= holds.sum(axis=1)[:, None]) & ~np.eye(len(sets), dtype=bool)
 
 
-class Search:
+class StageSearch:
     """One row of devices, divided into `copies` equal parts that each run the pipeline, and the stages possible on it.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = [LayerProfile(name=n, operation="", forward_seconds=1, backward_seconds=1) for n in "abc"]
     >>> graph = Graph(layers=tuple(layers), edges=(("a", "b"), ("b", "c")))
     >>> fabric = Fabric.uniform(sizes=(2,), bytes_per_second=(1e9,), kind="cpu")
-    >>> search = Search(Tables({"cpu": graph}, (0, 1, 3, 7), recompute=False), fabric, Terms())
+    >>> search = StageSearch(Tables({"cpu": graph}, (0, 1, 3, 7), recompute=False), fabric, Terms())
     >>> search.best()[0], [(span.start, span.end) for span in search.best()[1]]
     (3.0, [(0, 3)])
     """
@@ -120,7 +120,7 @@ class Search:
         return float(self.computing(range(span.first, span.first + span.width))[span.start, span.end])
 
     def _fewest(self, limit: float, depth: int | None, width: int | None) -> list[LayerSpan]:
-        def stages(search: "Search", first: int, width: int) -> tuple[Array, bool]:
+        def stages(search: "StageSearch", first: int, width: int) -> tuple[Array, bool]:
             return np.where(search._timed(first, width) <= limit, 1.0, np.inf), True
 
         counts, choices = self._solve(stages, depth, width)
@@ -210,11 +210,11 @@ class Search:
         return self._differences[name]
 
 
-def _slowest(search: Search, first: int, width: int) -> tuple[Array, bool]:
+def _slowest(search: StageSearch, first: int, width: int) -> tuple[Array, bool]:
     return search._timed(first, width), False
 
 
-def _excess(search: Search, first: int, width: int) -> tuple[Array, bool]:
+def _excess(search: StageSearch, first: int, width: int) -> tuple[Array, bool]:
     return search._excess_bytes(first, width), False
 
 

@@ -1,0 +1,1 @@
+"""Races: who reaches a target first, by which clock, how surely, and why. Pure: from events and points alone."""
