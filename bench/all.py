@@ -29,6 +29,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "first_week": ("first_week.py",),
     "search": ("search.py",),
     "race": ("race.py",),
+    "adapters": ("adapters.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),

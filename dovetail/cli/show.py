@@ -5,13 +5,12 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.gantt import gantt
-from dovetail.control import Result, clock, table
 from dovetail.metrics.task_addresses import shorten_ids
 from dovetail.metrics.task_rows import Row, choose_metrics, sort_rows, to_csv
 from dovetail.verbs.console import Console, plain
@@ -19,7 +18,10 @@ from dovetail.vocabulary import Cluster, Plan, Profile, TaskId, to_json
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_bytes, show_seconds, show_some
 from dovetail.vocabulary.user_text import escape_controls, shorten
-from dovetail.web.timetable_charts import KEY, PipelineDrawing
+
+if TYPE_CHECKING:
+    from dovetail.control import Result
+    from dovetail.web.timetable_charts import PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
 # Of so many failures the traceback stands below the table.
@@ -39,7 +41,7 @@ _COLOURS = {
 
 
 def result(
-    found: Result,
+    found: "Result",
     *,
     as_json: bool = False,
     as_csv: bool = False,
@@ -47,6 +49,8 @@ def result(
     metrics: Sequence[str] | None = None,
 ) -> None:
     """Every task with its status and last metrics: those that are named, or the first few, in the order of `sort`."""
+    from dovetail.control import table  # the whole loop comes along, and `dovetail --help` needs none of it
+
     redact = Redactor((task.task.parameters for task in found.tasks), variables=os.environ)
     tasks = redact.record(sort_rows(table(found), sort))
     warnings = [redact(warning) for warning in found.warnings]
@@ -104,6 +108,8 @@ def standing(
 ) -> None:
     """Every task of a controller: where it stands, when it should start and end, why it waits, and the last values of
     the metrics that are named."""
+    from dovetail.control import clock
+
     ordered = sort_rows(rows, sort)
     redact = Redactor((row["parameters"] for row in ordered), variables=os.environ)
     shown = redact.record(ordered)
@@ -198,8 +204,10 @@ def _rejected(found: Plan, names: Mapping[TaskId, str]) -> list[str]:
     ]
 
 
-def timetables(found: Iterable[PipelineDrawing]) -> None:
+def timetables(found: Iterable["PipelineDrawing"]) -> None:
     """Who computes which microbatch when, planned above measured."""
+    from dovetail.web.timetable_charts import KEY
+
     found, console = list(found), Console()
     if not found:
         console.print("Nothing to draw: no task was planned as a pipeline, or has saved as one.")

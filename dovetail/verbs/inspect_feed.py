@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dovetail.planning.feeds import advise
 from dovetail.vocabulary import DovetailError, FeedPlan, StageProfile, Task, Workload
 from dovetail.vocabulary.feeds import feed_bytes
 
@@ -61,6 +60,7 @@ def inspect_feed(
     """Measure the feed of a workload's task: the first one, or that of this name. Builds its program here, takes a few
     steps with one batch to know what its consumer needs, unless `consumer` is false, and reads for `seconds`."""
     from dovetail.engines.feeding import definition_of, open_feed
+    from dovetail.planning.feeds import advise
     from dovetail.train.build import build
 
     chosen = _choose(workload, task)
