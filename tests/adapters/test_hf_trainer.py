@@ -27,8 +27,6 @@ def silence():
 def test_losses_and_weights_are_those_of_train_over_several_epochs(kind):
     # An epoch has 16 steps, 20, or, of accumulated batches, 5 or 6; bench/adapters.py takes 50.
     steps, rate = (24 if kind in ("finetuning", "sft") else 8), RATES.get(kind, 2e-3)
-    if kind == "sft":
-        pytest.importorskip("trl")
     theirs, model = programs.train_losses(kind, rate, 3, steps=steps)
     training = programs.from_parts(kind, rate, 3)
     assert furthest(theirs, taken(training, steps, seed=3)) <= 1e-6
