@@ -217,10 +217,10 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     # Files and commands
     ("no file", command("run", "no.py"), "no.py must be a Python file; it is not there."),
     ("a folder", command("run", "."), ". must be a Python file"),
-    ("another name", command("run", "sweep.py:mine"), "must define a workload or a search named 'mine'; found NoneType"),
+    ("another name", command("run", "sweep.py:mine"), "a workload or a search named 'mine'; found NoneType"),
     ("a file that raises", workload("raise RuntimeError('no')"), "importing it raised RuntimeError: no"),
     ("a file that is no Python", workload("def broken(:"), "importing it raised SyntaxError"),
-    ("a workload that is a list", workload("workload = [1]"), "named 'workload' or a search named 'search'; found list"),
+    ("a workload that is a list", workload("workload = [1]"), "or a search named 'search'; found list"),
     ("no such option's value", command("run", "sweep.py", "--keep-bytes", "lots"), "such as '8 GiB'"),
     ("keeping nothing", command("run", "sweep.py", "--keep", "0"), "keep at least 1 checkpoint"),
     ("negative retries", command("run", "sweep.py", "--retries", "-1"), "0 retries, got 2 and -1"),
