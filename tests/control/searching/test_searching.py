@@ -113,7 +113,9 @@ class Guillotine:
         return guarded
 
 
-@pytest.mark.parametrize(("count", "rule"), [(3, {}), (2, {"pruner": "asha"})], ids=["plain", "asha"])
+@pytest.mark.parametrize(
+    ("count", "rule"), [(3, {}), pytest.param(2, {"pruner": "asha"}, marks=pytest.mark.slow)], ids=["plain", "asha"]
+)
 def test_killed_before_any_write_it_goes_on_without_asking_or_telling_twice(tmp_path, monkeypatch, count, rule):
     guillotine, found = Guillotine(monkeypatch), search(count=count, **rule)
     carry_out(found, tmp_path / "whole")
