@@ -150,7 +150,15 @@ class StandardLibraryFirst(importlib.abc.MetaPathFinder):
         file = frame.f_code.co_filename
         if not (is_installed(file) or _is_under(file, [_OWN])):
             return None
-        return importlib.machinery.PathFinder.find_spec(name, standard_paths())
+        found = importlib.machinery.PathFinder.find_spec(name, standard_paths())
+        if (
+            found is None
+            and name not in sys.builtin_module_names
+            and importlib.machinery.FrozenImporter.find_spec(name) is None
+        ):
+            # One of another system's, such as winreg: a package that asks for it here is told so, as without that file.
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found
 
 
 @functools.cache
