@@ -1,5 +1,5 @@
-"""What is left out where packages that `pip install '.[tools]'` brings are not installed: with them Ray starts all of its
-dashboard on every node, for which the machines of CI have no time."""
+"""What is left out where packages that `pip install '.[tools]'` brings are not installed: with them Ray starts all of
+its dashboard on every node, for which the machines of CI have no time."""
 
 import importlib.util
 
