@@ -19,13 +19,12 @@ from tests.engines.worker_pids import worker_pids
 pytestmark = pytest.mark.process
 
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
-SILENCE_SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     home = tmp_path_factory.mktemp("engine")
-    engine = LocalEngine(CLUSTER, home=home, silence_seconds=SILENCE_SECONDS)
+    engine = LocalEngine(CLUSTER, home=home)
     yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
     engine.close()
 
@@ -53,8 +52,10 @@ def run(ground, task, **options):
 def start_and_see_progress(ground, task, **options):
     order = together(ground, task, until_step=MANY_STEPS, **options)
     ground.engine.start(order)
-    while not any(event.kind == "progress" and event.step > 0 for event in ground.engine.wait()):
-        pass
+    events = []
+    while not any(event.kind == "progress" and event.step > 0 for event in events):
+        events += ground.engine.wait()
+        assert not ends_of(task, events), events
     return order
 
 

@@ -28,10 +28,10 @@ from tests.engines.worker_pids import worker_pids
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.xdist_group("ray"),
     pytest.mark.skipif(not HAS_RAY, reason="the engine 'ray' is tested where Ray is: pip install 'dovetail[ray]'"),
 ]
 
-SILENCE_SECONDS = 8.0
 STEPS = 2000
 
 
@@ -92,7 +92,7 @@ def ray(tmp_path_factory):
 def ground(ray, tmp_path_factory):
     home = tmp_path_factory.mktemp("engine")
     cluster, nodes = ray.part("n0")
-    engine = RayEngine(cluster, nodes=nodes, home=home, silence_seconds=SILENCE_SECONDS)
+    engine = RayEngine(cluster, nodes=nodes, home=home)
     yield Ground(engine=engine, cluster=cluster, reference=write_program(home), home=home)
     engine.close()
 
@@ -206,7 +206,7 @@ def test_a_run_survives_the_loss_of_a_node(ray, ground, local, tmp_path):
             killed.append(ray.raylet("n1"))
             os.kill(killed[0], signal.SIGKILL)
 
-    engine = RayEngine(cluster, nodes=nodes, home=tmp_path, silence_seconds=SILENCE_SECONDS)
+    engine = RayEngine(cluster, nodes=nodes, home=tmp_path)
     with contextlib.closing(engine), Store(tmp_path, write=True) as store:
         workload = Workload(name="towers", tasks=tuple(tasks))
         settings = Settings(save_every_steps=100, exact=True)

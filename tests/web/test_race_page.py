@@ -4,7 +4,6 @@ import pytest
 
 from dovetail.web.race_page import write_race
 from tests.metrics.race.planted import judge, make_task, straight_run
-from tests.web.browser import find_chromium
 from tests.web.test_report import Page
 
 NASTY = "<script>alert(1)<∕script>"
@@ -39,22 +38,13 @@ def test_names_run_nothing(tmp_path):
 
 
 @pytest.mark.process
-def test_a_browser_draws_it_by_both_clocks_in_light_and_dark(tmp_path):
-    chromium = find_chromium()
-    from playwright.sync_api import sync_playwright
-
-    path, faults = write_race(race().record(), tmp_path / "race.html"), []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            page = browser.new_page(color_scheme=scheme)
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-            page.goto(path.as_uri())
-            page.locator("select[name=clock]").select_option("dawnbench")
-            page.locator("select[name=over]").select_option("steps")
-            assert page.locator("canvas").count() == 1
-            assert page.get_by_role("region", name="Figures").get_by_role("row").count() == 3
-            page.close()
-        browser.close()
-    assert faults == []
+def test_a_browser_draws_it_by_both_clocks_in_light_and_dark(tmp_path, look):
+    path = write_race(race().record(), tmp_path / "race.html")
+    for scheme in ("light", "dark"):
+        sight = look(path.as_uri(), color_scheme=scheme)
+        page = sight.page
+        page.goto(sight.address)
+        page.locator("select[name=clock]").select_option("dawnbench")
+        page.locator("select[name=over]").select_option("steps")
+        assert page.locator("canvas").count() == 1
+        assert page.get_by_role("region", name="Figures").get_by_role("row").count() == 3
