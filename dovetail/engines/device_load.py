@@ -1,8 +1,8 @@
-"""How long a worker's device computes while an order runs: what of its time is used, whatever it is used for.
+"""How long a worker's device computes while an order runs, whatever for, and how much is held there at most.
 
-Of a CPU it is the processor time of this process; of an accelerator, what its driver says (NVML: the share of the last
-moments in which a kernel ran), asked a few times a second on a thread of its own. Where the driver cannot be asked,
-nothing is said.
+Of a CPU it is the processor time and the memory of this process; of an accelerator, what its driver says (NVML: the
+share of the last moments in which a kernel ran) and what torch has reserved. A thread looks a few times a second. Where
+the driver cannot be asked, nothing is said.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ import ctypes
 import threading
 import time
 from typing import Any
+
+import psutil
 
 _LOOK_SECONDS = 0.25
 
@@ -19,18 +21,24 @@ class DeviceLoad:
 
     >>> load = DeviceLoad("cpu")
     >>> _ = sum(range(100_000))
-    >>> load.end() > 0
-    True
+    >>> load.end() > 0, load.held_bytes > 0
+    (True, True)
     """
 
     def __init__(self, processor: str) -> None:
         self._began, self._used = time.monotonic(), time.process_time()
         self._shares: list[float] = []
+        self._held = 0
         self._ended = threading.Event()
         self._ask = _asking_nvml() if processor == "cuda" else None
         self._is_cpu = processor == "cpu"
-        if self._ask is not None:
-            threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    @property
+    def held_bytes(self) -> int:
+        """The most that was seen to be held."""
+        self._held = max(self._held, self._holds())
+        return self._held
 
     def end(self) -> float | None:
         """The seconds for which the device computed, of several cores all together; None where nobody knows."""
@@ -42,10 +50,17 @@ class DeviceLoad:
         return sum(self._shares) / len(self._shares) * (time.monotonic() - self._began)
 
     def _look(self) -> None:
-        assert self._ask is not None
         while not self._ended.wait(_LOOK_SECONDS):
-            if (share := self._ask()) is not None:
+            self._held = max(self._held, self._holds())
+            if self._ask is not None and (share := self._ask()) is not None:
                 self._shares.append(share)
+
+    def _holds(self) -> int:
+        if self._is_cpu:
+            return int(psutil.Process().memory_info().rss)
+        import torch
+
+        return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
 
 
 class _NvmlUtilization(ctypes.Structure):

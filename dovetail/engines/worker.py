@@ -218,7 +218,7 @@ class Worker:
         self._stop_reason, self._current = None, ""
         busy = load.end()
         said = {} if busy is None else {"busy": round(busy, 6)}
-        self._send({"released": order.name, "seconds": self._spent.end(), **said})
+        self._send({"released": order.name, "seconds": self._spent.end(), "held": load.held_bytes, **said})
 
     @contextlib.contextmanager
     def _telling(self, purpose: str) -> Iterator[None]:

@@ -286,6 +286,8 @@ class WorkerEngine(Engine):
                 if "busy" in message:  # those who share a device each tell of all of it
                     part = share if running.is_apart else 1.0
                     running.busy_seconds = (running.busy_seconds or 0.0) + part * message["busy"]
+                held = message.get("held", 0)
+                running.held_bytes = running.held_bytes + held if running.is_apart else max(running.held_bytes, held)
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
@@ -385,6 +387,7 @@ class WorkerEngine(Engine):
             placement=running.order.name,
             seconds=FrozenDict(running.seconds),
             busy_seconds=running.busy_seconds,
+            held_bytes=running.held_bytes,
         )
         self._pending.append(released)
         self._remove_rendezvous(running.order.name)

@@ -74,6 +74,7 @@ class RunningOrder:
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     busy_seconds: float | None = None  # for how long its devices computed, as far as is known
+    held_bytes: int = 0
     hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
     deadline: float = math.inf
     tasks: frozenset[str] = frozenset()

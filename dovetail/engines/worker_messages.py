@@ -37,6 +37,7 @@ _FIELDS: dict[str, Any] = {
     "released": str,
     "seconds": dict,
     "busy": int | float,
+    "held": int,
     "event": dict,
 }
 # Halves of characters, written out or as bytes: these may be lone ones.

@@ -298,7 +298,8 @@ class AttemptLost(Event):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesReleased(Event):
     """An order's devices are free again. `seconds` are what its worker spent on what, by its own word; `busy_seconds`
-    for how long its devices computed, of several all together, where that was measured."""
+    for how long its devices computed, of several all together, where that was measured, and `held_bytes` the most that
+    was held on one of them, or by the process where that is the host's."""
 
     kind: ClassVar[str] = "released"
     placement: str
@@ -307,6 +308,7 @@ class DevicesReleased(Event):
     devices: tuple[str, ...] = ()
     seconds: Mapping[str, float] = FrozenDict()
     busy_seconds: float | None = None
+    held_bytes: int = 0
 
 
 # How a task ends, or rests

@@ -13,13 +13,13 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.planning import derive_options
 from dovetail.store import Store, checkpoints_of
 from dovetail.vocabulary import Cluster, DovetailError, Event, Option, Profile, Task, TaskId, loads, to_json
-from dovetail.vocabulary.events import CheckpointSaved
+from dovetail.vocabulary.events import CheckpointSaved, DevicesReleased
 from dovetail.vocabulary.units import show_seconds, show_some
 from dovetail.web.plain_data import plain_number, plain_seconds, plain_value
 from dovetail.web.reading import StoreReading
 from dovetail.web.snapshot import last_step
 
-MOST_EVENTS = 400
+MOST_EVENTS, MOST_LOADS = 400, 5_000
 _LOG_BYTES = 64 << 10
 _LOG_LINES = 300
 _SOURCE_BYTES = 1 << 20
@@ -238,4 +238,14 @@ def cluster_of(reading: StoreReading) -> dict[str, Any]:
             }
             for link in cluster.links
         ],
+        "loads": [_load(each) for each in list(reading.released)[-MOST_LOADS:] if each.devices],
     }
+
+
+def _load(released: DevicesReleased) -> list[Any]:
+    """What an order's devices did: which, from when to when, the share of that in which they computed, and held."""
+    seconds = released.duration_seconds * len(released.devices)
+    share = None if released.busy_seconds is None or not seconds else min(1.0, released.busy_seconds / seconds)
+    end = released.at_seconds
+    start = plain_seconds(end - released.duration_seconds)
+    return [list(released.devices), start, plain_seconds(end), plain_number(share), released.held_bytes]

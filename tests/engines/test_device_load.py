@@ -21,6 +21,16 @@ def test_a_process_that_waits_does_not_load_its_cores():
     assert waited < 0.1 < 0.2 <= computed
 
 
+def test_what_was_held_for_a_moment_is_remembered():
+    load = DeviceLoad("cpu")
+    before = load.held_bytes
+    held = bytearray(b"x" * (200 << 20))
+    time.sleep(0.6)
+    del held
+    load.end()
+    assert load.held_bytes - before > 150 << 20
+
+
 def test_without_a_driver_nothing_is_said(monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
     assert DeviceLoad("cuda").end() is None

@@ -79,6 +79,13 @@ def test_a_worker_is_used_again(ground):
     assert processes[0] == processes[1] == worker_pids(ground.engine)["n0:0"]
 
 
+def test_what_an_order_used_and_held_is_on_record(ground):
+    _, events = run(ground, ground.task())
+    (released,) = [event for event in events if event.kind == "released"]
+    assert released.busy_seconds > 0
+    assert released.held_bytes > 50 << 20
+
+
 def test_a_program_leaves_nothing_behind_for_the_next(ground):
     expected, _ = run(ground, ground.task(seed=3))
     run(ground, task_of(ground, "unruly"))

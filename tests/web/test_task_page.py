@@ -7,6 +7,7 @@ import pytest
 
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Kind, Profile, Program, Stop, Task, read_event
+from dovetail.vocabulary.events import DevicesReleased
 from dovetail.web.plain_data import dump
 from dovetail.web.reading import read_whole
 from dovetail.web.task_page import cluster_of, task_of, waits_for
@@ -99,3 +100,10 @@ def test_the_cluster_is_told(store: Store):
     fill_sweep(store)
     found = cluster_of(read_whole(store))
     assert [(kind["name"], kind["count"]) for kind in found["kinds"]] == [("h100", 4)]
+    assert found["loads"] == []
+    order = {"placement": "p", "devices": ("n0:0", "n0:1"), "duration_seconds": 40.0, "held_bytes": 7 << 30}
+    ends = [DevicesReleased(at_seconds=START + 50, busy_seconds=busy, **order) for busy in (20.0, 99.0, None)]
+    store.add(events=ends)
+    start, end = START + 10, START + 50
+    expected = [[["n0:0", "n0:1"], start, end, share, 7 << 30] for share in (0.25, 1.0, None)]
+    assert cluster_of(read_whole(store))["loads"] == expected

@@ -68,6 +68,11 @@ export function plannedBars(plan) {
   }));
 }
 
+/** What was measured of orders that have ended, as bars with the share of their time in which devices computed. */
+export function loadBars(loads) {
+  return loads.map(([devices, start, end, share, bytes]) => ({ devices, start, end, share: share ?? 1, bytes, outcome: "completed" }));
+}
+
 /** What devices did over time, in `count` equal parts: of each part the share of devices that were busy, of all or of one. */
 export function busyOverTime(bars, devices, low, high, count) {
   const width = (high - low) / count || 1, busy = devices.map(() => new Float64Array(count));
@@ -77,7 +82,7 @@ export function busyOverTime(bars, devices, low, high, count) {
     const end = Math.min(bar.end ?? state.now, high), first = Math.max(Math.floor((bar.start - low) / width), 0);
     for (let part = first; part < count && low + part * width < end; part += 1) {
       const seconds = Math.min(end, low + (part + 1) * width) - Math.max(bar.start, low + part * width);
-      for (const device of bar.devices) if (place.has(device) && seconds > 0) busy[place.get(device)][part] += seconds / width;
+      for (const device of bar.devices) if (place.has(device) && seconds > 0) busy[place.get(device)][part] += ((bar.share ?? 1) * seconds) / width;
     }
   }
   return busy.map((each) => each.map((share) => Math.min(share, 1)));

@@ -3,17 +3,17 @@ import { chip, element, fill, note, plainTable, plural, showBytes, showNumber, s
 import { state } from "./state.js";
 import { colourOf, themeColour } from "./palette.js";
 import { timeTicks } from "./scales.js";
-import { busyOverTime, bytesOverTime, measuredBars, plannedBars, timeRange } from "./bars.js";
+import { busyOverTime, bytesOverTime, loadBars, measuredBars, plannedBars, timeRange } from "./bars.js";
 import { PenChart, redraw, section, taskLink } from "./parts.js";
 
-const PARTS = 300, LANE = 44, LEFT = 92, MOST_DEVICES = 128, MOST_QUEUED = 200;
+const PARTS = 300, LANE = 44, LEFT = 92, MOST_DEVICES = 128, MOST_QUEUED = 200, LOADS_SECONDS = 5;
 
 export function clusterView(container) {
   const lanes = section("Devices over time"), table = element("div", {}), queue = element("div", {}), hardware = element("div", {});
   let shown = { devices: [], busy: [], held: [], range: [0, 1] }, plan = null, cluster = null;
   const chart = new PenChart(lanes, "devices", { label: "Utilisation and memory of each device over time.", height: () => shown.devices.length * LANE + 26, draw, hover, rows: csv });
   lanes.firstChild.append(" ", chart.downloads);
-  lanes.append(note("Filled: the share of the time in which something was placed on the device. The line: the memory that the placed option takes there, as it was measured or predicted."));
+  lanes.append(note("Filled: the share of the time in which the device computed, as it was measured of each order that has ended; of those that run, the time for which they hold it. The line: the most that each held there; of those that run, what their option takes."));
   container.append(lanes, table, queue, hardware);
 
   function draw(pen, width) {
@@ -45,7 +45,8 @@ export function clusterView(container) {
 
   function update() {
     const bars = measuredBars(), devices = state.data.devices.slice(0, MOST_DEVICES), range = timeRange(bars);
-    shown = { devices, range, busy: busyOverTime(bars, devices.map((device) => device.name), ...range, PARTS), held: devices.map((device) => bytesOverTime(bars, device.name, ...range, PARTS)) };
+    const used = cluster?.loads.length ? [...loadBars(cluster.loads), ...bars.filter((bar) => bar.outcome === "running")] : bars;
+    shown = { devices, range, busy: busyOverTime(used, devices.map((device) => device.name), ...range, PARTS), held: devices.map((device) => bytesOverTime(used, device.name, ...range, PARTS)) };
     lanes.hidden = !devices.length;
     if (devices.length) chart.draw();
     fill(table, deviceTable(bars));
@@ -113,7 +114,12 @@ export function clusterView(container) {
     return found;
   }
 
+  // What was measured of orders is asked for once more of them have ended, but not for each of thousands.
+  let ended = 0, due = null;
+  const endedNow = () => measuredBars().filter((bar) => bar.outcome !== "running").length;
   async function load() {
+    due = null;
+    ended = endedNow();
     cluster = await state.ask("cluster").catch(() => null);
     const number = state.data.plans.at(-1)?.[0];
     plan = number === undefined || plan?.number === number ? plan : await state.ask("plan", { number }).catch(() => null);
@@ -121,5 +127,5 @@ export function clusterView(container) {
   }
   update();
   load();
-  return { update() { if (state.data.plans.at(-1)?.[0] !== plan?.number) load(); else update(); }, resize: update };
+  return { update() { if (state.data.plans.at(-1)?.[0] !== plan?.number || endedNow() !== ended) due ??= setTimeout(() => table.isConnected && load(), 1000 * LOADS_SECONDS); update(); }, resize: update };
 }
