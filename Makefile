@@ -19,9 +19,9 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy dovetail
-	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadgroup --durations=40
+	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile --durations=40
 # These wait for processes of their own a third of the time, so three at once keep two cores busy.
-	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadgroup --durations=60
+	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile --durations=60
 	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page, for there is no chromium"
 
 # What the tests of the live page drive: found, or installed where this user may; without it they are skipped, and say so.

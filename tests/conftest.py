@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,12 +18,35 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="dovetail-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
+# Files with few tests that take minutes together: begun last, one would be waited for by idle workers.
+LONG = (
+    "test_daemon",
+    "test_page_live",
+    "test_crash_matrix",
+    "test_commands",
+    "test_ray",
+    "test_notebooks",
+    "test_lanes",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first."""
+    items.sort(key=lambda item: not item.path.stem.startswith(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share a worker, and all that start Ray share one: two clusters of it leave no core for a test."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FileScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::", 1)[0]
+            return "ray" if "test_ray" in path else path
+
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_few_attacks_are_held() -> None:
     words = [sys.executable, "bench/adversary.py", "--quick", "--check"]

@@ -67,6 +67,7 @@ def test_models_interleave_turn_by_turn_beside_one_alone(tmp_path: Path) -> None
     assert "free, two by two: tokens a second over one after another" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_part_that_fails_leaves_the_others_their_table() -> None:
     done = run("24g-b8", "--quick", "--only", "24 GiB", "--knobs", '{"device_bytes": 1}')

@@ -17,8 +17,6 @@ from dovetail.store import Store
 from dovetail.train import checkpoint
 from tests.cli.processes import dovetail as run_command
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 SWEEP = """
 import torch
 from torch import nn

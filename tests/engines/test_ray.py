@@ -28,7 +28,6 @@ from tests.engines.worker_pids import worker_pids
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.xdist_group("ray"),
     pytest.mark.skipif(not HAS_RAY, reason="the engine 'ray' is tested where Ray is: pip install 'dovetail[ray]'"),
 ]
 

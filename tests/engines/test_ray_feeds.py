@@ -23,7 +23,6 @@ from tests.feeds.feeds import same as same_batches
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.xdist_group("ray"),
     pytest.mark.skipif(not HAS_RAY, reason="the engine 'ray' is tested where Ray is: pip install 'dovetail[ray]'"),
 ]
 

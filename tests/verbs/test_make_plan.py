@@ -142,6 +142,7 @@ def test_bars_fit_their_width_whatever_the_schedule(drawn: list[tuple[int, float
         assert sum("│" in line.plain for line in lines) == min(ROWS, len({device for device, _, _ in drawn}))
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_an_imagined_cluster_from_the_command_line_to_the_page(tmp_path) -> None:
     (tmp_path / "sweep.py").write_text(SWEEP)

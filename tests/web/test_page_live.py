@@ -173,7 +173,7 @@ def test_a_controller_that_hangs_is_given_up(daemon: tuple[Path, Any], look: Cal
 
 def test_a_run_with_its_page(tmp_path: Path, look: Callable[..., Sight]):
     find_chromium()
-    write(tmp_path, models=MODELS.replace("STEPS", "1500"))
+    write(tmp_path, models=MODELS.replace("STEPS", "600"))
     process = begin("run", "models.py", "--ui", "--quiet", "--json", cwd=tmp_path)
     assert process.stderr is not None
     line = process.stderr.readline()

@@ -59,6 +59,7 @@ def run(sweep: Path, home: Path, *, decider: Decider | None = None) -> None:
             engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(240)
 def test_tasks_that_take_turns_end_bit_for_bit_where_they_would_have_ended_alone(tmp_path: Path) -> None:
