@@ -3,12 +3,13 @@
 A *level* joins units of the one below: level 1 the devices of a node, level 2 nodes, and so on. Each unit has one
 port of the level's rate. Traffic is charged to ports, by the same rule at every level:
 
-- Replicas add up their gradients level by level, so that between k units each port passes (k−1)/k of the parameter
-  bytes, out and in, once for summing and once for handing on.
+- m replicas add up their gradients along a ring, as collective libraries do, in which a unit's are neighbours: each
+  port on it passes (m−1)/m of the parameter bytes, out and in, once for summing and once for handing on.
 - At a cut, a port passes the share of the stage's microbatches that go through it: that of the replicas behind it, or,
   where the cut lies inside a unit, that of the replicas outside it.
 
-One stage's traffic is not added to another's: along a row at most two stages share a node's port. Knows no graphs.
+One stage's traffic is not added to another's here, which the search for stages cannot do: what all of them put on a
+port is in `ports`. Knows no graphs.
 """
 
 import dataclasses
@@ -22,8 +23,8 @@ from dovetail.vocabulary import Cluster, InvalidRecord, Link
 _NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
 # Rows tried where kinds are unlike: all orders of up to so many kinds.
 _KINDS_PERMUTED = 3
-# What a port sends and what it receives share its rate.
-_WAYS = 2
+WAYS = 2
+"""What a port sends and what it receives share its rate."""
 # Nodes take turns in 2 to the power of one fewer ways.
 _NODES_DEALT = 4
 
@@ -175,20 +176,27 @@ def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traff
 
     >>> fabric = Fabric.uniform(sizes=(4, 4), bytes_per_second=(12e9, 1e9))
     >>> inside, across = (traffic(fabric, first=0, width=width) for width in (4, 8))
-    >>> round(inside.sync_per_byte * 12e9, 3), round(across.sync_per_byte * 1e9, 3)  # 4·3/4; 4·1/2 and 4·3/4/12
-    (3.0, 2.25)
+    >>> round(inside.sync_per_byte * 12e9, 3), round(across.sync_per_byte * 1e9, 3)  # 4·3/4 and 4·7/8
+    (3.0, 3.5)
     """
     size = len(fabric.places) // copies
     own = range(first, first + width)
     everywhere = [fabric.places[part * size + n].address for part in range(copies) for n in own]
-    sync = sum(
-        _WAYS * 2 * (units - 1) / units / rate
-        for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True)
-    )
+    rates = [rate for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True) if units > 1]
+    sync = WAYS * ring_share(width * copies) / min(rates) if rates else 0.0
     before, after = (
         _crossing(fabric, own, edge) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
     )
     return Traffic(replicas=width * copies, sync_per_byte=sync, before_per_byte=before, after_per_byte=after)
+
+
+def ring_share(replicas: int) -> float:
+    """What each of a ring's members passes on of the bytes that they sum, once around to sum and once to hand on.
+
+    >>> ring_share(4)
+    1.5
+    """
+    return 2 * (replicas - 1) / replicas
 
 
 def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
@@ -201,7 +209,7 @@ def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
 
 def _crossing(fabric: Fabric, own: range, edge: int) -> float:
     """Seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the busiest port."""
-    worst = _WAYS / (len(own) * fabric.bytes_per_second[0])
+    worst = WAYS / (len(own) * fabric.bytes_per_second[0])
     for level, rate in enumerate(fabric.bytes_per_second[1:], start=1):
         depth = len(fabric.bytes_per_second) - level
         units = Counter(fabric.places[n].address[:depth] for n in own)
@@ -209,7 +217,7 @@ def _crossing(fabric: Fabric, own: range, edge: int) -> float:
         if _stays(fabric, units, edge, is_before=edge == own.start, depth=depth):
             continue
         share = (len(own) - units[left]) if left == right else max(units.values())
-        worst = max(worst, _WAYS * share / len(own) / rate)
+        worst = max(worst, WAYS * share / len(own) / rate)
     return worst
 
 

@@ -81,7 +81,7 @@ def appraise(
     # The last devices of the row are used, as the search does.
     starts = [size - sum(widths[n:]) for n in range(len(widths))]
     spans = [LayerSpan(start=n, end=n + 1, first=start, width=widths[n]) for n, start in enumerate(starts)]
-    seconds = max(search.seconds(span) for span in spans)
+    seconds = search.promise(spans)
     whole = search if copies == 1 else StageSearch(search.tables, fabric, terms)
     return _described(search, spans, seconds, whole, first, complete=True)
 
@@ -146,7 +146,7 @@ def _searches(graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, ter
     from dovetail.planning.pipeline.partition.search import StageSearch, Tables, arrangements
 
     tables = Tables(graphs, sets, recompute=terms.recompute)
-    found = arrangements(fabric, cuts=len(sets))
+    found = arrangements(fabric)
     return [StageSearch(tables, row, terms, copies=copies) for row, copies in found]
 
 
@@ -156,8 +156,12 @@ def _best(
     best: tuple[StageSearch, list[LayerSpan], float] | None = None
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
-        seconds, spans = _solved(search, terms, depth, width, below)
-        if spans:
+        _, spans = _solved(search, terms, depth, width, below)
+        if not spans:
+            continue
+        own = width // search.copies if width else None
+        seconds, spans = search.improved(spans, depth=depth, width=own)
+        if seconds < below:
             best = search, spans, seconds
     return best
 
@@ -223,7 +227,7 @@ def _whole(search: "StageSearch") -> "LayerSpan":
 def _replication_seconds(whole: "StageSearch") -> float:
     span = _whole(whole)
     room = memory_bytes(whole.fabric, range(whole.size))
-    return whole.seconds(span) if not room or whole.bytes(span) <= room else float("inf")
+    return whole.promise([span]) if not room or whole.bytes(span) <= room else float("inf")
 
 
 def _bubble_share(search: "StageSearch", spans: "list[LayerSpan]", seconds: float) -> float:
