@@ -1,16 +1,18 @@
-"""Our partitions of PipeDream's measured graphs, judged by its own stage-time function, beside its optimizer's answers.
+"""Our partitions of PipeDream's measured graphs and its own, by a judge that adds up what devices and ports must do.
 
-Reads ../shared/data/pipedream_profiles. Ours is the plan that the product makes (`planning/pipeline/partition`), with
-our own times, in which a replicated stage pays for its own parameters. PipeDream's function is kept here alone, with
-its faults: a stage of m workers takes (C + 4(m−1)|w|/(B·m))/m; a cut takes 2a/(B·m′); a level's result is the next
+Reads ../shared/data/pipedream_profiles. Ours is the plan that the product makes (`planning/pipeline/partition`). The
+judge, written here apart from it, follows every microbatch from device to device: what each computes, and what each
+port of a device or a node passes, sums of gradients around one ring included. What ours promises must be no less than
+what the busiest of them needs, and that must be no more than PipeDream's plan needs.
+
+Its plan is that of its recurrence in NumPy (`theirs`), which gives the answers that its program gave when it was run
+(quoted, rounded, with its CPU seconds of then), over the cuts that ours tries. Its own function is kept here alone, as
+a column: a stage of m workers takes (C + 4(m−1)|w|/(B·m))/m; a cut takes 2a/(B·m′); a level's result is the next
 level's C; and of the stages between nodes the first has its gradients' seconds divided by the devices of a node, the
-others have not. A stage on parts of several nodes is judged as one of m workers on the slower link. Where its function
-is faulty a plan made for our times can be worse by it, and the bar is missed.
-
-Its answers are those it gave when it was run, rounded, and its CPU seconds of then (both quoted). `recurrence` is its
-recurrence in 25 lines of NumPy (`theirs`), run here where cuts are few: the same objective as its program, and CPU
-seconds that can be compared. It searches less than ours does (one shape of replication, no memory, no unlike devices),
-and takes less CPU on small graphs: the last row says how much over all graphs that both take.
+others have not. Stages that share a node's port have it for nothing there, so by it a plan that ports can keep is often
+the slower.
+It searches less than ours does (one shape of replication, no memory, no unlike devices), and takes less CPU on small
+graphs: the last row says how much over all graphs that both take.
 `python bench/partition.py [--check] [--quick]`
 """
 
@@ -123,14 +125,10 @@ def compare(case: Case, rows: list[dict[str, Any]], bars: list[Bar], *, runs: in
             "its_cpu_seconds_(quoted)": their_cpu,
         }
     )
-    if published is not None:
-        bars.append(Bar(f"{label}, our plan as it judges, seconds", rounded(ours, published), most=published))
-    elif recurrence is not None:
-        bars.append(Bar(f"{label}, our plan as it judges over its recurrence", ours / recurrence, most=1 + 1e-9))
     bars.append(
         Bar(f"{label}, what the busiest resource needs over what is promised", needed / made.seconds, most=1 + 1e-9)
     )
-    if its_needed is not None and len(sizes) > 1:
+    if its_needed is not None:
         bars.append(Bar(f"{label}, the busiest resource of our plan over its", needed / its_needed, most=1 + 1e-9))
     if not made.complete:
         bars.append(Bar(f"{label}, CPU seconds", cpu, most=BRANCHY_CPU_SECONDS))

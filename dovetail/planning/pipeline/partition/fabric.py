@@ -161,13 +161,19 @@ class Fabric:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a stage on its replicas pays: seconds for each byte of parameters in one summing of gradients, and for each
-    byte that crosses the cut before it and the one after it, there and back, for one microbatch."""
+    """What a stage on its replicas pays at each level, innermost first, by the busiest of its ports there: seconds for
+    each byte of parameters in one summing of gradients, and for each byte that crosses the cut before it and the one
+    after it, there and back, for one microbatch."""
 
     replicas: int
-    sync_per_byte: float
-    before_per_byte: float
-    after_per_byte: float
+    sync: tuple[float, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    @property
+    def sync_per_byte(self) -> float:
+        """How long a sum takes for each byte: a ring is as fast as the slowest level that it passes."""
+        return max(self.sync)
 
 
 def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traffic:
@@ -182,12 +188,14 @@ def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traff
     size = len(fabric.places) // copies
     own = range(first, first + width)
     everywhere = [fabric.places[part * size + n].address for part in range(copies) for n in own]
-    rates = [rate for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True) if units > 1]
-    sync = WAYS * ring_share(width * copies) / min(rates) if rates else 0.0
+    rates, share = fabric.bytes_per_second, WAYS * ring_share(width * copies)
+    sync = (share / rate if units > 1 else 0.0 for units, rate in zip(_units(everywhere), rates, strict=True))
+    none = (0.0,) * len(rates)
     before, after = (
-        _crossing(fabric, own, edge) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
+        tuple(each / copies for each in _crossing(fabric, own, edge)) if 0 < edge < size else none
+        for edge in (first, first + width)
     )
-    return Traffic(replicas=width * copies, sync_per_byte=sync, before_per_byte=before, after_per_byte=after)
+    return Traffic(replicas=width * copies, sync=tuple(sync), before=before, after=after)
 
 
 def ring_share(replicas: int) -> float:
@@ -207,18 +215,17 @@ def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
         paths = [path[:-1] for path in paths]
 
 
-def _crossing(fabric: Fabric, own: range, edge: int) -> float:
-    """Seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the busiest port."""
-    worst = WAYS / (len(own) * fabric.bytes_per_second[0])
+def _crossing(fabric: Fabric, own: range, edge: int) -> Iterator[float]:
+    """At each level the seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the
+    busiest of the stage's ports."""
+    yield WAYS / (len(own) * fabric.bytes_per_second[0])
     for level, rate in enumerate(fabric.bytes_per_second[1:], start=1):
         depth = len(fabric.bytes_per_second) - level
         units = Counter(fabric.places[n].address[:depth] for n in own)
         left, right = (fabric.places[n].address[:depth] for n in (edge - 1, edge))
-        if _stays(fabric, units, edge, is_before=edge == own.start, depth=depth):
-            continue
-        share = (len(own) - units[left]) if left == right else max(units.values())
-        worst = max(worst, WAYS * share / len(own) / rate)
-    return worst
+        stays = _stays(fabric, units, edge, is_before=edge == own.start, depth=depth)
+        share = 0 if stays else (len(own) - units[left]) if left == right else max(units.values())
+        yield WAYS * share / len(own) / rate
 
 
 def _stays(fabric: Fabric, units: "Counter[tuple[str, ...]]", edge: int, *, is_before: bool, depth: int) -> bool:

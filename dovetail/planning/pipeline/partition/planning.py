@@ -157,12 +157,13 @@ def _best(
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
         _, spans = _solved(search, terms, depth, width, below)
-        if not spans:
-            continue
-        own = width // search.copies if width else None
-        seconds, spans = search.improved(spans, depth=depth, width=own)
-        if seconds < below:
-            best = search, spans, seconds
+        found = [search.improved(spans, depth=depth, width=width // search.copies if width else None)] if spans else []
+        # What is best stage by stage may promise less than replication, which has one stage and no cut.
+        if search is searches[0] and depth in (None, 1) and width in (None, search.size):
+            found += [(search.promise(each), each) for each in [[_whole(search)]] if search.fits(each)]
+        for seconds, spans in found:
+            if best is None or seconds < best[2] * _BETTER:
+                best = search, spans, seconds
     return best
 
 
@@ -200,7 +201,10 @@ def _described(
         bubble_share=bubble,
         replication_seconds=replication,
         complete=complete,
-        explanation=tuple(_explanation(stages, seconds, replication, whole, complete=complete)),
+        explanation=(
+            _wall(search, spans, stages, seconds),
+            *_explanation(stages, seconds, replication, whole, complete),
+        ),
     )
 
 
@@ -239,12 +243,22 @@ def _bubble_share(search: "StageSearch", spans: "list[LayerSpan]", seconds: floa
     return 1 - max(1 - idle, 0.0) * terms.microbatches / (terms.microbatches + depth - 1)
 
 
+def _wall(search: "StageSearch", spans: "list[LayerSpan]", stages: tuple[Stage, ...], seconds: float) -> str:
+    """What keeps microbatches from passing sooner."""
+    slowest = max(range(len(stages)), key=lambda n: stages[n].seconds)
+    port_seconds, port = search.busiest_port(spans)
+    wall = f"the slowest is stage {slowest}"
+    if port_seconds > stages[slowest].seconds / _BETTER:
+        wall = f"what all stages send and receive at the port of {port} takes longest"
+    widths = "-".join(str(stage.replicas) for stage in stages)
+    return f"{widths} devices pass a microbatch in {show_seconds(seconds)}; {wall}."
+
+
 def _explanation(
-    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "StageSearch", *, complete: bool
+    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "StageSearch", complete: bool
 ) -> "list[str]":
     span, devices = _whole(whole), len(whole.fabric.places)
-    alone = _sync_seconds(whole, span)
-    widths = "-".join(str(stage.replicas) for stage in stages)
+    alone, longer = _sync_seconds(whole, span), replication / seconds if seconds else float("inf")
     if replication == float("inf"):
         short = whole.bytes(span) - memory_bytes(whole.fabric, range(whole.size))
         why = f"Replication does not fit: each device would be {show_bytes(short)} short."
@@ -252,13 +266,11 @@ def _explanation(
         why = f"Replication is best: no pipeline passes a microbatch in less than {show_seconds(seconds)}."
     else:
         why = (
-            f"Replication on {devices} takes {show_seconds(replication)}, {replication / seconds:.2f} times as long: "
+            f"Replication on {devices} takes {show_seconds(replication)}, {longer:.2f} times as long: "
             f"{show_seconds(alone)} of it go into summing gradients of {show_bytes(_parameters(whole))}."
         )
-    slowest = max(range(len(stages)), key=lambda n: stages[n].seconds)
-    head = f"{widths} devices pass a microbatch in {show_seconds(seconds)}; the slowest is stage {slowest}."
     partly = () if complete else ("The graph has too many cuts to try all; a family of good ones was tried.",)
-    return [head, why, *partly]
+    return [why, *partly]
 
 
 def _sync_seconds(search: "StageSearch", span: "LayerSpan") -> float:

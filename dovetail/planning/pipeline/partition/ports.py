@@ -7,8 +7,8 @@ replicas, in which a unit's are neighbours. Knows places and bytes, no layers. W
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Ports:
         key = first, width, following
         if key not in self._known:
             ways = list(self._ways(self._replicas(first, width), self._replicas(first + width, following)))
-            seconds: Counter[Unit] = Counter()
+            seconds = defaultdict[Unit, float](float)
             for units, rate in self._levels:
                 for source, target in ways:
                     if units[source] != units[target]:
@@ -59,15 +59,15 @@ class Ports:
         key = first, width
         if key not in self._known:
             replicas = [n for copy in self._replicas(first, width) for n in copy]
-            seconds: Counter[Unit] = Counter()
+            seconds = defaultdict[Unit, float](float)
             for units, rate in self._levels:
                 ring = {units[n] for n in replicas}
-                seconds |= Counter({unit: WAYS * ring_share(len(replicas)) / rate for unit in ring if len(ring) > 1})
+                seconds |= {unit: WAYS * ring_share(len(replicas)) / rate for unit in ring if len(ring) > 1}
             self._known[key] = self._in_order(seconds)
         return self._known[key]
 
-    def _in_order(self, seconds: "Counter[Unit]") -> Array:
-        return np.array([seconds[unit] for unit in self.units], dtype=np.float64)
+    def _in_order(self, seconds: Mapping[Unit, float]) -> Array:
+        return np.array([seconds.get(unit, 0.0) for unit in self.units], dtype=np.float64)
 
     def _replicas(self, first: int, width: int) -> list[range]:
         """The places of a stage in each copy."""

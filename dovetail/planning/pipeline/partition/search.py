@@ -25,9 +25,8 @@ from dovetail.planning.pipeline.partition.ports import Ports
 from dovetail.planning.pipeline.partition.terms import Terms, in_flight, stage_bytes
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-# With more cuts rows in which nodes take turns, up to six more of them, take seconds: about so many are tried then, and
-# moved to where they are best.
-_CUTS_DEALT = 300
+# With more cuts each row takes seconds: about so many are tried then, and moved to where they are best.
+_MOST_CUTS = 400
 # Sums of the same layers in another order differ in the last digits.
 _SAME = 1 + 1e-9
 # By so many cuts one is moved where a plan is improved.
@@ -102,19 +101,17 @@ class StageSearch:
         self._differences: dict[str, Array] = {}
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._ports = Ports(fabric, copies=copies)
-        nodes = [place.address for place in fabric.places]
-        self._is_dealt = len(list(itertools.groupby(nodes))) > len(set(nodes))
 
     def best(
         self, *, depth: int | None = None, width: int | None = None, below: float = float("inf")
     ) -> tuple[float, list[LayerSpan]]:
         """The least time of the slowest stage, and stages that reach it; none where nothing fits or nothing is faster
-        than `below`. Where there are many cuts and nodes take turns, the best of some cuts.
+        than `below`. Where there are many cuts, the best of some.
 
         `depth` is how many stages there must be, `width` how many devices each must have.
         """
-        if self._is_dealt and len(self.tables.sets) > _CUTS_DEALT:
-            some, kept = self.tables.thinned(_CUTS_DEALT)
+        if len(self.tables.sets) > 1.5 * _MOST_CUTS:
+            some, kept = self.tables.thinned(_MOST_CUTS)
             search = StageSearch(some, self.fabric, self.terms, copies=self.copies)
             seconds, spans = search.best(depth=depth, width=width, below=below)
             return seconds, [dataclasses.replace(each, start=kept[each.start], end=kept[each.end]) for each in spans]
@@ -132,13 +129,12 @@ class StageSearch:
 
     def seconds(self, span: LayerSpan) -> float:
         """How long a stage takes for one microbatch of the whole pipeline."""
-        pays, tables = self.traffic(span.first, span.width), self.tables
-        sync = self._parameters(span) * pays.sync_per_byte / self._rounds(pays.replicas)
-        before, after = (
-            tables.crossing[span.start] * pays.before_per_byte,
-            tables.crossing[span.end] * pays.after_per_byte,
-        )
-        return float(max(self.compute_seconds(span) / pays.replicas + sync, before, after))
+        pays, crossing = self.traffic(span.first, span.width), self.tables.crossing
+        summed = self._parameters(span) / self._rounds(pays.replicas)
+        found = self.compute_seconds(span) / pays.replicas + summed * pays.sync_per_byte
+        for sync, before, after in zip(pays.sync, pays.before, pays.after, strict=True):
+            found = max(found, summed * sync + float(crossing[span.start] * before + crossing[span.end] * after))
+        return found
 
     def bytes(self, span: LayerSpan) -> float:
         """What a stage takes on each of its devices."""
@@ -166,14 +162,24 @@ class StageSearch:
 
     def promise(self, spans: Sequence[LayerSpan]) -> float:
         """How often a microbatch can pass these stages: what the slowest stage and the busiest port allow."""
-        busy, crossing = np.zeros(len(self._ports.units)), self.tables.crossing
+        return max(float(self._busy(spans).max()), *map(self.seconds, spans))
+
+    def busiest_port(self, spans: Sequence[LayerSpan]) -> tuple[float, str]:
+        """How long the busiest port is busy with one microbatch of these stages, and whose it is."""
+        busy = self._busy(spans)
+        return float(busy.max()), self._ports.units[int(busy.argmax())][-1]
+
+    def _busy(self, spans: Sequence[LayerSpan]) -> Array:
+        """For how long each port is busy with one microbatch."""
+        busy = np.zeros(len(self._ports.units))
         for span in spans:
             if span.width * self.copies > 1:
                 rounds = self._rounds(span.width * self.copies)
                 busy += self._ports.summing(span.first, span.width) * (self._parameters(span) / rounds)
         for span, following in itertools.pairwise(spans):
-            busy += self._ports.crossing(span.first, span.width, following.width) * crossing[span.end]
-        return max(float(busy.max()), *map(self.seconds, spans))
+            sent = self.tables.crossing[span.end]
+            busy += self._ports.crossing(span.first, span.width, following.width) * sent
+        return busy
 
     def improved(
         self, spans: list[LayerSpan], *, depth: int | None = None, width: int | None = None
@@ -182,7 +188,7 @@ class StageSearch:
         device given to a neighbour, two stages joined; as many stages, and as wide, as are asked for."""
         best = self.promise(spans)
         while True:
-            able = [each for each in self._changes(spans, depth, width) if self._fits(each)]
+            able = [each for each in self._changes(spans, depth, width) if self.fits(each)]
             promises = [self.promise(each) for each in able]
             if not promises or not min(promises) * _SAME < best:
                 return best, spans
@@ -206,7 +212,7 @@ class StageSearch:
         between = zip(itertools.pairwise(cuts), firsts, widths, strict=False)
         return [LayerSpan(start=start, end=end, first=first, width=width) for (start, end), first, width in between]
 
-    def _fits(self, spans: list[LayerSpan]) -> bool:
+    def fits(self, spans: list[LayerSpan]) -> bool:
         """Whether there are such stages, and their devices hold them."""
         nested = self.tables.nested
         if not all(
@@ -277,13 +283,17 @@ class StageSearch:
 
     def _times(self, first: int, width: int) -> Array:
         """How long every stage takes on `width` places from `first` on, from each cut to each it is inside of:
-        computing and summing gradients, or crossing cuts where that takes longer."""
+        computing and summing gradients, or what its ports pass where that takes longer."""
         pays, crossing = self.traffic(first, width), self.tables.crossing
-        compute = self.computing(range(first, first + width)) / pays.replicas
-        before, after = crossing[:, None] * pays.before_per_byte, crossing[None, :] * pays.after_per_byte
-        sync_per_byte = pays.sync_per_byte / self._rounds(pays.replicas)
-        sync = self.between("parameters", self.tables.parameters) * sync_per_byte if sync_per_byte else 0.0
-        return np.maximum(np.maximum(compute + sync, before), after)
+        found = self.computing(range(first, first + width)) / pays.replicas
+        rounds, summed = self._rounds(pays.replicas), self.between("parameters", self.tables.parameters)
+        if pays.sync_per_byte:
+            found = found + summed * (pays.sync_per_byte / rounds)
+        for sync, before, after in zip(pays.sync, pays.before, pays.after, strict=True):
+            if before or after:
+                port = crossing[:, None] * before + crossing[None, :] * after
+                found = np.maximum(found, port + summed * (sync / rounds) if sync else port)
+        return found
 
     def _excess_bytes(self, first: int, width: int) -> Array:
         room = memory_bytes(self.fabric, range(first, first + width))
