@@ -46,11 +46,13 @@ devices so that the slowest stage is as fast as can be. `graph` comes from a `Pr
 - **Cuts.** Every set of layers that holds what its layers read from may be cut off, so skip connections are no special
   case: an output that is read three stages later crosses three cuts, and is paid for at each. Where branches make
   more such sets than can be tried, a family of good ones is, and the result says so (`complete=False`).
-- **Times.** A stage of m replicas passes a microbatch in (C + S)/m seconds: C computes it, S sums gradients over its
-  replicas, level by level: 4(k−1)/k·|w|/B where k units are joined by links of B bytes per second (both ways share
-  them). A cut costs 2a/B times the share of microbatches that pass one port. The same rule holds at every level.
-  Transfers overlap with computing and summing does not. With a flush or
-  2BW gradients are summed once in a step. One stage's traffic is not added to another's at a shared port.
+- **Times.** A stage of m replicas passes a microbatch in (C + S)/m seconds: C computes it, S sums gradients around a
+  ring of its replicas: 4(m−1)/m·|w|/B, where B is the rate of the slowest level that the ring passes (both ways share a
+  port). A cut costs 2a/B times the share of microbatches that pass one port. Transfers overlap with computing and
+  summing does not. With a flush or 2BW gradients are summed once in a step.
+- **Promises.** At a node's port the traffic of all stages adds up: every microbatch is followed from replica to
+  replica, and a division takes no less than its busiest port. The search adds up what one stage passes; what is best by
+  that is changed a little, cut by cut and device by device, until nothing makes the promise better.
 - **Memory.** Every stage, the last one and plain replication included: weight versions, gradients, optimizer state,
   and the activations of all microbatches in flight, or with recomputation their inputs and one set of activations.
 - **Places.** Stages take neighbours along a row of devices, so one may hold part of a node, or one and a half; or equal

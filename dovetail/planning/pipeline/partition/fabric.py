@@ -3,12 +3,13 @@
 A *level* joins units of the one below: level 1 the devices of a node, level 2 nodes, and so on. Each unit has one
 port of the level's rate. Traffic is charged to ports, by the same rule at every level:
 
-- Replicas add up their gradients level by level, so that between k units each port passes (k−1)/k of the parameter
-  bytes, out and in, once for summing and once for handing on.
+- m replicas add up their gradients along a ring, as collective libraries do, in which a unit's are neighbours: each
+  port on it passes (m−1)/m of the parameter bytes, out and in, once for summing and once for handing on.
 - At a cut, a port passes the share of the stage's microbatches that go through it: that of the replicas behind it, or,
   where the cut lies inside a unit, that of the replicas outside it.
 
-One stage's traffic is not added to another's: along a row at most two stages share a node's port. Knows no graphs.
+One stage's traffic is not added to another's here, which the search for stages cannot do: what all of them put on a
+port is in `ports`. Knows no graphs.
 """
 
 import dataclasses
@@ -22,8 +23,8 @@ from dovetail.vocabulary import Cluster, InvalidRecord, Link
 _NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
 # Rows tried where kinds are unlike: all orders of up to so many kinds.
 _KINDS_PERMUTED = 3
-# What a port sends and what it receives share its rate.
-_WAYS = 2
+WAYS = 2
+"""What a port sends and what it receives share its rate."""
 # Nodes take turns in 2 to the power of one fewer ways.
 _NODES_DEALT = 4
 
@@ -160,13 +161,19 @@ class Fabric:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a stage on its replicas pays: seconds for each byte of parameters in one summing of gradients, and for each
-    byte that crosses the cut before it and the one after it, there and back, for one microbatch."""
+    """What a stage on its replicas pays at each level, innermost first, by the busiest of its ports there: seconds for
+    each byte of parameters in one summing of gradients, and for each byte that crosses the cut before it and the one
+    after it, there and back, for one microbatch."""
 
     replicas: int
-    sync_per_byte: float
-    before_per_byte: float
-    after_per_byte: float
+    sync: tuple[float, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    @property
+    def sync_per_byte(self) -> float:
+        """How long a sum takes for each byte: a ring is as fast as the slowest level that it passes."""
+        return max(self.sync)
 
 
 def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traffic:
@@ -175,20 +182,29 @@ def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traff
 
     >>> fabric = Fabric.uniform(sizes=(4, 4), bytes_per_second=(12e9, 1e9))
     >>> inside, across = (traffic(fabric, first=0, width=width) for width in (4, 8))
-    >>> round(inside.sync_per_byte * 12e9, 3), round(across.sync_per_byte * 1e9, 3)  # 4·3/4; 4·1/2 and 4·3/4/12
-    (3.0, 2.25)
+    >>> round(inside.sync_per_byte * 12e9, 3), round(across.sync_per_byte * 1e9, 3)  # 4·3/4 and 4·7/8
+    (3.0, 3.5)
     """
     size = len(fabric.places) // copies
     own = range(first, first + width)
     everywhere = [fabric.places[part * size + n].address for part in range(copies) for n in own]
-    sync = sum(
-        _WAYS * 2 * (units - 1) / units / rate
-        for units, rate in zip(_units(everywhere), fabric.bytes_per_second, strict=True)
-    )
+    rates, share = fabric.bytes_per_second, WAYS * ring_share(width * copies)
+    sync = (share / rate if units > 1 else 0.0 for units, rate in zip(_units(everywhere), rates, strict=True))
+    none = (0.0,) * len(rates)
     before, after = (
-        _crossing(fabric, own, edge) / copies if 0 < edge < size else 0.0 for edge in (first, first + width)
+        tuple(each / copies for each in _crossing(fabric, own, edge)) if 0 < edge < size else none
+        for edge in (first, first + width)
     )
-    return Traffic(replicas=width * copies, sync_per_byte=sync, before_per_byte=before, after_per_byte=after)
+    return Traffic(replicas=width * copies, sync=tuple(sync), before=before, after=after)
+
+
+def ring_share(replicas: int) -> float:
+    """What each of a ring's members passes on of the bytes that they sum, once around to sum and once to hand on.
+
+    >>> ring_share(4)
+    1.5
+    """
+    return 2 * (replicas - 1) / replicas
 
 
 def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
@@ -199,18 +215,17 @@ def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
         paths = [path[:-1] for path in paths]
 
 
-def _crossing(fabric: Fabric, own: range, edge: int) -> float:
-    """Seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the busiest port."""
-    worst = _WAYS / (len(own) * fabric.bytes_per_second[0])
+def _crossing(fabric: Fabric, own: range, edge: int) -> Iterator[float]:
+    """At each level the seconds for each byte that crosses the edge between places `edge - 1` and `edge`, by the
+    busiest of the stage's ports."""
+    yield WAYS / (len(own) * fabric.bytes_per_second[0])
     for level, rate in enumerate(fabric.bytes_per_second[1:], start=1):
         depth = len(fabric.bytes_per_second) - level
         units = Counter(fabric.places[n].address[:depth] for n in own)
         left, right = (fabric.places[n].address[:depth] for n in (edge - 1, edge))
-        if _stays(fabric, units, edge, is_before=edge == own.start, depth=depth):
-            continue
-        share = (len(own) - units[left]) if left == right else max(units.values())
-        worst = max(worst, _WAYS * share / len(own) / rate)
-    return worst
+        stays = _stays(fabric, units, edge, is_before=edge == own.start, depth=depth)
+        share = 0 if stays else (len(own) - units[left]) if left == right else max(units.values())
+        yield WAYS * share / len(own) / rate
 
 
 def _stays(fabric: Fabric, units: "Counter[tuple[str, ...]]", edge: int, *, is_before: bool, depth: int) -> bool:

@@ -81,7 +81,7 @@ def appraise(
     # The last devices of the row are used, as the search does.
     starts = [size - sum(widths[n:]) for n in range(len(widths))]
     spans = [LayerSpan(start=n, end=n + 1, first=start, width=widths[n]) for n, start in enumerate(starts)]
-    seconds = max(search.seconds(span) for span in spans)
+    seconds = search.promise(spans)
     whole = search if copies == 1 else StageSearch(search.tables, fabric, terms)
     return _described(search, spans, seconds, whole, first, complete=True)
 
@@ -146,7 +146,7 @@ def _searches(graphs: dict[str, Graph], sets: Sequence[int], fabric: Fabric, ter
     from dovetail.planning.pipeline.partition.search import StageSearch, Tables, arrangements
 
     tables = Tables(graphs, sets, recompute=terms.recompute)
-    found = arrangements(fabric, cuts=len(sets))
+    found = arrangements(fabric)
     return [StageSearch(tables, row, terms, copies=copies) for row, copies in found]
 
 
@@ -156,9 +156,14 @@ def _best(
     best: tuple[StageSearch, list[LayerSpan], float] | None = None
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
-        seconds, spans = _solved(search, terms, depth, width, below)
-        if spans:
-            best = search, spans, seconds
+        _, spans = _solved(search, terms, depth, width, below)
+        found = [search.improved(spans, depth=depth, width=width // search.copies if width else None)] if spans else []
+        # What is best stage by stage may promise less than replication, which has one stage and no cut.
+        if search is searches[0] and depth in (None, 1) and width in (None, search.size):
+            found += [(search.promise(each), each) for each in [[_whole(search)]] if search.fits(each)]
+        for seconds, spans in found:
+            if best is None or seconds < best[2] * _BETTER:
+                best = search, spans, seconds
     return best
 
 
@@ -196,7 +201,10 @@ def _described(
         bubble_share=bubble,
         replication_seconds=replication,
         complete=complete,
-        explanation=tuple(_explanation(stages, seconds, replication, whole, complete=complete)),
+        explanation=(
+            _wall(search, spans, stages, seconds),
+            *_explanation(stages, seconds, replication, whole, complete),
+        ),
     )
 
 
@@ -223,7 +231,7 @@ def _whole(search: "StageSearch") -> "LayerSpan":
 def _replication_seconds(whole: "StageSearch") -> float:
     span = _whole(whole)
     room = memory_bytes(whole.fabric, range(whole.size))
-    return whole.seconds(span) if not room or whole.bytes(span) <= room else float("inf")
+    return whole.promise([span]) if not room or whole.bytes(span) <= room else float("inf")
 
 
 def _bubble_share(search: "StageSearch", spans: "list[LayerSpan]", seconds: float) -> float:
@@ -235,12 +243,22 @@ def _bubble_share(search: "StageSearch", spans: "list[LayerSpan]", seconds: floa
     return 1 - max(1 - idle, 0.0) * terms.microbatches / (terms.microbatches + depth - 1)
 
 
+def _wall(search: "StageSearch", spans: "list[LayerSpan]", stages: tuple[Stage, ...], seconds: float) -> str:
+    """What keeps microbatches from passing sooner."""
+    slowest = max(range(len(stages)), key=lambda n: stages[n].seconds)
+    port_seconds, port = search.busiest_port(spans)
+    wall = f"the slowest is stage {slowest}"
+    if port_seconds > stages[slowest].seconds / _BETTER:
+        wall = f"what all stages send and receive at the port of {port} takes longest"
+    widths = "-".join(str(stage.replicas) for stage in stages)
+    return f"{widths} devices pass a microbatch in {show_seconds(seconds)}; {wall}."
+
+
 def _explanation(
-    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "StageSearch", *, complete: bool
+    stages: tuple[Stage, ...], seconds: float, replication: float, whole: "StageSearch", complete: bool
 ) -> "list[str]":
     span, devices = _whole(whole), len(whole.fabric.places)
-    alone = _sync_seconds(whole, span)
-    widths = "-".join(str(stage.replicas) for stage in stages)
+    alone, longer = _sync_seconds(whole, span), replication / seconds if seconds else float("inf")
     if replication == float("inf"):
         short = whole.bytes(span) - memory_bytes(whole.fabric, range(whole.size))
         why = f"Replication does not fit: each device would be {show_bytes(short)} short."
@@ -248,13 +266,11 @@ def _explanation(
         why = f"Replication is best: no pipeline passes a microbatch in less than {show_seconds(seconds)}."
     else:
         why = (
-            f"Replication on {devices} takes {show_seconds(replication)}, {replication / seconds:.2f} times as long: "
+            f"Replication on {devices} takes {show_seconds(replication)}, {longer:.2f} times as long: "
             f"{show_seconds(alone)} of it go into summing gradients of {show_bytes(_parameters(whole))}."
         )
-    slowest = max(range(len(stages)), key=lambda n: stages[n].seconds)
-    head = f"{widths} devices pass a microbatch in {show_seconds(seconds)}; the slowest is stage {slowest}."
     partly = () if complete else ("The graph has too many cuts to try all; a family of good ones was tried.",)
-    return [head, why, *partly]
+    return [why, *partly]
 
 
 def _sync_seconds(search: "StageSearch", span: "LayerSpan") -> float:

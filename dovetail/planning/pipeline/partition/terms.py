@@ -17,7 +17,8 @@ _WEIGHTS = ("flush", "stashing", "double_buffered")
 class Terms:
     """How a pipeline is to run.
 
-    Activations are sent beside computing, and gradients summed while nothing is computed, as PipeDream takes it.
+    Activations are sent beside computing, and gradients summed while nothing is computed, as PipeDream takes it. Both
+    go through the same ports.
     `weights`: one version and a flush after each step (`flush`), a version for each microbatch in flight (`stashing`),
     or two (`double_buffered`, 2BW). `microbatches` of one step, for the modes that have steps: flush and 2BW.
     `state_bytes_per_parameter_byte`: what the optimizer keeps, 2 for AdamW. `recompute`: of a microbatch in flight only
@@ -96,7 +97,8 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Stages in order. `seconds` for one microbatch is the slowest stage's; `bubble_share` is the share of the stages'
+    """Stages in order. `seconds` for one microbatch is the slowest stage's, or that of the port at which all of them
+    send and receive most; `bubble_share` is the share of the stages'
     device time in which nothing is computed, filling and draining included where there is a flush.
 
     `copies` equal pipelines run side by side: a stage's devices are dealt out among them in order.

@@ -9,9 +9,10 @@ from dovetail.vocabulary import Cluster, InvalidRecord, Kind, Link
 NODES = Fabric.uniform(sizes=(4, 4), bytes_per_second=(100.0, 10.0))
 
 
-def test_equal_links_at_two_levels_move_gradients_as_whole_nodes_do() -> None:
-    # Inside nodes and then between them: 4·3/4 of the bytes at each rate.
-    assert traffic(NODES, first=0, width=16).sync_per_byte == pytest.approx(3 / 100 + 3 / 10)
+def test_a_ring_over_nodes_is_as_fast_as_the_links_between_them() -> None:
+    # Each of sixteen passes 15/16 of the bytes out and in, to sum and to hand on.
+    assert traffic(NODES, first=0, width=16).sync == pytest.approx((3.75 / 100, 3.75 / 10))
+    assert traffic(NODES, first=0, width=4).sync == pytest.approx((3 / 100, 0))
 
 
 def test_a_copy_on_each_node_sums_between_nodes_only() -> None:
@@ -21,22 +22,22 @@ def test_a_copy_on_each_node_sums_between_nodes_only() -> None:
 
 def test_a_cut_between_nodes_is_paid_at_their_link_and_one_inside_at_its_own() -> None:
     inside, between = traffic(NODES, first=1, width=1), traffic(NODES, first=4, width=2)
-    assert (inside.before_per_byte, inside.after_per_byte) == (pytest.approx(2 / 100), pytest.approx(2 / 100))
-    assert between.before_per_byte == pytest.approx(2 / 10)  # both replicas sit behind one port
-    assert between.after_per_byte == pytest.approx(1 / 100)
+    assert (inside.before, inside.after) == (pytest.approx((2 / 100, 0)), pytest.approx((2 / 100, 0)))
+    assert between.before == pytest.approx((1 / 100, 2 / 10))  # both replicas sit behind one port
+    assert between.after == pytest.approx((1 / 100, 0))
 
 
 def test_a_stage_over_one_and_a_half_nodes_pays_for_the_share_that_leaves_its_node() -> None:
     pays = traffic(NODES, first=0, width=6)
-    assert pays.before_per_byte == 0  # nothing comes before it
-    assert pays.after_per_byte == pytest.approx(2 / 10 * 4 / 6)  # four of six replicas sit elsewhere
+    assert pays.before == (0, 0)  # nothing comes before it
+    assert pays.after[1] == pytest.approx(2 / 10 * 4 / 6)  # four of six replicas sit elsewhere
 
 
 def test_three_levels() -> None:
     racks = Fabric.uniform(sizes=(2, 2, 2), bytes_per_second=(100.0, 10.0, 1.0))
-    assert traffic(racks, first=0, width=8).sync_per_byte == pytest.approx(2 / 100 + 2 / 10 + 2 / 1)
-    assert traffic(racks, first=2, width=2).before_per_byte == pytest.approx(2 / 10)
-    assert traffic(racks, first=4, width=4).before_per_byte == pytest.approx(2 / 1)
+    assert traffic(racks, first=0, width=8).sync == pytest.approx((3.5 / 100, 3.5 / 10, 3.5 / 1))
+    assert traffic(racks, first=2, width=2).before[1:] == pytest.approx((2 / 10, 0))
+    assert traffic(racks, first=4, width=4).before[1:] == pytest.approx((1 / 10, 2 / 1))
     assert list(racks.copies()) == [1, 2, 4]
 
 

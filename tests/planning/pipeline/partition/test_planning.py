@@ -1,14 +1,17 @@
 """Partitions are as good as any: the slow way agrees. And what cannot be had is refused with what is missing."""
 
 import dataclasses
+import itertools
 import math
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.planning.pipeline.partition import Fabric, Graph, Place, Terms, appraise, partition
-from dovetail.planning.pipeline.partition.fabric import traffic
+from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Place, Terms, appraise, partition
+from dovetail.planning.pipeline.partition.graph import find_cuts
 from dovetail.planning.pipeline.partition.terms import in_flight, stage_bytes
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from tests.planning.pipeline.partition.graphs import chain, graphs, layer, slow_best, sums
@@ -16,43 +19,85 @@ from tests.planning.pipeline.partition.graphs import chain, graphs, layer, slow_
 RATE = 10.0
 
 
+def alone(compute: float, parameters: float, crossing: float, width: int) -> float:
+    """A stage on equal links: what it computes and sums, or what its ports pass."""
+    sync = 4 * (width - 1) * parameters / (RATE * width)
+    return max(compute + sync, sync + 2 * crossing / RATE) / width
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.integers(1, 4))
 def test_on_equal_links_the_slow_way_agrees(graph: Graph, devices: int) -> None:
-    """By the formula as PipeDream writes it: (C + 4(m−1)|w|/(B·m))/m, and 2a/(B·m) at each cut."""
+    """By the formula as PipeDream writes it, (C + 4(m−1)|w|/(B·m))/m, and 2a/(B·m) at each cut; but both cuts and the
+    sum go through the same port."""
 
     def seconds(start: int, end: int, width: int, left: int) -> float:
         compute, parameters, _ = sums(graph, end & ~start)
-        stage = (compute + 4 * (width - 1) * parameters / (RATE * width)) / width
-        return max(stage, *(2 * graph.live_bytes(cut) / (RATE * width) for cut in (start, end)))
+        return alone(compute, parameters, graph.live_bytes(start) + graph.live_bytes(end), width)
 
     found = partition(graph, Fabric.uniform(sizes=(devices,), bytes_per_second=(RATE,)))
     assert found.complete
     assert found.seconds == pytest.approx(slow_best(graph, devices, seconds))
 
 
-@settings(max_examples=40, deadline=None)
-@given(graphs(most=7), st.sampled_from([(2, 2), (3, 1), (2, 1), (1, 3)]))
-def test_on_unlike_links_the_slow_way_agrees(graph: Graph, sizes: tuple[int, int]) -> None:
-    fabric = Fabric.uniform(sizes=sizes, bytes_per_second=(RATE, RATE / 4))
-    devices = len(fabric.places)
+def judge(found: Partition, graph: Graph, fabric: Fabric) -> float:
+    """How long the busiest device or port is busy with one microbatch, followed from device to device."""
+    rates, where = fabric.bytes_per_second, {place.name: place.address for place in fabric.places}
+    by_name, busy, turns = {each.name: each for each in graph.layers}, Counter[object](), []
+    for stage in found.stages:
+        width = stage.replicas // found.copies
+        turns.append([stage.devices[copy * width + n] for n in range(width) for copy in range(found.copies)])
+        layers = [by_name[name] for name in stage.layers]
+        for device in stage.devices:
+            busy["computes", device] = sum(each.forward_seconds + each.backward_seconds for each in layers)
+            busy["computes", device] /= stage.replicas
+        weights = sum(each.parameter_bytes for each in layers)
+        for level, rate in enumerate(rates):
+            ring = {(level, (*where[device], device)[: len(rates) - level]) for device in stage.devices}
+            for unit in ring if len(ring) > 1 else ():
+                busy[unit] += 4 * (stage.replicas - 1) / stage.replicas**2 * weights / rate
+    for stage, sources, targets in zip(found.stages, turns, turns[1:], strict=False):
+        count = math.lcm(len(sources), len(targets))
+        for turn in range(count):
+            ends = sources[turn % len(sources)], targets[turn % len(targets)]
+            for level, rate in enumerate(rates):
+                units = {(level, (*where[device], device)[: len(rates) - level]) for device in ends}
+                for unit in units if len(units) > 1 else ():
+                    busy[unit] += 2 * stage.crossing_bytes / count / rate
+    return max(busy.values())
 
-    def slow(copies: int) -> float:
-        size = devices // copies
 
-        def seconds(start: int, end: int, width: int, left: int) -> float:
-            pays = traffic(fabric, first=size - left, width=width, copies=copies)
-            compute, parameters, _ = sums(graph, end & ~start)
-            return max(
-                compute / pays.replicas + parameters * pays.sync_per_byte / pays.replicas,
-                graph.live_bytes(start) * pays.before_per_byte,
-                graph.live_bytes(end) * pays.after_per_byte,
-            )
-
-        return slow_best(graph, size, seconds)
-
+@settings(max_examples=60, deadline=None)
+@given(graphs(most=7), st.sampled_from([(2, 2), (3, 2), (2, 3), (1, 3), (2, 2, 2)]))
+def test_no_port_and_no_device_needs_longer_than_is_promised(graph: Graph, sizes: tuple[int, ...]) -> None:
+    fabric = Fabric.uniform(sizes=sizes, bytes_per_second=(RATE, RATE / 4, RATE / 8)[: len(sizes)])
     found = partition(graph, fabric)
-    assert found.seconds == pytest.approx(min(slow(copies) for copies in fabric.copies()))
+    assert judge(found, graph, fabric) <= found.seconds * (1 + 1e-9)
+    assert max(stage.seconds for stage in found.stages) <= found.seconds * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(most=6), st.sampled_from([(2, 2), (3, 1), (1, 3)]))
+def test_on_unlike_links_hardly_anything_is_better(graph: Graph, sizes: tuple[int, int]) -> None:
+    fabric = Fabric.uniform(sizes=sizes, bytes_per_second=(RATE, RATE / 4))
+    found = partition(graph, fabric)
+    every = [each for copies in fabric.copies() for each in divisions(graph, fabric, copies)]
+    assert min(each.seconds for each in every) <= found.seconds * (1 + 1e-9)
+    assert found.seconds <= 1.25 * min(each.seconds for each in every)
+
+
+def divisions(graph: Graph, fabric: Fabric, copies: int) -> Iterator[Partition]:
+    """Every division of a graph over the last devices of a row."""
+    sets, size = find_cuts(graph).sets, len(fabric.places) // copies
+    for depth in range(1, size + 1):
+        for inner in itertools.combinations(sets[1:-1], depth - 1):
+            cuts = [0, *inner, sets[-1]]
+            if any(one & ~other for one, other in itertools.pairwise(cuts)):
+                continue
+            layers = [graph.names(other & ~one) for one, other in itertools.pairwise(cuts)]
+            for widths in itertools.product(range(1, size + 1), repeat=depth):
+                if sum(widths) <= size:
+                    yield appraise(graph, fabric, layers=layers, widths=widths, copies=copies)
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,8 +119,7 @@ def test_within_memory_the_slow_way_agrees(graph: Graph, devices: int, room: int
             return math.inf
         if recompute:
             compute += sum(graph.layers[n].forward_seconds for n in range(len(layers)) if own >> n & 1)
-        stage = (compute + 4 * (width - 1) * parameters / (RATE * width)) / width
-        return max(stage, *(2 * graph.live_bytes(cut) / (RATE * width) for cut in (start, end)))
+        return alone(compute, parameters, graph.live_bytes(start) + graph.live_bytes(end), width)
 
     fabric = Fabric.uniform(sizes=(devices,), bytes_per_second=(RATE,), memory_bytes=room)
     slow = slow_best(graph, devices, seconds)
@@ -95,7 +139,6 @@ def test_stages_hold_every_layer_once_in_order_on_devices_of_their_own(graph: Gr
     found = partition(graph, fabric)
     assert sorted(name for stage in found.stages for name in stage.layers) == sorted(x.name for x in graph.layers)
     assert len(set(found.devices)) == len(found.devices) <= len(fabric.places)
-    assert found.seconds == pytest.approx(max(stage.seconds for stage in found.stages))
     assert found.replication_seconds >= found.seconds * (1 - 1e-9)
     assert 0 <= found.bubble_share < 1
     layers, widths = [s.layers for s in found.stages], [s.replicas // found.copies for s in found.stages]
