@@ -25,7 +25,7 @@ from dovetail.vocabulary import Cluster, Kind
 from tests.engines.worker_pids import worker_pids
 
 # Twenty take a minute or more: CI makes do with fewer, and with the same laws.
-KILLS = [6, pytest.param(20, marks=pytest.mark.slow)]
+KILLS = [4, pytest.param(20, marks=pytest.mark.slow)]
 
 # torch is imported inside, so that a controller starts quickly and most kills meet training.
 SWEEP = """

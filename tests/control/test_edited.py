@@ -146,6 +146,7 @@ def test_fewer_steps_than_were_taken_already_end_the_task(tmp_path):
     assert rows(tmp_path)["a"]["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_fresh_trains_anew_whatever_the_store_holds(tmp_path):
     sweep = 'import dovetail as dt\nworkload = dt.workload([dt.task("models.py:plain", name="a", steps=20)])'
     write(tmp_path, models=MODELS, sweep=sweep)

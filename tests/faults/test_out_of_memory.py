@@ -160,7 +160,8 @@ def test_activations_are_computed_again_where_they_do_not_fit_with_the_same_bits
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("exact", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [True, False])
 def test_a_trial_that_does_not_fit_goes_down_the_same_ladder(tmp_path: Path, exact: bool) -> None:
     events, found = carried_out(tmp_path / "tight", most=2, few=0, exact=exact)
     (profile,) = [event.profile for event in events if event.kind == "measured"]

@@ -142,6 +142,7 @@ def test_a_notebook_from_its_program_to_its_result(tmp_path):
     assert "done · 1 finished" in table
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_program_piped_into_python(tmp_path):
     found = subprocess.run(

@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import read_event
+from dovetail.vocabulary.events import DevicesReleased
 from tests.web.browser import PHONE, VIEWS, Sight, serving
 from tests.web.synthetic import START, fill_many, fill_sweep, make_task
 from tests.web.test_timetable_charts import fill as fill_pipeline
@@ -134,6 +135,25 @@ def test_every_chart_downloads_as_svg_and_csv(address: str, look: Look, view: st
             assert len(re.findall(r"<(?:rect|path|circle)", text)) > 5
         else:
             assert text.count("\n") > 4
+
+
+def test_devices_are_drawn_as_they_were_measured(sweep: Path, tmp_path: Path, look: Look):
+    home = tmp_path / "store"
+    shutil.copytree(sweep, home)
+    order = {"placement": "p", "devices": ("n0:0",), "duration_seconds": 300.0, "busy_seconds": 75.0}
+    with Store(home, write=True) as store:
+        store.add(events=[DevicesReleased(at_seconds=START + 400, held_bytes=7 << 30, **order)])
+    with serving(home, options=("--port", "7590")) as found:
+        sight = look(found).open("cluster")
+        sight.page.wait_for_timeout(800)
+        with sight.page.expect_download() as file:
+            sight.page.click('.downloads button[aria-label$="CSV"]')
+        rows = [
+            line.split(",") for line in Path(file.value.path()).read_text().splitlines() if line.startswith("n0:0,")
+        ]
+    held = {(float(share), int(size)) for _, _, share, size in rows}
+    assert (0.25, 7 << 30) in held, "while it ran"
+    assert (0.0, 0) in held, "before and after"
 
 
 def make_sweep_task() -> str:
