@@ -105,7 +105,7 @@ class EngineConformance:
         events = drain(ground.engine, order)
         check_ends(order, events)
         (end,) = ends_of(task, events)
-        assert (end.kind, end.step, end.attempt) == ("finished", 5, 1)
+        assert (end.kind, end.step, end.attempt) == ("finished", 5, 1), end
 
     def test_a_rung_is_not_the_end(self, ground: Ground) -> None:
         task = ground.task()
