@@ -222,8 +222,10 @@ def test_planners_choose_the_timetable_and_ranks_follow_it_to_the_bit(tmp_path):
         (drawn,) = read_timetables(store)
     assert one.status == "finished"
     assert start.option.technique == "pipeline"
-    # 1F1B would idle for a ninth of a step; chunks make that half as much or less.
-    assert (start.option.knobs["timetable"], drawn.timetable) == ("interleaved", "interleaved")
+    # 1F1B would idle for a ninth of a step; chunks or halved backward passes make that half as much or less, and which
+    # of the two is better lies within what a busy machine measures.
+    assert start.option.knobs["timetable"] in ("interleaved", "zero_bubble")
+    assert drawn.timetable == start.option.knobs["timetable"]
     assert_drawn(drawn, ranks=2)
     state, damages = checkpoint.recover(tmp_path / "store" / "checkpoints" / identity)
     assert not damages
