@@ -45,6 +45,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
 """Each bench and the words of its command."""
 CUDA = {
     "small": ("small.py",),
+    "small-exact": ("small.py", "--exact"),
     **{f"fuse-{row}": ("fuse.py", row) for row in ("mlp", "gpt", "lora")},
     **{f"spill-{row}": ("spill.py", row) for row in ("24g-b8", "24g-b32", "8g-b8", "interleave", "largest", "disk")},
 }

@@ -43,7 +43,11 @@ def main() -> int:
     chosen = arguments.parse_args()
     seeds = 3 if chosen.quick else 10
     # What a step takes without its pause is in both, so the shorter pause is what leaves four fifths of the whole.
-    bare = by_hand(Task(name="bare", program=program(), stop=dt.Stop(steps=20)), until=2.0)["step_seconds"]
+    # The first one also counts what a device takes to be ready.
+    _, bare = (
+        by_hand(Task(name="bare", program=program(), stop=dt.Stop(steps=20)), until=2.0)["step_seconds"]
+        for _ in range(2)
+    )
     pause = max(0.02, 2 * bare)
     ways = {
         "reference": {"rate": RATE, "pause": pause},

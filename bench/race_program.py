@@ -1,6 +1,7 @@
 """What races in `bench/race.py`: a small network on synthetic images, whose step can be made slower and whose learning
 faster by a known amount, and by nothing else."""
 
+import functools
 import time
 
 import torch
@@ -21,14 +22,30 @@ def images(count: int, key: int) -> tuple[torch.Tensor, torch.Tensor]:
     return templates[labels] + 5.0 * torch.randn(count, SIDE * SIDE, generator=generator), labels
 
 
+@functools.cache
+def ticks_a_second() -> float:
+    """How fast the clock of the accelerator ticks while it computes."""
+    ticks = 100_000_000
+    torch.cuda._sleep(ticks)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    torch.cuda._sleep(ticks)
+    torch.cuda.synchronize()
+    return ticks / (time.perf_counter() - began)
+
+
 def net(rate: float = 0.02, pause: float = 0.0, seed: int = 0) -> dt.Training:
     """Plain SGD over all images at once, with steps so small that as many times the rate takes as many times fewer of
-    them; `pause` are seconds that each step sleeps."""
+    them; `pause` are seconds that each step takes longer: a CPU sleeps, an accelerator counts its clock's ticks, in a
+    captured step too."""
     model = nn.Sequential(nn.Linear(SIDE * SIDE, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     held_out, answers = images(500, key=2)
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        time.sleep(pause)
+        if batch[0].is_cuda:
+            torch.cuda._sleep(int(pause * ticks_a_second()))
+        else:
+            time.sleep(pause)
         return F.cross_entropy(model(batch[0]), batch[1])
 
     def evaluate(model: nn.Module) -> dict[str, float]:

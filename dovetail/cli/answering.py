@@ -35,6 +35,13 @@ MetricsOption = Annotated[
 ]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV, with a column for every parameter and metric.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+ExactOption = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Use only techniques that train as each task alone does, bit by bit; on CUDA by deterministic algorithms.",
+    ),
+]
 TechniquesOption = Annotated[
     str | None,
     typer.Option(

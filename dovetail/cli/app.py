@@ -22,6 +22,7 @@ from dovetail.cli.answering import (
     STOPPED,
     CsvOption,
     DeviceMemoryOption,
+    ExactOption,
     JsonOption,
     MetricsOption,
     SortOption,
@@ -125,9 +126,7 @@ def run(
             help="How many times in a row a task's worker may crash or vanish before the task counts as failed."
         ),
     ] = 3,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Use only techniques whose results equal training alone, bit by bit.")
-    ] = False,
+    exact: ExactOption = False,
     fresh: Annotated[
         bool,
         typer.Option(

@@ -14,6 +14,7 @@ from dovetail.cli.answering import (
     HOME,
     CsvOption,
     DeviceMemoryOption,
+    ExactOption,
     JsonOption,
     MetricsOption,
     SortOption,
@@ -93,9 +94,7 @@ def daemon(
             help="How many times in a row a task's worker may crash or vanish before the task counts as failed."
         ),
     ] = 3,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Use only techniques whose results equal training alone, bit by bit.")
-    ] = False,
+    exact: ExactOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Wait for submitted tasks and run them, until stopped. Started again on the same store, it goes on with them."""

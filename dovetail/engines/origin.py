@@ -46,6 +46,8 @@ def environment_of(devices: tuple[str, ...], cluster: Cluster) -> dict[str, str]
         indices = [str(cluster.device(device).index) for device in devices]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which they were detected
+        # Without it cuBLAS may compute other bits each time, whatever torch is told.
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Without it the allocator loses several GiB of a 24 GiB budget between its blocks: a spilled model of 6.9
         # billion parameters did not fit its trial. The variable has an older name, too.
         if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & environment.keys():

@@ -182,7 +182,9 @@ class Worker:
         self._redact.learn((member.task.parameters for member in order.members), variables=os.environ)
         kind = from_json(Kind, message["kind"])
         home = Path(message["home"])
-        self._builder = self._builder or Builder(home=home, isolation=Isolation())
+        # On a CPU the bits are the same each time as it is.
+        deterministic = order.exact and kind.processor == "cuda"
+        self._builder = self._builder or Builder(home=home, isolation=Isolation(deterministic=deterministic))
         self._builder.isolation.reset()
         torch.set_num_threads(message["threads"])
         if kind.processor == "cuda":

@@ -17,6 +17,7 @@ from dovetail.describe.module_variables import ModuleVariables
 
 _Settings = dict[str, Any]
 _ENVIRONMENT, _FOLDER = "environment variable ", "working folder"
+_DETERMINISTIC = "torch's deterministic algorithms"
 
 
 def _flushes_denormals() -> bool:
@@ -36,7 +37,7 @@ _TORCH: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
     ),
-    "torch's deterministic algorithms": (
+    _DETERMINISTIC: (
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
@@ -55,7 +56,8 @@ _INITIAL = _torch_settings()
 
 
 class Isolation:
-    """What a worker undoes between one build and the next. It has one for each run of which it carries out orders.
+    """What a worker undoes between one build and the next. It has one for each run of which it carries out orders. With
+    `deterministic`, torch computes the same bits each time unless a program says otherwise.
 
     >>> isolation = Isolation()
     >>> with isolation.loading("double.py"):
@@ -71,10 +73,12 @@ class Isolation:
     >>> isolation.reset()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, deterministic: bool = False) -> None:
         self._modules = ModuleVariables()
         self._imported: dict[str, _Settings] = {}
-        self._initial = self._loaded = _settings() | _INITIAL
+        # Where an operation has no deterministic form torch warns, and it is computed all the same.
+        chosen = {_DETERMINISTIC: (True, True)} if deterministic else {}
+        self._initial = self._loaded = _settings() | _INITIAL | chosen
 
     def reset(self) -> None:
         """Put all settings back as they were before any program was imported."""

@@ -50,3 +50,16 @@ def test_an_accelerator_that_computes_is_busy():
     busy = load.end()
     assert busy is not None
     assert 1.0 < busy < 2.5
+
+
+@pytest.mark.gpu
+def test_what_an_accelerator_held_is_remembered():
+    import torch
+
+    load = DeviceLoad("cuda")
+    held = torch.ones(1 << 28, device="cuda")
+    time.sleep(0.6)
+    del held
+    torch.cuda.empty_cache()
+    load.end()
+    assert 1 << 30 <= load.held_bytes < 2 << 30

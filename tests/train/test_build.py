@@ -177,3 +177,17 @@ def test_code_that_was_edited_since_it_was_looked_at_is_refused(builder, tmp_pat
     (tmp_path / "kept_programs.py").write_text(PROGRAMS.replace("randn(8, 4)", "randn(16, 4)"))
     with pytest.raises(ProgramError, match="must stay"):
         builder.take(found)
+
+
+def test_torch_is_deterministic_where_that_is_asked_unless_a_program_says_otherwise():
+    isolation = Isolation(deterministic=True)
+    with isolation.loading("plain.py"):
+        pass
+    assert torch.are_deterministic_algorithms_enabled()
+    with isolation.loading("quick.py"):
+        torch.use_deterministic_algorithms(False)
+    assert not torch.are_deterministic_algorithms_enabled()
+    isolation.reset()
+    assert torch.are_deterministic_algorithms_enabled()
+    Isolation().reset()  # of the next run
+    assert not torch.are_deterministic_algorithms_enabled()
