@@ -56,6 +56,11 @@ class Order:
     exact: bool = False
     predicted_seconds: float = 0.0
 
+    @property
+    def nodes(self) -> int:
+        """Over how many nodes it goes."""
+        return int(self.knobs.get("nodes", 1))
+
 
 def order_log(folder: Path, name: str, *, rank: int = 0) -> Path:
     """Where the worker of a rank writes what an order's programs print; `folder` is that of the logs.

@@ -58,8 +58,9 @@ class WorkerContext:
 
 def local_knobs(technique: str, knobs: Mapping[str, Any], around: WorkerContext) -> dict[str, Any]:
     """An option's knobs with what only the worker knows: where on its disk a session may put what it moves there, and
-    how much of a device that a user has limited it may use, which the device itself does not tell."""
-    found = dict(knobs)
+    how much of a device that a user has limited it may use, which the device itself does not tell. Where its ranks
+    are is no session's business."""
+    found = {name: value for name, value in knobs.items() if name not in ("nodes", "row")}
     if around.kind.limited and "device_bytes" in spec_of(technique).knobs:
         found.setdefault("device_bytes", around.kind.memory_bytes)
     if "disk_directory" in spec_of(technique).knobs:

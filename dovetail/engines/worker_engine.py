@@ -146,7 +146,8 @@ class WorkerEngine(Engine):
         """Which worker carries out what of an order: all the same, or where members can be apart each has its own."""
         spec = spec_of(order.technique)
         if spec.ranked:
-            return [(((device,), 0), order) for device in order.devices]
+            row = order.knobs.get("row", range(len(order.devices)))  # which device each rank has
+            return [(((order.devices[place],), 0), order) for place in row]
         if order.purpose != "train" or not spec.apart or not self._has_lanes(order.devices):
             return [((order.devices, 0), order)]
         return [

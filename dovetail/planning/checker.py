@@ -6,7 +6,7 @@ twice. Knows the records and nothing of how a schedule was found, nor whether it
 
 import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -105,10 +105,12 @@ def _device_violations(placement: Placement, cluster: Cluster, devices: dict[str
         if 0 < memory_bytes < option.device_bytes:
             needed, size = show_bytes(option.device_bytes), show_bytes(memory_bytes)
             yield f"{name} needs {needed} on each device; one of kind {kind!r} has {size}."
-    # No technique spans nodes yet; the first that does brings its own rule.
-    nodes = sorted({device.node for device in known})
-    if len(nodes) > 1:
-        yield f"{name} with technique {option.technique!r} must be on one node, found {', '.join(nodes)}."
+    nodes = Counter(device.node for device in known)
+    if nodes and len(nodes) != option.nodes:
+        how_many = "one node" if option.nodes == 1 else f"{option.nodes} nodes"
+        yield f"{name} with technique {option.technique!r} must be on {how_many}, found {', '.join(sorted(nodes))}."
+    elif len(set(nodes.values())) > 1:
+        yield f"{name} must have as many devices on each of its nodes, found {dict(sorted(nodes.items()))}."
 
 
 def _late(placement: Placement, deadlines: Mapping[str, float]) -> Iterator[str]:
@@ -173,7 +175,7 @@ def _overload(placements: list[Placement], node: Node, pool: _Pool) -> Iterator[
     """The first moment at which a pool is overdrawn, if any."""
     changes = []
     for placement in placements:
-        drawn = pool.drawn(placement.option)
+        drawn = -(-pool.drawn(placement.option) // placement.option.nodes)
         changes += [(placement.start_seconds, drawn), (_let_go(placement), -drawn)]
     level, size = 0, pool.size(node)
     # At the same instant what ends gives back first: negative changes sort before positive ones.

@@ -2,31 +2,56 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dovetail.planning.room import shared_needs, shared_sizes
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Rejection
 from dovetail.vocabulary.units import show_bytes
 
 
-def counts(cluster: Cluster, kind: Kind, *, ranked: bool = False) -> tuple[int, ...]:
-    """The device counts worth offering to a task on a kind.
-
-    On a CPU these are the powers of two up to the most cores that one node has, and that most itself; on an accelerator
-    one process uses exactly one. A task that is `ranked`, split over processes with a device each, uses several.
+def counts(cluster: Cluster, kind: Kind) -> tuple[int, ...]:
+    """The device counts worth offering to a task on a kind that has one process: on a CPU the powers of two up to the
+    most cores that one node has, and that most itself; on an accelerator exactly one.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu)
     (1, 2, 4, 6)
-    >>> counts(Cluster.uniform(cpu, nodes=2, devices_per_node=6), cpu, ranked=True)
-    (2, 4, 6)
     """
     most = max(devices_per_node(cluster, kind.name).values(), default=0)
-    if kind.processor != "cpu" and not ranked:
-        return (1,) if most else ()
-    powers = [1 << exponent for exponent in range(most.bit_length())]
-    least = 2 if ranked else 1
-    return tuple(count for count in sorted({*powers, most}) if count >= least)
+    return _powers(most) if kind.processor == "cpu" else (1,) * bool(most)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Width:
+    """So many devices, the same number on each of so many nodes."""
+
+    count: int
+    nodes: int = 1
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        """What an option says of it."""
+        return {"nodes": self.nodes} if self.nodes > 1 else {}
+
+
+def widths(cluster: Cluster, kind: Kind) -> tuple[Width, ...]:
+    """The widths worth offering to a task on a kind that has one process a device: several devices of one node, and,
+    beyond what one node has, all that two nodes have, four, eight, and so on up to all of them.
+
+    >>> cpu = Kind(name="cpu", processor="cpu")
+    >>> [(width.count, width.nodes) for width in widths(Cluster.uniform(cpu, nodes=3, devices_per_node=2), cpu)]
+    [(2, 1), (4, 2), (6, 3)]
+    """
+    sizes = sorted(devices_per_node(cluster, kind.name).values(), reverse=True)
+    if not sizes:
+        return ()
+    several = (Width(count=nodes * sizes[nodes - 1], nodes=nodes) for nodes in _powers(len(sizes)) if nodes > 1)
+    wider = tuple(width for width in several if width.count > sizes[0])
+    return tuple(Width(count) for count in _powers(sizes[0]) if count > 1) + wider
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(sorted({*(1 << exponent for exponent in range(most.bit_length())), most} - {0}))
 
 
 def devices_per_node(cluster: Cluster, kind: str) -> Counter[str]:
@@ -54,12 +79,33 @@ def misfit(option: Option, cluster: Cluster) -> Rejection | None:
             f"{show_bytes(memory_bytes)}. Use a smaller batch with accumulate, or a device with more memory."
         )
         return _reject(option, reason, needed_bytes=option.device_bytes, free_bytes=memory_bytes)
-    if option.count > max(per_node.values()):
-        return _reject(
-            option, f"needs {option.count} × {option.kind} on one node; the most is {max(per_node.values())}."
-        )
-    nodes = [cluster.node(name) for name, devices in per_node.items() if devices >= option.count]
+    nodes = [cluster.node(name) for name, devices in per_node.items() if devices >= option.count_on_node]
+    if len(nodes) < option.nodes:
+        most = f"the most is {max(per_node.values())}" if not nodes else f"so many has only {len(nodes)}"
+        where = "one node" if option.nodes == 1 else f"each of {option.nodes} nodes"
+        return _reject(option, f"needs {option.count_on_node} × {option.kind} on {where}; {most}.")
     return _host_misfit(option, nodes)
+
+
+def are_there(options: Iterable[Option], cluster: Cluster) -> list[Option]:
+    """The options for which some node, or as many as they go over, has the devices.
+
+    >>> one = Option(families=("f",), technique="resident", kind="cpu", count=4, step_seconds=(1.0,))
+    >>> both = dataclasses.replace(one, technique="replicate", knobs={"nodes": 2})
+    >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, devices_per_node=2)
+    >>> [option.technique for option in are_there([one, both], cluster)]
+    ['replicate']
+    """
+    sizes: dict[str, list[int]] = {}
+    for (kind, _), count in Counter((device.kind, device.node) for device in cluster.devices).items():
+        sizes.setdefault(kind, []).append(count)
+    for each in sizes.values():
+        each.sort(reverse=True)
+    return [
+        option
+        for option in options
+        if len(found := sizes.get(option.kind, [])) >= option.nodes and found[option.nodes - 1] >= option.count_on_node
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +139,9 @@ _SHARED = (
 
 
 def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
-    """The first shared thing that no node still in question has enough of."""
+    """The first shared thing that too few of the nodes still in question have enough of."""
     for number, (shared, needed) in enumerate(zip(_SHARED, shared_needs(option), strict=True)):
-        most = max(shared_sizes(node)[number] for node in nodes)
+        most = sorted((shared_sizes(node)[number] for node in nodes), reverse=True)[option.nodes - 1]
         if needed > most:
             amount = f"{shared.show(needed)} {'of ' if shared.in_bytes else ''}{shared.what}"
             reason = (

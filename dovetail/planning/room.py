@@ -6,6 +6,7 @@ numbers, in the cluster's order. Knows no time, no tasks, and not why something 
 """
 
 import bisect
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -23,8 +24,21 @@ def shared_sizes(node: Node) -> tuple[float, float, float]:
 
 
 def shared_needs(option: Option) -> tuple[int, int, int]:
-    """What an option takes of what a node's placements share, in the order of `shared_sizes`."""
-    return option.host_bytes, option.disk_bytes, option.cores
+    """What an option takes of what a node's placements share, on each of its nodes, in the order of `shared_sizes`.
+
+    >>> where = {"technique": "replicate", "kind": "cpu", "count": 4, "knobs": {"nodes": 2}}
+    >>> shared_needs(Option(families=("f",), step_seconds=(1.0,), host_bytes=9, cores=4, **where))
+    (5, 0, 2)
+    """
+    nodes = option.nodes
+    if nodes == 1:
+        return option.host_bytes, option.disk_bytes, option.cores
+    return -(-option.host_bytes // nodes), -(-option.disk_bytes // nodes), -(-option.cores // nodes)
+
+
+def _own_needs(option: Option) -> tuple[int, int, int]:
+    """The same, for the loops: who has no knobs is on one node."""
+    return shared_needs(option) if option.knobs else (option.host_bytes, option.disk_bytes, option.cores)
 
 
 class Room:
@@ -33,12 +47,12 @@ class Room:
     >>> from dovetail.vocabulary import Kind
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(1.0,), cores=2)
     >>> room = Room(Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=3))
-    >>> devices = room.take(option, node=room.fullest(option))
+    >>> devices = room.take(option, nodes=room.fullest(option))
     >>> devices, room.fullest(option), room.idle
     ((0, 1), None, {'cpu': 1})
     >>> room.give(option, devices)
     >>> room.fullest(option)
-    0
+    (0,)
     """
 
     def __init__(self, cluster: Cluster, *, running: Iterable[Placement] = ()) -> None:
@@ -83,60 +97,55 @@ class Room:
         """How many devices of a kind are free on a node."""
         return len(self._free[kind][node])
 
-    def free_together(self, kind: str, count: int) -> tuple[int, ...] | None:
-        """So many free devices of a kind on the first node that has them, whatever else is left there; or None."""
-        return next((tuple(free[:count]) for free in self._free[kind] if len(free) >= count), None)
+    def free_together(self, kind: str, count: int, nodes: int = 1) -> tuple[int, ...] | None:
+        """So many free devices of a kind on the first nodes that have as many each, whatever else is left there; or
+        None."""
+        each = count // nodes
+        found = [free[:each] for free in self._free[kind] if len(free) >= each][:nodes]
+        return tuple(device for free in found for device in free) if len(found) == nodes else None
 
     def holds(self, option: Option, node: int) -> bool:
-        """Whether a node has enough of everything for an option now. What an option does not need cannot stop it, even
-        where something that runs has more of it than there is."""
-        return len(self._free[option.kind][node]) >= option.count and self._is_left(option, node)
+        """Whether a node has enough of everything for an option now, or for its share of one over several nodes. What
+        an option does not need cannot stop it, even where something that runs has more of it than there is."""
+        count = option.count_on_node if option.knobs else option.count
+        return len(self._free[option.kind][node]) >= count and self._is_left(option, node)
 
     def fits(self, option: Option, devices: Sequence[int]) -> bool:
-        """Whether these very devices are free and their node has the rest of what an option needs."""
-        node = self.node_of[devices[0]]
-        free = self._free[option.kind][node]
+        """Whether these very devices are free and their nodes have the rest of what an option needs."""
         for device in devices:
-            if device not in free:
+            if device not in self._free[option.kind][self.node_of[device]]:
                 return False
-        return self._is_left(option, node)
+        return all(self._is_left(option, node) for node in self._nodes(option, devices))
 
-    def fullest(self, option: Option) -> int | None:
-        """The node with the fewest free devices that holds an option, so that wide ones find room on others; None where
-        no node holds it."""
+    def fullest(self, option: Option) -> tuple[int, ...] | None:
+        """The node with the fewest free devices that holds an option, so that wide ones find room on others, or as many
+        such nodes as it goes over; None where they are too few."""
         if self.idle[option.kind] < option.count:
             return None
-        best, fewest, count = None, math.inf, option.count
-        for node, devices in enumerate(self._free[option.kind]):
-            if count <= len(devices) < fewest and self._is_left(option, node):
-                best, fewest = node, len(devices)
-                if fewest == count:
-                    break
-        return best
+        count = option.count_on_node
+        able: list[tuple[int, ...]] = [
+            (len(devices), node)
+            for node, devices in enumerate(self._free[option.kind])
+            if len(devices) >= count and self._is_left(option, node)
+        ]
+        return _first(able, option.nodes)
 
-    def take(self, option: Option, *, node: int) -> tuple[int, ...]:
-        """Start an option on a node that holds it: the devices it got, lowest numbers first."""
-        free = self._free[option.kind][node]
-        devices = tuple(free[: option.count])
-        del free[: option.count]
-        self.idle[option.kind] -= option.count
-        self._draw(option, node, 1)
+    def take(self, option: Option, *, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Start an option on nodes that hold it: the devices it got, node by node, lowest numbers first."""
+        count, devices = option.count_on_node, tuple[int, ...]()
+        for node in sorted(nodes):
+            free = self._free[option.kind][node]
+            devices += tuple(free[:count])
+            del free[:count]
+            self._draw(option, node, 1)
+        self.idle[option.kind] -= len(devices)
         return devices
 
     def take_these(self, option: Option, devices: Sequence[int]) -> bool:
         """Start an option on these very devices, if it fits there: whether it did."""
-        node = self.node_of[devices[0]]
-        free = self._free[option.kind][node]
-        for device in devices:
-            if device not in free:
-                return False
-        if option.host_bytes or option.disk_bytes or option.cores:
-            if not self._is_left(option, node):
-                return False
-            self._draw(option, node, 1)
-        for device in devices:
-            free.remove(device)
-        self.idle[option.kind] -= len(devices)
+        if not self.fits(option, devices):
+            return False
+        self.occupy(option, devices)
         return True
 
     def occupy(self, option: Option | None, devices: Sequence[int]) -> None:
@@ -149,14 +158,16 @@ class Room:
                 free.remove(device)
                 self.idle[kind] -= 1
         if option is not None:
-            self._draw(option, self.node_of[devices[0]], 1)
+            for node in self._nodes(option, devices):
+                self._draw(option, node, 1)
 
     def give(self, option: Option | None, devices: Sequence[int]) -> None:
         """Give back what was taken; devices that have been withdrawn since stay away."""
         for device in devices:
             self._free_again(device)
         if option is not None:
-            self._draw(option, self.node_of[devices[0]], -1)
+            for node in self._nodes(option, devices):
+                self._draw(option, node, -1)
 
     def withdraw(self, devices: Iterable[int]) -> None:
         """These devices are gone: nothing is placed on them until they are restored."""
@@ -178,8 +189,12 @@ class Room:
             bisect.insort(free, device)
             self.idle[kind] += 1
 
+    def _nodes(self, option: Option, devices: Sequence[int]) -> Iterable[int]:
+        """The nodes from which an option on these devices draws."""
+        return (self.node_of[devices[0]],) if option.nodes == 1 else {self.node_of[device] for device in devices}
+
     def _is_left(self, option: Option, node: int) -> bool:
-        host_bytes, disk_bytes, cores = option.host_bytes, option.disk_bytes, option.cores
+        host_bytes, disk_bytes, cores = _own_needs(option)
         return (
             (self._host_bytes[node] >= host_bytes or not host_bytes)
             and (self._cores[node] >= cores or not cores)
@@ -187,7 +202,7 @@ class Room:
         )
 
     def _draw(self, option: Option, node: int, sign: int) -> None:
-        host_bytes, disk_bytes, cores = option.host_bytes, option.disk_bytes, option.cores
+        host_bytes, disk_bytes, cores = _own_needs(option)
         if host_bytes:
             self._host_bytes[node] -= sign * host_bytes
         if disk_bytes:
@@ -207,7 +222,7 @@ class RoomForOptions:
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=2, step_seconds=(1.0,), cores=2)
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=3)
     >>> room = RoomForOptions(cluster, options=[option])
-    >>> devices = room.take(0, node=room.find(0))
+    >>> devices = room.take(0, nodes=room.find(0))
     >>> devices, room.find(0), room.give(option, devices=devices)
     ((0, 1), None, [0])
     """
@@ -224,28 +239,30 @@ class RoomForOptions:
         self._options_on: list[list[tuple[int, str, int, int, int, int]]] = [[] for _ in nodes]
         for number, option in enumerate(options):
             for node in self._maybe[number]:
-                self._options_on[node].append((number, option.kind, option.count, *shared_needs(option)))
+                self._options_on[node].append((number, option.kind, option.count_on_node, *shared_needs(option)))
         self._wanted = [len(held) for held in self._options_on]
 
-    def find(self, number: int) -> int | None:
-        """The node that holds this option now and is wanted least for others, or None where none does.
+    def find(self, number: int) -> tuple[int, ...] | None:
+        """The node that holds this option now and is wanted least for others, or as many as it goes over; None where
+        there are too few.
 
         Wanted least: one that holds the fewest options even when empty, then one with the fewest devices left over.
         """
         option, wanted = self._options[number], self._wanted
         free, maybe = self._room._free[option.kind], self._maybe[number]
-        best = None
+        able: list[tuple[int, ...]] = []
         for node in list(maybe):
-            if not self._room.holds(option, node):
+            if self._room.holds(option, node):
+                able.append((wanted[node], len(free[node]), node))
+            else:
                 del maybe[node]
-            elif best is None or (wanted[node], len(free[node]), node) < (wanted[best], len(free[best]), best):
-                best = node
+        best = _first(able, option.nodes)
         self._shut[number] = best is None
         return best
 
-    def take(self, number: int, *, node: int) -> tuple[int, ...]:
-        """Start the option on a node that `find` gave: the devices it got, lowest numbers first."""
-        return self._room.take(self._options[number], node=node)
+    def take(self, number: int, *, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Start the option on nodes that `find` gave: the devices it got, node by node, lowest numbers first."""
+        return self._room.take(self._options[number], nodes=nodes)
 
     def occupy(self, placement: Placement) -> tuple[int, ...]:
         """Take what a placement that is under way holds, whether or not there is room: its devices."""
@@ -256,7 +273,7 @@ class RoomForOptions:
     def give(self, option: Option, *, devices: tuple[int, ...]) -> list[int]:
         """End an option on these devices: the numbers of the options that were shut and are no longer."""
         self._room.give(option, devices)
-        return self._reopen(self._room.node_of[devices[0]])
+        return [number for node in self._room._nodes(option, devices) for number in self._reopen(node)]
 
     def _reopen(self, node: int) -> list[int]:
         # Large problems spend most of their time in this loop, so it tests what `Room.holds` does without calls.
@@ -272,3 +289,10 @@ class RoomForOptions:
                 shut[number] = False
                 opened.append(number)
         return opened
+
+
+def _first(able: list[tuple[int, ...]], count: int) -> tuple[int, ...] | None:
+    """The nodes that come last in the first so many tuples; None where there are too few."""
+    if len(able) < count:
+        return None
+    return (min(able)[-1],) if count == 1 else tuple([each[-1] for each in heapq.nsmallest(count, able)])

@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from dovetail.train.base import Technique
+from dovetail.train.meeting_store import SCHEME, MeetingStore, refuse_unreachable
 from dovetail.vocabulary import TechniqueRefused
 
 # How long a rank waits to be told what comes next: rank 0 may be evaluating or saving.
@@ -24,10 +25,11 @@ _LEADER_PATIENCE = datetime.timedelta(days=7)
 class Ranks:
     """One process's place among the ranks of an order.
 
-    `rendezvous` is where they meet, as torch understands it (`file:///...`, `tcp://...`). It must be a fresh one for
-    every attempt: a group that is restarted on the store of one that was killed fails more often than not.
-    `patience_seconds` is how long it waits for another inside a step. Engines notice dead and silent ranks long before;
-    this is for ranks that are alive and at odds.
+    `rendezvous` is where they meet, as torch understands it (`file:///...`, `tcp://...`), or for those on several nodes
+    a `meeting:` (see `meeting_store`), where it says of which `node` it is and at which `address` others reach that. It
+    must be a fresh one for every attempt: a group that is restarted on the store of one that was killed fails more
+    often than not. `patience_seconds` is how long it waits for another inside a step. Engines notice dead and silent
+    ranks long before; this is for ranks that are alive and at odds.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,10 +40,21 @@ class Ranks:
     {'step': 1}
     """
 
-    def __init__(self, *, rank: int, size: int, rendezvous: str, patience_seconds: float = 600.0) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        rendezvous: str,
+        patience_seconds: float = 600.0,
+        node: str = "",
+        address: str = "127.0.0.1",
+    ) -> None:
         self.rank, self.size, self.rendezvous = rank, size, rendezvous
+        self._node, self._address = node, address
         self._patience = datetime.timedelta(seconds=patience_seconds)
         self._telling: Any = None
+        self._store: MeetingStore | None = None
         self._told: tuple[Any, torch.Tensor] | None = None  # what others may not have heard yet, and where it lies
         self._channels: dict[str, Any] = {}
         self._sessions = 0
@@ -52,13 +65,20 @@ class Ranks:
         return self.rank == 0
 
     def join(self, device: torch.device) -> None:
-        """Meet the others, all of whom must come. `device` is this rank's own."""
+        """Meet the others, all of whom must come. `device` is this rank's own. Raises `TechniqueRefused` where one is
+        on a node that cannot be reached."""
+        where: dict[str, Any] = {"init_method": self.rendezvous}
+        if self.rendezvous.startswith(SCHEME):
+            # Kept, for torch holds no more of it than what calls back into Python.
+            store = self._store = MeetingStore(self.rendezvous, timeout=self._patience)
+            refuse_unreachable(store, rank=self.rank, size=self.size, node=self._node, address=self._address)
+            where = {"store": store}
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-            init_method=self.rendezvous,
             rank=self.rank,
             world_size=self.size,
             timeout=self._patience,
+            **where,
         )
         self._telling = distributed.new_group(backend="gloo", timeout=_LEADER_PATIENCE)
 

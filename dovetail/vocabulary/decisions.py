@@ -85,7 +85,8 @@ class Option:
     `step_seconds` holds one figure for each family of the gang; what is paid once for each placement is in
     `start_seconds`, and `step_seconds` includes the shares of evaluating and saving. Bytes and cores are
     those of the whole gang: `device_bytes` on each device, the others on the node. Of the `cores`, `feed_cores` read
-    its batches (zero: as many as it may use).
+    its batches (zero: as many as it may use). A gang over several nodes, which the knob `nodes` says, has as many
+    devices on each, and its share of the rest.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
     >>> option.seconds((100,))
@@ -117,6 +118,20 @@ class Option:
             raise InvalidRecord(
                 f"an option must have count >= 1 and step_seconds > 0, got {self.count} and {self.step_seconds}."
             )
+        if self.nodes < 1 or self.count % self.nodes:
+            raise InvalidRecord(
+                f"an option over several nodes must have as many devices on each, got {self.count} on {self.nodes}."
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Over how many nodes it goes."""
+        return int(self.knobs.get("nodes", 1)) if self.knobs else 1
+
+    @property
+    def count_on_node(self) -> int:
+        """How many devices it has on each of its nodes."""
+        return self.count // self.nodes
 
     def seconds(self, steps: tuple[int, ...]) -> float:
         """How long a placement takes in which the gang's members do these many steps."""

@@ -150,6 +150,57 @@ def test_what_is_learned_equals_what_is_learned_locally_to_the_bit(ground, local
     assert same(saved(ground, task), saved(local, task))
 
 
+@pytest.fixture
+def spread(ray, tmp_path):
+    """Two nodes of one core each."""
+    cluster, nodes = ray.part("n1", "n2")
+    with contextlib.closing(RayEngine(cluster, nodes=nodes, home=tmp_path)) as engine:
+        yield Ground(engine=engine, cluster=cluster, reference=write_program(tmp_path), home=tmp_path)
+
+
+def over_both(ground, task, technique, **options):
+    """An order whose ranks go over all devices there are."""
+    nodes = len({device.node for device in ground.cluster.devices})
+    devices = tuple(device.name for device in ground.cluster.devices)
+    knobs = {"nodes": nodes} if nodes > 1 else {}
+    order = ground.order(ground.member(task, **options))
+    return dataclasses.replace(order, technique=technique, devices=devices, knobs=knobs)
+
+
+@pytest.mark.parametrize("technique", ["replicate", pytest.param("pipeline", marks=pytest.mark.slow)])
+def test_what_a_gang_over_two_nodes_learns_is_what_one_node_s_does(spread, local, technique):
+    task = task_of(spread, "tower", parameters={"width": 8 if technique == "replicate" else 12})
+    for each in (spread, local):
+        order = over_both(each, task, technique)
+        each.engine.start(order)
+        (end,) = ends_of(task, drain(each.engine, order))
+        assert end.kind == "finished", (end.reason, end.log)
+    assert same(saved(spread, task), saved(local, task))
+
+
+@pytest.mark.slow
+def test_a_gang_over_two_nodes_ends_with_a_rank_of_it_and_goes_on_exactly(spread, local):
+    task = dataclasses.replace(task_of(spread, "tower"), stop=Stop(steps=STEPS))
+    order = dataclasses.replace(over_both(spread, task, "replicate", until_step=STEPS), save_every_steps=100)
+    spread.engine.start(order)
+    events = []
+    while not any(event.kind == "saved" for event in events):
+        events += spread.engine.wait()
+        assert not ends_of(task, events), events
+    os.kill(worker_pids(spread.engine)["n2:0"], signal.SIGKILL)
+    (end,) = ends_of(task, drain(spread.engine, order))
+    assert end.kind == "lost"
+    assert "rank 1 of 2 on n2:0 is lost" in end.reason
+    again = dataclasses.replace(order, name=f"{order.name}-again")
+    spread.engine.start(again)
+    (end,) = ends_of(task, drain(spread.engine, again))
+    assert end.kind == "finished", end.reason
+    undisturbed = over_both(local, task, "replicate", until_step=STEPS)
+    local.engine.start(undisturbed)
+    drain(local.engine, undisturbed)
+    assert same(saved(spread, task), saved(local, task))
+
+
 def test_a_program_that_is_wrong_fails_with_a_reason(ground):
     end, _ = run(ground, task_of(ground, "raising"))
     assert (end.kind, end.cause) == ("failed", "program")

@@ -34,13 +34,21 @@ def _search(
 
 
 def _choices(problem: Problem, family: str) -> Iterator[tuple[Option, tuple[str, ...]]]:
-    for option in problem.options:
-        for node in problem.cluster.nodes:
-            names = [d.name for d in problem.cluster.of_kind(option.kind) if d.node == node.name]
-            holds = option.host_bytes <= node.memory_bytes and option.cores <= node.cores
-            if option.families == (family,) and holds:
-                for devices in itertools.combinations(names, option.count):
-                    yield option, devices
+    for option in (each for each in problem.options if each.families == (family,)):
+        spread = option.nodes
+        for nodes in itertools.combinations(problem.cluster.nodes, spread):
+            if all(_needs(option)[0] <= node.memory_bytes and _needs(option)[1] <= node.cores for node in nodes):
+                names = [
+                    [d.name for d in problem.cluster.of_kind(option.kind) if d.node == node.name] for node in nodes
+                ]
+                each = [itertools.combinations(found, option.count // spread) for found in names]
+                for devices in itertools.product(*each):
+                    yield option, tuple(itertools.chain(*devices))
+
+
+def _needs(option: Option) -> tuple[int, int]:
+    """Memory and cores on each of its nodes."""
+    return math.ceil(option.host_bytes / option.nodes), math.ceil(option.cores / option.nodes)
 
 
 def _earliest(
@@ -65,15 +73,23 @@ def _fits(problem: Problem, placement: Placement, others: tuple[Placement, ...])
     beside = [o for o in others if o.start_seconds < placement.end_seconds and placement.start_seconds < o.end_seconds]
     if any(set(other.devices) & set(placement.devices) for other in beside):
         return False
-    node = problem.cluster.node(problem.cluster.device(placement.devices[0]).node)
-    here = [other for other in beside if problem.cluster.device(other.devices[0]).node == node.name]
+    return all(_fits_on(problem, node, placement, beside) for node in _nodes(problem, placement))
+
+
+def _nodes(problem: Problem, placement: Placement) -> set[str]:
+    return {problem.cluster.device(device).node for device in placement.devices}
+
+
+def _fits_on(problem: Problem, name: str, placement: Placement, beside: list[Placement]) -> bool:
+    node = problem.cluster.node(name)
+    here = [other for other in beside if name in _nodes(problem, other)]
     for moment in (placement.start_seconds, *(other.start_seconds for other in here)):
         now = [placement, *(other for other in here if other.start_seconds <= moment < other.end_seconds)]
         if moment < placement.start_seconds:
             continue
-        if sum(other.option.host_bytes for other in now) > node.memory_bytes:
+        if sum(_needs(other.option)[0] for other in now) > node.memory_bytes:
             return False
-        if sum(other.option.cores for other in now) > node.cores:
+        if sum(_needs(other.option)[1] for other in now) > node.cores:
             return False
     return True
 

@@ -91,6 +91,7 @@ def _options(draw: st.DrawFn, name: str, cluster: Cluster) -> list[Option]:
             start_seconds=draw(st.sampled_from([0.0, 0.0, 1.5])),
             host_bytes=draw(st.integers(0, 5)),
             cores=draw(st.integers(0, 2)),
+            knobs={"nodes": 2} if count == 2 and draw(st.booleans()) else {},
         )
         for kind, count in chosen
     ]

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-from collections import Counter
 
 from dovetail.control.state import Running, State
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem
+from dovetail.planning.fitting import are_there
 from dovetail.planning.share.columns import columns
 from dovetail.vocabulary import Entity, FamilyKey, Member, TaskId
 
@@ -118,10 +118,7 @@ class Claims:
 def _possible(problem: Problem) -> Problem:
     """The problem less the options that no node has the devices for just now, and the tasks that are left with none:
     they wait."""
-    sizes: dict[str, int] = {}
-    for (kind, _), count in Counter((device.kind, device.node) for device in problem.cluster.devices).items():
-        sizes[kind] = max(sizes.get(kind, 0), count)
-    options = tuple(option for option in problem.options if option.count <= sizes.get(option.kind, 0))
+    options = tuple(are_there(problem.options, problem.cluster))
     able = {option.families[0] for option in options if len(option.families) == 1}
     families = tuple(family for family in problem.families if family.name in able)
     options = tuple(option for option in options if able.issuperset(option.families))

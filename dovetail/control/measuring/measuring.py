@@ -228,6 +228,6 @@ class Measuring:
         return begun
 
     def _free(self, order: Order) -> tuple[str, ...] | None:
-        """Free devices of one node for an order, if there are enough."""
+        """Free devices of one node for an order, or of as many as it goes over, if there are enough."""
         kind = self._state.cluster.device(order.devices[0]).kind
-        return self._state.queues.free_together(kind, len(order.devices))
+        return self._state.queues.free_together(kind, len(order.devices), order.nodes)

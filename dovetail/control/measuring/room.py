@@ -6,15 +6,16 @@ from dovetail.planning.room import Room
 
 
 def in_the_way(order: Order, state: State) -> list[str]:
-    """The fewest placements whose end gives one node enough free devices of the order's kind; of those of least
-    priority, the ones that began last. None where enough are free, or never will be."""
-    kind, wanted = state.cluster.device(order.devices[0]).kind, len(order.devices)
+    """The fewest placements whose end gives one node enough free devices of the order's kind, or each of as many as it
+    goes over; of those of least priority, the ones that began last. None where enough are free, or never will be."""
+    kind, wanted = state.cluster.device(order.devices[0]).kind, len(order.devices) // order.nodes
     by_worth = sorted(state.running.items(), key=lambda pair: _worth(pair[1], state))
     placed = [(name, running) for name, running in by_worth if running.placement is not None]
     room = state.queues.room
     devices = room.numbers(device.name for device in state.cluster.of_kind(kind))
     found = (_on_node(node, kind, wanted, placed, room.copy()) for node in sorted({room.node_of[n] for n in devices}))
-    return min((names for names in found if names is not None), key=len, default=[])
+    fewest = sorted((names for names in found if names is not None), key=len)[: order.nodes]
+    return list(dict.fromkeys(name for names in fewest for name in names)) if len(fewest) == order.nodes else []
 
 
 def _on_node(node: int, kind: str, wanted: int, placed: list[tuple[str, Running]], room: Room) -> list[str] | None:

@@ -111,6 +111,7 @@ def _trial(trial: Trial, task: Task, cluster: Cluster) -> Fields:
     return {
         "purpose": "measure",
         "members": (MemberOrder(task=task),),
+        # As many as it wants: which ones is seen when they are free.
         "devices": tuple(device.name for device in cluster.of_kind(trial.kind)[: trial.count]),
         "technique": trial.technique,
         "knobs": trial.knobs,

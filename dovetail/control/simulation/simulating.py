@@ -15,6 +15,7 @@ from dovetail.control.simulation.outcome import Outcome, outcome_of
 from dovetail.control.state.snapshot import Offers
 from dovetail.describe.traces import Arrival
 from dovetail.engines import Order, Outage, SimulatedEngine, World
+from dovetail.planning.fitting import are_there
 from dovetail.planning.share.policies import Policy, equal_rates
 from dovetail.store import Store
 from dovetail.vocabulary import (
@@ -71,7 +72,7 @@ def simulate(
     >>> sorted(found.seconds.values())
     [720.0, 1440.0]
     """
-    true = _fitting(options, cluster)
+    true = are_there(options, cluster)
     _refuse(arrivals, true, cluster)
     told = [lie for lie, _ in equal_rates(true)] if blind else true
     tasks = {arrival.task: _task(arrival) for arrival in arrivals}
@@ -196,14 +197,6 @@ def _arrives(arrival: Arrival, task: Task) -> list[Event]:
         ),
         TaskFingerprinted(task=identity, at_seconds=at, fingerprint=Fingerprint(family=arrival.family)),
     ]
-
-
-def _fitting(options: Iterable[Option], cluster: Cluster) -> list[Option]:
-    """The options that some node of the cluster has the devices for."""
-    sizes: dict[str, int] = {}
-    for (kind, _), count in Counter((device.kind, device.node) for device in cluster.devices).items():
-        sizes[kind] = max(sizes.get(kind, 0), count)
-    return [option for option in options if option.count <= sizes.get(option.kind, 0)]
 
 
 def _refuse(arrivals: Sequence[Arrival], options: Sequence[Option], cluster: Cluster) -> None:

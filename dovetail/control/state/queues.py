@@ -70,16 +70,17 @@ class Queues:
         """These devices are free again."""
         devices = tuple(devices)
         self.room.give(option, self.room.numbers(devices))
-        # Room on the node may let the head of any queue of that node start.
-        self._touched.update(self._on_node[self._cluster.device(devices[0]).node])
+        # Room on a node may let the head of any queue of that node start.
+        for node in {self._cluster.device(device).node for device in devices}:
+            self._touched.update(self._on_node[node])
 
     def fits(self, devices: Iterable[str], option: Option) -> bool:
         """Whether these devices are free and their node has room for an option."""
         return self.room.fits(option, self.room.numbers(devices))
 
-    def free_together(self, kind: str, count: int) -> tuple[str, ...] | None:
-        """So many free devices of a kind on one node, if there are."""
-        found = self.room.free_together(kind, count)
+    def free_together(self, kind: str, count: int, nodes: int = 1) -> tuple[str, ...] | None:
+        """So many free devices of a kind on one node, or as many on each of several, if there are."""
+        found = self.room.free_together(kind, count, nodes)
         return None if found is None else self._names(found)
 
     def idles(self) -> bool:

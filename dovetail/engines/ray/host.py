@@ -32,6 +32,7 @@ from dovetail.engines.private_folder import PrivateFolder
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.ray.core_borrowing import CoreBorrower
 from dovetail.engines.ray.core_lending import CoreLender, Passed
+from dovetail.engines.ray.meetings import Meetings, interface_of
 from dovetail.engines.ray.shipped_code import Shipment, import_from, take
 from dovetail.vocabulary import Cluster, dumps, from_json
 
@@ -63,12 +64,18 @@ class Host:
         self._outbox: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         self._spoken = threading.Condition()
         self._workers: dict[int, WorkerProcess] = {}
-        self._meetings: dict[str, str] = {}  # where the ranks of an order meet
+        self._folders: dict[str, str] = {}  # where the ranks of an order meet that are all here
         self._selector = selectors.DefaultSelector()
-        self._devices = tuple(device for device in self._cluster.devices if device.node == said.get("node"))
+        self._node, self._address = said.get("node", ""), said.get("address", "")
+        self._devices = tuple(device for device in self._cluster.devices if device.node == self._node)
         self._lender = CoreLender(self._idle_cores, code=self._shipment.folder)
         self._borrower: CoreBorrower | None = None
-        if len(self._cluster.nodes) > 1:  # else there is nobody to borrow from
+        self._meetings: Meetings | None = None
+        if len(self._cluster.nodes) > 1:  # else there is nobody to borrow from, or to meet
+            self._meetings = Meetings(self._folder.path)
+            if interface := interface_of(self._address):
+                for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                    os.environ.setdefault(variable, interface)  # where ranks on other nodes reach those here
             self._borrower = CoreBorrower(
                 self._folder.path, code=self._shipment.folder, wish=lambda: self._say({"wants_peers": True})
             )
@@ -96,6 +103,16 @@ class Host:
         """Know the hosts of other nodes, whose idle cores the feeds of workers here may borrow."""
         if self._borrower is not None:
             self._borrower.introduce(hosts)
+
+    def attend(self, order: str, leader: Any) -> None:
+        """Have the ranks of an order that are here meet at the host of another node."""
+        assert self._meetings is not None, "a host without others has no meetings"
+        self._meetings.begin(order, leader=leader)
+
+    def meet(self, order: str, word: str, key: str, value: bytes) -> bytes | None:
+        """What a rank of another node says to those of its order that meet here, or asks. See `Meetings`."""
+        assert self._meetings is not None, "a host without others has no meetings"
+        return self._meetings.answer(order, word, key, value)
 
     def idle_cores(self) -> int:
         """How many cores a feed of another node could borrow now."""
@@ -160,10 +177,11 @@ class Host:
         if what == "start":
             self._start(number, tuple(message["devices"]))
         elif what == "make_rendezvous":
-            # With the code that came here: on this node's own disk.
-            self._meetings[message["order"]] = tempfile.mkdtemp(prefix="meeting-", dir=self._shipment.folder)
+            self._make_rendezvous(message["order"], is_alone=message["is_alone"])
         elif what == "remove_rendezvous":
-            shutil.rmtree(self._meetings.pop(message["order"], ""), ignore_errors=True)
+            shutil.rmtree(self._folders.pop(message["order"], ""), ignore_errors=True)
+            if self._meetings is not None:
+                self._meetings.end(message["order"])
         elif worker is None:
             return  # it has ended, which the engine will have heard by now
         elif what == "kill":
@@ -172,11 +190,27 @@ class Host:
             order = message["message"]
             self._shipment.relocate(order["order"])
             if order["ranks"]:
-                order["ranks"]["rendezvous"] = f"file://{self._meetings[message['order']]}/meeting"
+                where = {"node": self._node, "address": self._address} if self._address else {}
+                order["ranks"] |= {"rendezvous": self._rendezvous(message["order"]), **where}
             worker.begin(message["order"], order)
             self._lender.reclaim()
         else:
             worker.send(message["message"])
+
+    def _make_rendezvous(self, order: str, *, is_alone: bool) -> None:
+        """Where the ranks of an order meet: in a file where all of them are here, and else at this host."""
+        if is_alone:
+            # With the code that came here: on this node's own disk.
+            self._folders[order] = tempfile.mkdtemp(prefix="meeting-", dir=self._shipment.folder)
+        else:
+            assert self._meetings is not None, "ranks on several nodes need several nodes"
+            self._meetings.begin(order)
+
+    def _rendezvous(self, order: str) -> str:
+        if (folder := self._folders.get(order)) is not None:
+            return f"file://{folder}/meeting"
+        assert self._meetings is not None, "ranks on several nodes need several nodes"
+        return f"meeting:{self._meetings.address}#{order}"
 
     def _start(self, number: int, devices: tuple[str, ...]) -> None:
         log = self._home / "logs" / f"worker-{'-'.join(devices).replace(':', '-')}.log"

@@ -67,6 +67,10 @@ class HostLink:
         self.wants_peers = False
         self._host.introduce.remote({node: link._host for node, link in others.items()})
 
+    def attend(self, order: str, leader: "HostLink") -> None:
+        """Have ranks of an order here meet with those of another node, at its host."""
+        self._host.attend.remote(order, leader._host)
+
     def silence(self, since: float) -> float:
         """The seconds from `since` until the host last answered, by the host's clock."""
         return max(0.0, self._clock - since)

@@ -41,8 +41,9 @@ class RayEngine(WorkerEngine):
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._ray, self._nodes = installed(), dict(nodes)
         self._links: dict[str, HostLink] = {}
-        self._meetings: dict[str, HostLink] = {}
+        self._meetings: dict[str, list[HostLink]] = {}
         self._monitor = NodeMonitor(self._ray, beat=self._send_heartbeats)
+        self._addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in self._ray.nodes()}
         self._groups: dict[str, Any] = {}
         self._departed: set[str] = set()  # nodes of which that was said
         try:
@@ -114,11 +115,13 @@ class RayEngine(WorkerEngine):
             "node": node,
             "home": str(self._home),
             "mark": str(make_scratch(self._home, prefix="mark-")),
+            "address": self._addresses.get(self._nodes[node], ""),
             "environment": {k: v for k, v in os.environ.items() if not k.startswith(_STAYS)},
             "patience_seconds": max(CONTROLLER_SECONDS, self._silence_seconds),
         }
         cores = self._cluster.node(node).cores
-        lending = {GROUP: 4 * cores + 8}  # for each core that it lends or borrows one that waits, and one that sends
+        # For each core that it lends or borrows one that waits, and one that sends; and for ranks that meet there.
+        lending = {GROUP: 4 * cores + 8 + len(self._cluster.devices)}
         remote = self._ray.remote(concurrency_groups=lending)(Host).options(
             num_cpus=0,  # the group holds what the workers use
             max_restarts=0,
@@ -182,12 +185,13 @@ class RayEngine(WorkerEngine):
         pass  # its host tells how it ended; whoever does not ask any more does not hear
 
     def _make_rendezvous(self, order: str, workers: list[WorkerHandle]) -> str:
-        links = {worker.link.node: worker.link for worker in workers if isinstance(worker, RemoteWorker)}
-        assert len(links) == 1, f"no technique may span nodes yet; {order} does: {sorted(links)}"
-        (self._meetings[order],) = links.values()
-        self._meetings[order].post({"do": "make_rendezvous", "order": order})
-        return ""  # the host knows where
+        links = list({worker.link.node: worker.link for worker in workers if isinstance(worker, RemoteWorker)}.values())
+        leader, *others = self._meetings[order] = links
+        leader.post({"do": "make_rendezvous", "order": order, "is_alone": not others})
+        for link in others:
+            link.attend(order, leader)
+        return ""  # the hosts know where
 
     def _remove_rendezvous(self, order: str) -> None:
-        if (link := self._meetings.pop(order, None)) is not None:
+        for link in self._meetings.pop(order, ()):
             link.post({"do": "remove_rendezvous", "order": order})

@@ -166,11 +166,13 @@ def _demands(problem: Problem, ends: Mapping[str, float]) -> list[_Demand]:
 
 
 def _ready_seconds(option: Option, cluster: Cluster, ends: Mapping[str, float]) -> float:
-    """When enough devices of one node are free of what runs now, for this option."""
+    """When enough devices of one node, or of as many as it goes over, are free of what runs now for this option."""
     by_node: dict[str, list[float]] = defaultdict(list)
     for device in cluster.of_kind(option.kind):
         by_node[device.node].append(ends.get(device.name, 0.0))
-    return min(sorted(ends)[option.count - 1] for ends in by_node.values() if len(ends) >= option.count)
+    count = option.count_on_node
+    ready = sorted(sorted(ends)[count - 1] for ends in by_node.values() if len(ends) >= count)
+    return ready[option.nodes - 1]
 
 
 def _ends(running: Iterable[Placement]) -> dict[str, float]:

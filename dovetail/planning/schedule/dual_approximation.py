@@ -144,14 +144,14 @@ class _Dispatch:
             if self._advance(number) != entry[2]:
                 self._wake(number)
                 continue
-            node = self._room.find(number)
-            if node is not None:
-                self._start(number, node)
+            nodes = self._room.find(number)
+            if nodes is not None:
+                self._start(number, nodes)
                 self._wake(number)
 
-    def _start(self, number: int, node: int) -> None:
+    def _start(self, number: int, nodes: tuple[int, ...]) -> None:
         lane, position = self._lanes[number], self._pointers[number]
-        devices = self._room.take(number, node=node)
+        devices = self._room.take(number, nodes=nodes)
         self._begun[lane.queue][position] = 1
         self._left -= 1
         end_seconds = self._now + lane.seconds[position]

@@ -109,12 +109,12 @@ def greedy_list(table: Table, order: Sequence[int]) -> list[Start]:
             awake.update(room.give(option, devices=devices))
         while ready := [(queues[shape][-1], shape) for shape in awake if queues[shape]]:
             turn, shape = min(ready)
-            node = room.find(shape)
-            if node is None:
+            nodes = room.find(shape)
+            if nodes is None:
                 awake.discard(shape)
                 continue
             queues[shape].pop()
-            devices = room.take(shape, node=node)
+            devices = room.take(shape, nodes=nodes)
             starts.append(Start(mode=order[turn], start_seconds=now, devices=devices))
             mode = table.modes[order[turn]]
             heapq.heappush(ends, (now + mode.seconds, len(starts), mode.option, devices))

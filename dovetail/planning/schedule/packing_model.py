@@ -1,8 +1,8 @@
 """A table as a packing in time, in the solver's words, and packings as schedules.
 
-Resources are the devices of a kind on a node, because a
-gang may not span nodes, with the node's memory, disk and cores where they can run short; which devices is decided
-afterwards, and always possible: the devices of a node are alike.
+Resources are the devices of a kind on a node, with the node's memory, disk and cores where they can run short; which
+devices is decided afterwards, and always possible: the devices of a node are alike. What goes over several nodes is
+left out, and then nothing is proven.
 
 Time is in ticks, durations rounded down. Starting each activity as soon as those that ended before it have ended keeps
 every set that overlaps one that overlapped before; so a schedule in seconds has one in ticks that is no longer, and
@@ -14,10 +14,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from dovetail.planning.room import shared_needs
 from dovetail.planning.schedule.list_schedule import copies
 from dovetail.planning.schedule.table import Start, Table
 from dovetail.planning.solver import Activity, Goal, Packed, pack
-from dovetail.vocabulary import Option
+from dovetail.vocabulary import Option, Placement
 
 # Amounts of memory are counted in at most so many parts of the largest node's.
 _PARTS = 1 << 20
@@ -82,7 +83,7 @@ class PackingModel:
         busy = [
             (
                 math.floor(placement.end_seconds / self._tick),
-                self._pools.draws(placement.option, self._pools.node_of(placement.devices[0])),
+                self._pools.held(placement),
             )
             for placement in self.table.running
         ]
@@ -166,7 +167,8 @@ class _Pools:
         self._memory_part, self._disk_part = _part(memory), _part(disk)
         # Where amounts had to be rounded, no packing of theirs does not mean that there is none.
         rounded = any(size % self._memory_part for size in memory) or any(size % self._disk_part for size in disk)
-        self.is_exact = not rounded or table.only_devices_bind
+        is_apart = all(option.nodes == 1 for option in table.shapes)
+        self.is_exact = is_apart and (not rounded or table.only_devices_bind)
         for number, host in enumerate(cluster.nodes if not table.only_devices_bind else ()):
             self._add("host", number, host.memory_bytes // self._memory_part)
             if host.disk_bytes:
@@ -177,19 +179,27 @@ class _Pools:
         self._names[name, node] = len(self.capacities)
         self.capacities.append(capacity)
 
+    def held(self, placement: Placement) -> dict[int, int]:
+        """What a placement that runs takes of each resource of its nodes that is counted."""
+        nodes = {self.node_of(device) for device in placement.devices}
+        return {r: amount for node in nodes for r, amount in self.draws(placement.option, node).items()}
+
     def draws(self, option: Option, node: int) -> dict[int, int]:
-        """What an option takes of each resource of a node that is counted."""
+        """What an option takes of each resource of one of its nodes that is counted."""
+        host_bytes, disk_bytes, cores = shared_needs(option)
         drawn = {
-            f"kind {option.kind}": option.count,
-            "host": -(-option.host_bytes // self._memory_part),
-            "disk": -(-option.disk_bytes // self._disk_part),
-            "cores": option.cores,
+            f"kind {option.kind}": option.count_on_node,
+            "host": -(-host_bytes // self._memory_part),
+            "disk": -(-disk_bytes // self._disk_part),
+            "cores": cores,
         }
         named = {(name, node): amount for name, amount in drawn.items() if amount}
         return {self._names[key]: amount for key, amount in named.items() if key in self._names}
 
     def nodes_for(self, option: Option) -> list[int]:
-        """The nodes that hold the option when they are empty."""
+        """The nodes that hold the option when they are empty; none for one that goes over several."""
+        if option.nodes > 1:
+            return []
         able = [node for kind, node in self.devices if kind == option.kind]
         return [node for node in able if all(self.capacities[r] >= a for r, a in self.draws(option, node).items())]
 

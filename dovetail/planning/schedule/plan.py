@@ -187,7 +187,8 @@ def _fitting(problem: Problem) -> Problem:
     rejected: list[Rejection] = []
     for option in problem.options:
         # Options of many families are often alike in what they need; asking once for each is a hundred times faster.
-        needs = (option.kind, option.count, option.device_bytes, option.host_bytes, option.disk_bytes, option.cores)
+        width = (option.kind, option.count, option.nodes)
+        needs = (*width, option.device_bytes, option.host_bytes, option.disk_bytes, option.cores)
         if needs not in fits:
             fits[needs] = misfit(option, problem.cluster) is None
         reason = None if fits[needs] else misfit(option, problem.cluster)

@@ -67,7 +67,7 @@ class Mode:
 class Table:
     """The problem in numbers. `is_complete` says that every choice of members of every gang is among the modes, so
     that what cannot be done with them cannot be done; `only_devices_bind`, that no node's memory, disk or cores can run
-    short before its devices do, so that planners need not count them."""
+    short before its devices do, and that nothing goes over several nodes, so that planners need not count either."""
 
     cluster: Cluster
     running: tuple[Placement, ...]
@@ -170,6 +170,8 @@ def _only_devices_bind(cluster: Cluster, options: Iterable[Option]) -> bool:
     """Whether all devices of every node, each used by whatever draws most for a device, leave enough of the rest."""
     most: dict[str, list[float]] = {kind.name: [0.0, 0.0, 0.0] for kind in cluster.kinds}
     for option in options:
+        if option.nodes > 1:
+            return False
         pairs = zip(most[option.kind], shared_needs(option), strict=True)
         most[option.kind] = [max(high, needed / option.count) for high, needed in pairs]
     drawn: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -212,7 +214,7 @@ def _rank(option: Option) -> tuple[object, ...]:
 
 
 def _shape(option: Option) -> tuple[object, ...]:
-    return (option.kind, option.count, option.host_bytes, option.disk_bytes, option.cores)
+    return (option.kind, option.count, option.nodes, option.host_bytes, option.disk_bytes, option.cores)
 
 
 def _refuse_unless_finite(option: Option) -> None:

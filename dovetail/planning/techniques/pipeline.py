@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.planning.fitting import counts, devices_per_node
+from dovetail.planning.fitting import Width, devices_per_node, widths
 from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
 from dovetail.planning.pipeline.partition.terms import stage_bytes
 from dovetail.planning.pipeline.timetables import (
@@ -120,14 +120,33 @@ def predict(
         except (InvalidRecord, NoFeasiblePlan) as error:
             reasons.append(str(error))
             continue
-        found.append((_step_seconds(run, timetable), made, run, spare))
+        found.append((max(_step_seconds(run, timetable), _ports_seconds(made, fabric, count)), made, run, spare))
     if not found:
         return _rejection(profile, kind, fabric, reasons[0])
     seconds, made, run, spare = min(found, key=lambda one: one[0])
     knobs = {"timetable": timetable, "microbatches": count, "recompute": recompute} | _where(made, chunks)
+    knobs |= _across(made, fabric, chunks)
     if spare != _SPARE:
         knobs["spare"] = spare
     return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
+
+
+def _ports_seconds(made: Partition, fabric: Fabric, microbatches: int) -> float:
+    """What the busiest port between nodes takes for a step: the simulation knows messages, and not that stages share
+    the port of their node."""
+    return made.seconds * microbatches if len(fabric.bytes_per_second) > 1 else 0.0
+
+
+def _across(made: Partition, fabric: Fabric, chunks: int) -> dict[str, object]:
+    """Over how many nodes the ranks go, and, where they are not in the order of the nodes' devices, which of these each
+    has."""
+    nodes = len({place.address for place in fabric.places})
+    if nodes == 1:
+        return {}
+    places = {place.name: number for number, place in enumerate(fabric.places)}
+    ranks = [device for stage in made.stages[: len(made.stages) // chunks] for device in stage.devices]
+    row = tuple(places[_device(device)] for device in ranks)
+    return {"nodes": nodes} | ({"row": row} if list(row) != sorted(row) else {})
 
 
 def foreseen(profile: Profile, knobs: Mapping[str, Any], *, fabric: Fabric) -> Simulated | None:
@@ -343,22 +362,24 @@ def _option(profile: Profile, kind: Kind, made: Partition, seconds: float, knobs
 
 
 def offers(evidence: Evidence) -> Iterator[Option]:
-    """Pipelines over the devices of one node of families whose layers are known, where they should be clearly faster
-    than what was measured on as many devices."""
+    """Pipelines over the devices of one node, or of several, of families whose layers are known, where they should be
+    clearly faster than what was measured on as many devices."""
     cluster = evidence.cluster
     for kind in cluster.kinds:
         mine = evidence.of(kind=kind.name)
         for profile in with_layers(each for each in mine if each.count == 1 and each.edges):
             if profile.accumulate < 2 and not profile.timetable:
                 continue
-            for count in counts(cluster, kind, ranked=True):
+            for width in widths(cluster, kind):
+                count = width.count
                 rivals = [each for each in mine if each.family == profile.family and each.count <= count]
-                is_threaded = kind.processor != "cpu" or any(each.count == count for each in rivals)
+                threaded = kind.processor == "cpu" and width.nodes == 1
+                is_threaded = not threaded or any(each.count == count for each in rivals)
                 able = [each for each in rivals if _fits(each, kind) and evidence.may(each.technique, each.knobs)]
                 least_seconds = min((each.step_seconds for each in able), default=math.inf)
                 # Not even without a bubble: then nothing is simulated.
                 if is_threaded and profile.step_seconds / count < CLEARLY * least_seconds:
-                    found = _variants(profile, kind, _neighbours(cluster, kind, count))
+                    found = _variants(profile, kind, _neighbours(cluster, kind, width))
                     yield from (each for each in found if each.step_seconds[0] < CLEARLY * least_seconds)
 
 
@@ -400,11 +421,12 @@ def _quickest(profile: Profile, kind: Kind, fabric: Fabric, *, timetable: str, *
     return min(found, key=lambda each: each.option.step_seconds, default=None)
 
 
-def _neighbours(cluster: Cluster, kind: Kind, count: int) -> Fabric:
-    """So many devices of a kind on one node that has them."""
-    per_node = devices_per_node(cluster, kind.name)
-    node = next(name for name, devices in per_node.items() if devices >= count)
-    return Fabric.of(cluster, devices=[d.name for d in cluster.of_kind(kind.name) if d.node == node][:count])
+def _neighbours(cluster: Cluster, kind: Kind, width: Width) -> Fabric:
+    """So many devices of a kind on the first nodes that have them."""
+    each = width.count // width.nodes
+    able = [name for name, devices in devices_per_node(cluster, kind.name).items() if devices >= each][: width.nodes]
+    mine = [[device.name for device in cluster.of_kind(kind.name) if device.node == node][:each] for node in able]
+    return Fabric.of(cluster, devices=[device for devices in mine for device in devices])
 
 
 SPEC = TechniqueSpec(
@@ -422,5 +444,7 @@ SPEC = TechniqueSpec(
         "recompute": (False, True),
         "chunks": (2, 4),
         "spare": (),
+        "nodes": (),
+        "row": (),
     },
 )

@@ -13,7 +13,8 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from dovetail.planning.fitting import counts, misfit
+from dovetail.planning.fitting import Width, misfit, widths
+from dovetail.planning.pipeline.partition.fabric import network_rate
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import (
     CLEARLY,
@@ -46,20 +47,22 @@ def option(profile: Profile, *, kind: Kind) -> Option:
     )
 
 
-def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float) -> Option:
-    """The option of `count` copies, from the profile of one that was resident on one device of the kind.
+def predict(profile: Profile, *, kind: Kind, width: Width, bytes_per_second: float) -> Option:
+    """The option of so many copies, from the profile of one that was resident on one device of the kind.
 
     >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=20 << 30,
     ...                   parameter_bytes=2 << 30, optimizer_bytes=4 << 30)
     >>> h200 = Kind(name="h200", processor="cuda")
-    >>> two = predict(profile, kind=h200, count=2, bytes_per_second=100e9)
+    >>> two = predict(profile, kind=h200, width=Width(2), bytes_per_second=100e9)
     >>> two.device_bytes >> 30, round(two.step_seconds[0], 3), two.measured
     (14, 0.223, False)
     """
-    seconds = step_seconds(profile, kind=kind, count=count, bytes_per_second=bytes_per_second)
+    seconds = step_seconds(profile, kind=kind, count=width.count, bytes_per_second=bytes_per_second)
     whole_bytes = state_bytes(profile)
-    peak_bytes = whole_bytes + max(0, profile.peak_bytes - whole_bytes) // count
-    split = dataclasses.replace(profile, count=count, step_seconds=seconds, peak_bytes=peak_bytes)
+    peak_bytes = whole_bytes + max(0, profile.peak_bytes - whole_bytes) // width.count
+    split = dataclasses.replace(
+        profile, count=width.count, step_seconds=seconds, peak_bytes=peak_bytes, knobs={**profile.knobs, **width.knobs}
+    )
     return dataclasses.replace(option(split, kind=kind), measured=False)
 
 
@@ -85,31 +88,36 @@ def state_bytes(profile: Profile) -> int:
     return 2 * profile.parameter_bytes + profile.optimizer_bytes
 
 
-def rate_between(cluster: Cluster, kind: Kind) -> float:
-    """Bytes a second between two ranks on devices of a kind, on one node.
+def rate_between(cluster: Cluster, kind: Kind, *, nodes: int = 1) -> float:
+    """Bytes a second between two ranks on devices of a kind, on one node, or around a ring over several.
 
     >>> rate_between(Cluster.uniform(Kind(name="cpu", processor="cpu")), Kind(name="cpu", processor="cpu"))
     1000000000.0
     """
     ends = ("process", "process") if kind.processor == "cpu" else (kind.name, kind.name)
     links = {(link.source, link.target): link.bytes_per_second for link in cluster.links if not link.between_nodes}
-    return links.get(ends) or UNKNOWN_BYTES_PER_SECOND[kind.processor]
+    inside = links.get(ends) or UNKNOWN_BYTES_PER_SECOND[kind.processor]
+    return inside if nodes == 1 else min(inside, network_rate(cluster.links))
 
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     """Copies that should be clearly faster than what was measured on as many devices at most. On a CPU that includes as
     many threads: if those are worth no trial, copies are worth none."""
     alone = {each.count: each for each in evidence.of(family=family, kind=kind.name, technique="resident")}
-    rate = rate_between(evidence.cluster, kind)
-    for count in counts(evidence.cluster, kind, ranked=True):
-        if 1 not in alone or (kind.processor == "cpu" and count not in alone):
+    copied = evidence.of(family=family, kind=kind.name, technique="replicate")
+    for width in widths(evidence.cluster, kind):
+        count = width.count
+        if 1 not in alone or (kind.processor == "cpu" and width.nodes == 1 and count not in alone):
             continue
-        rivals = [each for each in alone.values() if each.count <= count and evidence.may("resident", each.knobs)]
-        least_seconds = min((each.step_seconds for each in rivals), default=math.inf)
+        rivals = [each for each in alone.values() if each.count <= count]
+        if width.nodes > 1:  # the copies that one node holds are measured first
+            rivals += [each for each in copied if each.count < count]
+        allowed = (each.step_seconds for each in rivals if evidence.may(each.technique, each.knobs))
+        least_seconds, rate = min(allowed, default=math.inf), rate_between(evidence.cluster, kind, nodes=width.nodes)
         seconds = step_seconds(alone[1], kind=kind, count=count, bytes_per_second=rate)
-        made = predict(alone[1], kind=kind, count=count, bytes_per_second=rate)
+        made = predict(alone[1], kind=kind, width=width, bytes_per_second=rate)
         if seconds < CLEARLY * least_seconds and misfit(made, evidence.cluster) is None:
-            yield Trial(family=family, technique="replicate", kind=kind.name, count=count)
+            yield Trial(family=family, technique="replicate", kind=kind.name, count=count, knobs=width.knobs)
 
 
 def offers(evidence: Evidence) -> Iterator[Option]:
@@ -118,8 +126,9 @@ def offers(evidence: Evidence) -> Iterator[Option]:
     for profile, kind in imagined(evidence):
         alone = resident.option(profile, kind=kind)
         at_most_seconds = float("inf") if misfit(alone, cluster) else CLEARLY * alone.step_seconds[0]
-        for count in unmeasured(evidence, profile, kind, "replicate"):
-            found = predict(profile, kind=kind, count=count, bytes_per_second=rate_between(cluster, kind))
+        for width in unmeasured(evidence, profile, kind, "replicate"):
+            rate = rate_between(cluster, kind, nodes=width.nodes)
+            found = predict(profile, kind=kind, width=width, bytes_per_second=rate)
             if found.step_seconds[0] < at_most_seconds and misfit(found, cluster) is None:
                 yield found
 
@@ -135,16 +144,17 @@ def imagined(evidence: Evidence) -> Iterator[tuple[Profile, Kind]]:
             yield from ((each, kind) for each in evidence.of(kind=kind.name, technique="resident", count=1))
 
 
-def unmeasured(evidence: Evidence, profile: Profile, kind: Kind, technique: str) -> Iterator[int]:
-    """The device counts on which nobody measured a family split over ranks by this technique.
+def unmeasured(evidence: Evidence, profile: Profile, kind: Kind, technique: str) -> Iterator[Width]:
+    """The widths in which nobody measured a family split over ranks by this technique.
 
     >>> v100 = Kind(name="v100", processor="cuda")
     >>> profile = Profile(family="f", kind="v100", count=1, step_seconds=1.0, peak_bytes=0)
-    >>> list(unmeasured(Evidence(cluster=Cluster.uniform(v100, devices_per_node=4)), profile, v100, "shard"))
+    >>> cluster = Cluster.uniform(v100, devices_per_node=4)
+    >>> [width.count for width in unmeasured(Evidence(cluster=cluster), profile, v100, "shard")]
     [2, 4]
     """
     known = {each.count for each in evidence.of(family=profile.family, kind=kind.name, technique=technique)}
-    yield from (count for count in counts(evidence.cluster, kind, ranked=True) if count not in known)
+    yield from (width for width in widths(evidence.cluster, kind) if width.count not in known)
 
 
 SPEC = TechniqueSpec(
@@ -155,4 +165,6 @@ SPEC = TechniqueSpec(
     offers=offers,
     ranked=True,
     rounds=always,
+    knobs={"nodes": ()},
+    trial_knobs=("nodes",),
 )

@@ -7,7 +7,7 @@ Each microbatch gathers the weights twice, for forward and for backward, and giv
 import dataclasses
 from collections.abc import Iterator
 
-from dovetail.planning.fitting import counts, misfit
+from dovetail.planning.fitting import Width, misfit, widths
 from dovetail.planning.techniques import replicate, resident
 from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, divided_seconds, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile, Rejection
@@ -31,19 +31,20 @@ def option(profile: Profile, *, kind: Kind) -> Option:
     return dataclasses.replace(one, technique="shard", cores=profile.count, host_bytes=host_bytes, knobs=profile.knobs)
 
 
-def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float) -> Option:
-    """The option of `count` parts, from the profile of a whole one, with layers, on one device of the kind.
+def predict(profile: Profile, *, kind: Kind, width: Width, bytes_per_second: float) -> Option:
+    """The option of so many parts, from the profile of a whole one, with layers, on one device of the kind.
 
     >>> from dovetail.vocabulary import LayerProfile
     >>> layers = tuple(LayerProfile(name=name, operation="Linear", forward_seconds=0.1, backward_seconds=0.2,
     ...                             parameter_bytes=1 << 30) for name in "ab")
     >>> profile = Profile(family="f", kind="h200", count=1, step_seconds=0.4, peak_bytes=20 << 30, layers=layers,
     ...                   parameter_bytes=2 << 30, optimizer_bytes=4 << 30)
-    >>> two = predict(profile, kind=Kind(name="h200", processor="cuda"), count=2, bytes_per_second=100e9)
+    >>> two = predict(profile, kind=Kind(name="h200", processor="cuda"), width=Width(2), bytes_per_second=100e9)
     >>> two.device_bytes >> 30, round(two.step_seconds[0], 3)
     (12, 0.233)
     """
     assert profile.count == 1, "a prediction of several parts is made from the profile of a whole one"
+    count = width.count
     sent_bytes = 3 * profile.accumulate * (count - 1) / count * profile.parameter_bytes
     rounds_seconds = _ROUNDS * replicate.ROUNDS_SECONDS[kind.processor]
     divided = divided_seconds(profile, kind=kind, count=count)
@@ -52,15 +53,17 @@ def predict(profile: Profile, *, kind: Kind, count: int, bytes_per_second: float
     block_bytes = max((layer.parameter_bytes for layer in profile.layers), default=profile.parameter_bytes)
     activation_bytes = max(0, profile.peak_bytes - whole_bytes)
     peak_bytes = (whole_bytes + activation_bytes) // count + 2 * block_bytes
-    split = dataclasses.replace(profile, count=count, step_seconds=step_seconds, peak_bytes=peak_bytes)
+    split = dataclasses.replace(
+        profile, count=count, step_seconds=step_seconds, peak_bytes=peak_bytes, knobs={**profile.knobs, **width.knobs}
+    )
     return dataclasses.replace(option(split, kind=kind), measured=False)
 
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
     """Sharding is slower than being resident, so it is tried only on accelerators that do not hold the whole model."""
     if kind.processor == "cuda" and evidence.must_be_split(family, kind.name):
-        for count in counts(evidence.cluster, kind, ranked=True):
-            yield Trial(family=family, technique="shard", kind=kind.name, count=count)
+        for width in widths(evidence.cluster, kind):
+            yield Trial(family=family, technique="shard", kind=kind.name, count=width.count, knobs=width.knobs)
 
 
 def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
@@ -70,9 +73,10 @@ def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
     for profile, kind in replicate.imagined(evidence):
         if misfit(resident.option(profile, kind=kind), cluster) is None:
             continue
-        rate, refusal = replicate.rate_between(cluster, kind), None
-        for count in replicate.unmeasured(evidence, profile, kind, "shard"):
-            found = predict(profile, kind=kind, count=count, bytes_per_second=rate)
+        refusal = None
+        for width in replicate.unmeasured(evidence, profile, kind, "shard"):
+            rate = replicate.rate_between(cluster, kind, nodes=width.nodes)
+            found = predict(profile, kind=kind, width=width, bytes_per_second=rate)
             refusal = misfit(found, cluster)
             if refusal is None:
                 yield found
@@ -88,4 +92,6 @@ SPEC = TechniqueSpec(
     offers=offers,
     ranked=True,
     rounds=always,
+    knobs={"nodes": ()},
+    trial_knobs=("nodes",),
 )

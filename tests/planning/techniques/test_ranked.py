@@ -2,6 +2,7 @@
 
 import pytest
 
+from dovetail.planning.fitting import Width
 from dovetail.planning.techniques import replicate, shard
 from dovetail.vocabulary import Cluster, Kind, LayerProfile, Link, Profile
 
@@ -30,13 +31,15 @@ def profile(**more: object) -> Profile:
 @pytest.mark.parametrize("technique", [replicate, shard])
 def test_with_free_links_work_is_divided(technique) -> None:  # type: ignore[no-untyped-def]
     for count in (2, 4, 8):
-        (seconds,) = technique.predict(profile(), kind=H100, count=count, bytes_per_second=1e18).step_seconds
+        (seconds,) = technique.predict(profile(), kind=H100, width=Width(count), bytes_per_second=1e18).step_seconds
         assert seconds == pytest.approx(1 / count, abs=2e-3)
 
 
 @pytest.mark.parametrize("technique", [replicate, shard])
 def test_slower_links_make_slower_steps_and_take_no_memory(technique) -> None:  # type: ignore[no-untyped-def]
-    slow, fast = (technique.predict(profile(), kind=H100, count=4, bytes_per_second=rate) for rate in (1e9, 1e10))
+    slow, fast = (
+        technique.predict(profile(), kind=H100, width=Width(4), bytes_per_second=rate) for rate in (1e9, 1e10)
+    )
     assert slow.step_seconds > fast.step_seconds
     assert slow.device_bytes == fast.device_bytes
 
@@ -44,7 +47,7 @@ def test_slower_links_make_slower_steps_and_take_no_memory(technique) -> None:  
 def test_copies_are_whole_and_shards_are_not() -> None:
     held = [
         [
-            technique.predict(profile(), kind=H100, count=count, bytes_per_second=1e10).device_bytes >> 30
+            technique.predict(profile(), kind=H100, width=Width(count), bytes_per_second=1e10).device_bytes >> 30
             for count in (2, 4)
         ]
         for technique in (replicate, shard)
@@ -55,7 +58,9 @@ def test_copies_are_whole_and_shards_are_not() -> None:
 
 def test_shards_send_more_than_copies_and_again_for_each_microbatch() -> None:
     seconds = [
-        technique.predict(profile(accumulate=accumulate), kind=H100, count=2, bytes_per_second=1e9).step_seconds[0]
+        technique.predict(profile(accumulate=accumulate), kind=H100, width=Width(2), bytes_per_second=1e9).step_seconds[
+            0
+        ]
         for technique, accumulate in ((replicate, 1), (replicate, 4), (shard, 1), (shard, 4))
     ]
     assert seconds[0] == seconds[1] < seconds[2] < seconds[3]

@@ -92,7 +92,7 @@ class Fabric:
         order = {node.name: n for n, node in enumerate(cluster.nodes)}
         taken.sort(key=lambda device: (order[device.node], device.index))
         several = len({device.node for device in taken}) > 1
-        rates = _node_rate(cluster.links, {device.kind for device in taken}), _network_rate(cluster.links)
+        rates = _node_rate(cluster.links, {device.kind for device in taken}), network_rate(cluster.links)
         return Fabric(
             places=tuple(
                 Place(
@@ -244,7 +244,12 @@ def _node_rate(links: Sequence[Link], kinds: set[str]) -> float:
     )
 
 
-def _network_rate(links: Sequence[Link]) -> float:
+def network_rate(links: Sequence[Link]) -> float:
+    """Bytes a second between two nodes: what the slowest link gave that was measured, or a guess.
+
+    >>> network_rate([Link(source="host", target="host", bytes_per_second=1e9, between_nodes=True)]), network_rate([])
+    (1000000000.0, 125000000.0)
+    """
     return _slowest((link for link in links if link.between_nodes), _NETWORK_BYTES_PER_SECOND)
 
 

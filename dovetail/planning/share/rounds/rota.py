@@ -103,9 +103,9 @@ def _place_kind(
             moving.append(turn)
     moving.sort(key=lambda turn: -turn.option.count)
     for turn in moving:
-        node = room.fullest(turn.option)
-        if node is not None:
-            names = tuple([cluster.devices[device].name for device in room.take(turn.option, node=node)])
+        nodes = room.fullest(turn.option)
+        if nodes is not None:
+            names = tuple([cluster.devices[device].name for device in room.take(turn.option, nodes=nodes)])
             placed.append(Gang(turn.tasks, turn.option, names, turn.share))
     return placed
 
