@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dovetail.engines import feeding
-from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
+from dovetail.engines.feeding import FeedChange, FeedRoom, TrainingLoad, WatchedFeed, definition_of, open_feed
 from dovetail.feeds import feed
 from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
@@ -46,8 +46,7 @@ def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
         RunningFeed(definition, plan=plan, budget_bytes=BUDGET_BYTES, counts_cpu=True),
         profiles=profiles,
         plan=plan,
-        cores=2,
-        budget_bytes=BUDGET_BYTES,
+        room=FeedRoom(cores=2, budget_bytes=BUDGET_BYTES),
         report=changes.append,
     )
 
@@ -114,7 +113,7 @@ def test_a_feed_that_serves_its_consumer_is_left_alone() -> None:
 
 
 def test_a_feed_is_measured_planned_and_opened_for_its_consumer() -> None:
-    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, consumer_per_second=100.0) as opened:
+    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, load=TrainingLoad(batch_seconds=0.01)) as opened:
         assert opened.plan.wall == "the consumer"
         assert opened.plan.stage("wait").workers >= 2
         first = next(iter(opened))
