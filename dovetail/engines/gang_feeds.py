@@ -22,6 +22,7 @@ from dovetail.engines.feeding import (
     TrainingLoad,
     WatchedFeed,
     definition_of,
+    in_words,
     own_cores,
     stages_of,
     start_feed,
@@ -36,7 +37,7 @@ from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
 from dovetail.train.base import Training
 from dovetail.train.staged_batches import StagedBatches
-from dovetail.vocabulary.events import FeedResized, Warned
+from dovetail.vocabulary.events import FeedOpened, FeedResized, Warned
 from dovetail.vocabulary.feeds import feed_bytes
 
 TOGETHER = "together"
@@ -177,8 +178,10 @@ def _feed_group(
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
     def keep(feed: WatchedFeed) -> WatchedFeed:
-        """Close it in the end; what users should know of it is an event, too."""
+        """Close it in the end; how it is opened and what users should know of it are events, too."""
         stack.callback(feed.close)
+        workers = {stage.name: in_words(stage) for stage in feed.plan.stages}
+        around.report(event_of(FeedOpened, member, workers=workers, wall=feed.plan.wall))
         feed.listen(lambda sentence: around.report(event_of(Warned, member, message=f"its feed: {sentence}")))
         feeds.append(feed)
         return feed
