@@ -102,7 +102,7 @@ def training_load(
 ) -> TrainingLoad:
     """What a training whose steps take so long keeps busy that takes the batches of each of so many feeds. That of an
     accelerator has one thread, which hands kernels over all the while, and for that needs the interpreter. On a CPU
-    threads compute without it: beside two that decode, steps took as long as beside two processes."""
+    threads compute without it: steps took no longer beside threads that decode than beside processes."""
     is_cpu = around.device.type == "cpu"
     return TrainingLoad(
         batch_seconds=computing_seconds / accumulate,

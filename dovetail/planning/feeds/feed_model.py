@@ -11,20 +11,19 @@ final items per second, and throughput is
     T = min( min_k r_k(n_k),  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / (Σ v_i lock_i + lock of the consumer),
              consumer )
 
-where of a process lock_i is what handing an item in and out takes of this one. A consumer that hands kernels over to an
-accelerator counts as holding the lock for as long as it computes. It lets go of it with every kernel, hundreds of times
-a step, and then waits for whoever took it meanwhile; but all these waits together are no longer than what others hold
-it for, so a step takes the sum of both and not more, but for what waking up the next one takes each time. The other way
-round, one whose device is the slower part would let the feed have the lock while it waits, and the sum is too much.
-Both errors are in proportion to lock_i, and so are small where it matters: with processes, which are planned wherever
-threads would hold the lock for long.
-
-Neighbours that are both in processes
+where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
 hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
 out. A pool has one worker for each of its stages at least. Memory is Σ n_k (worker_k + most_k) + Σ buffer_i bytes,
 where most_k is that of a pool's stages in proportion to how long each keeps a worker; what is really held the running
 feed counts. Cores and lock bound T and not the workers: a worker that waits for a disk takes no core, and one more
 worker than there are cores loses nothing that is worth counting.
+
+A consumer that hands kernels over to an accelerator counts as holding the lock for as long as it computes. Really it
+lets go of it with every kernel, hundreds of times a step, and waits for whoever took it meanwhile. If to pass it on
+took no time, these waits would be what others hold it for, and a step the sum of both. That it does take time each time
+(the convoy) is not in the formula, since nobody counts how often: beside threads the sum is the least to expect. Where
+the device is the slower part, though, the consumer leaves the lock to the feed while it waits, and the sum is too much.
+Both errors grow with lock_i.
 """
 
 import dataclasses
