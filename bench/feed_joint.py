@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from gang_rates import gang_rates
 from reporting import Bar, finish
 
 from dovetail.control import open_result
+from dovetail.store import Store
+from dovetail.vocabulary import Event
+from dovetail.vocabulary.events import FeedOpened, FeedResized, TrialMeasured
 
 ROWS = ("mix", "light", "heavy", "large")
 SWEEP = str(HERE / "sweeps" / "pictures.py")
@@ -70,12 +74,15 @@ def by_hand(row: str, *words: str, **variables: str) -> dict[str, Any]:
 
 def ours(row: str, *more: str, **variables: str) -> dict[str, Any]:
     """A whole `dovetail run`: its seconds, and of its longest placement the seconds a step, the share in which it
-    waited for data, and the cores that its feed had."""
+    waited for data, and the cores that its feed had; what its trials measured of a step that need not wait, and the
+    workers of the last feed that was opened, with what became of them."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "store"
         seconds, _ = timed(run_words(SWEEP, home, *more), DOVETAIL_BENCH_PICTURES=row, **variables)
         tasks = open_result(home).tasks
         rates = gang_rates(home)
+        with Store(home) as store:
+            events = [event for _, event in store.events()]
     best = max(rates, key=lambda rate: rate.steps, default=None)
     found = {
         "row": row,
@@ -86,9 +93,29 @@ def ours(row: str, *more: str, **variables: str) -> dict[str, Any]:
         "waiting_share": max(task.data_share for task in tasks),
         "feed_cores": best and best.option.feed_cores,
         "technique": best and best.option.technique,
+        "computing": ", ".join(f"{each:.4g}" for each in computing_seconds(events)),
+        "workers": workers_of(events),
     }
     print(found, file=sys.stderr)
     return found
+
+
+def computing_seconds(events: Sequence[Event]) -> list[float]:
+    """What a step took in each trial with a feed, where it did not wait."""
+    profiles = [event.profile for event in events if isinstance(event, TrialMeasured)]
+    return [profile.computing_seconds for profile in profiles if profile.feed]
+
+
+def workers_of(events: Sequence[Event]) -> str:
+    """Those of each stage of the last feed that was opened, its wall, and how they were resized."""
+    words = ""
+    for event in events:
+        if isinstance(event, FeedOpened):
+            words = ", ".join(f"{stage}: {workers}" for stage, workers in event.workers.items())
+            words += f" (wall: {event.wall})"
+        elif isinstance(event, FeedResized):
+            words += f"; {event.stage}: {event.after}"
+    return words
 
 
 def mix(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:

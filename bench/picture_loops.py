@@ -18,7 +18,7 @@ import torch
 from one_after_another import DEVICE, endless, take_step
 
 from dovetail.describe import load_workload
-from dovetail.engines.feeding import open_feed
+from dovetail.engines.feeding import TrainingLoad, open_feed
 from dovetail.train import SPILL, SessionMember, Training
 from dovetail.train.build import build
 from dovetail.train.staged_batches import StagedBatches
@@ -67,7 +67,7 @@ def split() -> dict[str, Any]:
         torch.set_num_threads(half)
         os.sched_setaffinity(0, cores[half:] or cores)  # what is started now stays there
         with open_feed(training.batches, cores=half) as feed:
-            training.batches = feed
+            training.batches = feed.running
             batches = endless(training)
             first = next(batches)
             os.sched_setaffinity(0, cores[:half])
@@ -81,8 +81,9 @@ def spill(feed_cores: int, steps: int, device_bytes: int) -> dict[str, Any]:
     """Seconds a step of the first task, spilled, with the cores divided so; the first half of the steps settle."""
     training, _ = trainings()[0]
     threads = max(1, len(os.sched_getaffinity(0)) - feed_cores)
-    with open_feed(training.batches, cores=feed_cores, consumer_threads=threads) as feed:
-        training.batches = StagedBatches(feed, device=DEVICE)
+    load = TrainingLoad(threads=threads, lock_share=0.0 if DEVICE.type == "cpu" else 1.0)
+    with open_feed(training.batches, cores=feed_cores, load=load) as feed:
+        training.batches = StagedBatches(feed.running, device=DEVICE)
         knobs = {"device_bytes": device_bytes}
         session = SPILL.open([SessionMember(training=training)], device=DEVICE, threads=threads, knobs=knobs)
         for step in range(steps):

@@ -22,10 +22,10 @@ from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.drift import LEAST_ITEMS
-from dovetail.planning.feeds.feed_model import model_of
+from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
-from dovetail.vocabulary.feeds import feed_bytes, held_bytes
+from dovetail.vocabulary.feeds import FeedConsumer, feed_bytes, held_bytes
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -58,6 +58,70 @@ _M_MMAP_THRESHOLD = -3
 Report = Callable[[FeedChange], None]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRoom:
+    """What a feed may take of the cores and of the memory.
+
+    >>> FeedRoom(cores=4, budget_bytes=1000).share(2)
+    FeedRoom(cores=2.0, budget_bytes=500)
+    """
+
+    cores: float
+    budget_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """What a feed may hold itself."""
+        return held_bytes(self.budget_bytes)
+
+    def share(self, parts: int) -> "FeedRoom":
+        """What is left for one of so many feeds."""
+        return FeedRoom(cores=self.cores / parts, budget_bytes=self.budget_bytes // parts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoad:
+    """What a training keeps busy that takes a feed's batches: with each of them it computes for so long where it need
+    not wait (0: not known), with so many threads on the feed's cores, and for this share of that time it holds the lock
+    of this process's interpreter.
+
+    >>> TrainingLoad(batch_seconds=0.25, threads=2, lock_share=1.0).consumer
+    FeedConsumer(per_second=4.0, cpu_seconds=0.5, lock_seconds=0.25)
+    """
+
+    batch_seconds: float = 0.0
+    threads: float = 0.0
+    lock_share: float = 0.0
+
+    @property
+    def consumer(self) -> FeedConsumer:
+        """The same as planners know it."""
+        seconds = self.batch_seconds
+        return FeedConsumer(
+            per_second=1 / seconds if seconds else None,
+            cpu_seconds=self.threads * seconds,
+            lock_seconds=self.lock_share * seconds,
+        )
+
+    def plan(self, profiles: Sequence[StageProfile], room: FeedRoom, *, headroom: float = 1.0) -> FeedPlan:
+        """The best plan for it, with some more than it takes. Of a training that is not known yet it is assumed that
+        it computes for as long as the cores take to read: where it is faster or slower, the lock matters less."""
+        consumer = self.consumer.hurried(headroom)
+        if not self.batch_seconds:
+            read = FeedModel(profiles=tuple(next(iter(kinds.values())) for kinds in by_stage(profiles).values()))
+            consumer = FeedConsumer(lock_seconds=self.lock_share * read.cpu_seconds / room.cores)
+        return plan_feed(profiles, cores=room.cores, budget_bytes=room.held_bytes, consumer=consumer)
+
+    def predict(self, profiles: Sequence[StageProfile], room: FeedRoom) -> float:
+        """The batches per second that it takes of a feed with the best plan."""
+        plan = self.plan(profiles, room, headroom=HEADROOM)
+        return predict_feed(profiles, plan, cores=room.cores, consumer=self.consumer)[0]
+
+
+NO_LOAD = TrainingLoad()
+"""Nothing is known of who takes batches."""
+
+
 class WatchedFeed:
     """A running feed, or a loader that a feed's workers read, followed and resized while a training takes its batches.
 
@@ -70,19 +134,17 @@ class WatchedFeed:
         *,
         profiles: tuple[StageProfile, ...],
         plan: FeedPlan,
-        cores: float,
-        budget_bytes: int,
-        consumer_threads: float = 0,
+        room: FeedRoom,
+        load: TrainingLoad = NO_LOAD,
         report: Report = lambda change: None,
         watches: bool = True,
         remote: RemoteCores | None = None,
     ) -> None:
         self._remote = RemoteWatch(remote) if remote is not None else None
-        self.profiles, self.plan = profiles, plan
+        self.profiles, self.plan, self.room = profiles, plan, room
         self.running = running
         """What a training is given as its batches."""
-        self._report = report
-        self._cores, self._budget_bytes, self._consumer_threads = cores, budget_bytes, consumer_threads
+        self._report, self._load = report, load
         self._began = self._looked = time.monotonic()
         self._batches, self._consuming_seconds = 0, 0.0  # since the last look
         self._seen = self._observe()
@@ -108,7 +170,7 @@ class WatchedFeed:
 
     def predicted_per_second(self) -> float:
         """The batches per second that its workers should give, as its stages are now, to a consumer that takes all."""
-        return predict_feed(self.profiles, self.plan, cores=self._cores)[0]
+        return predict_feed(self.profiles, self.plan, cores=self.room.cores)[0]
 
     def close(self) -> None:
         """End its workers."""
@@ -141,16 +203,16 @@ class WatchedFeed:
             return
         self._learn_kinds()
         remote = self._look_around(now, seconds)
+        now_taking = dataclasses.replace(self._load, batch_seconds=consuming / batches)
         found = decide(
             self.profiles,
             self.plan,
             observations,
             seconds=seconds,
             measured_per_second=batches / seconds,
-            cores=self._cores,
-            budget_bytes=self._budget_bytes,
-            consumer_per_second=HEADROOM * batches / consuming if consuming else None,
-            consumer_cpu_seconds=self._consumer_threads * consuming / batches,
+            cores=self.room.cores,
+            budget_bytes=self.room.held_bytes,
+            consumer=now_taking.consumer.hurried(HEADROOM),
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=max(SWITCH_SECONDS[stage.worker] for stage in self.plan.stages),
             remote=remote,
@@ -233,8 +295,7 @@ def open_feed(
     *,
     cores: float = 0.0,
     budget_bytes: int = 0,
-    consumer_per_second: float | None = None,
-    consumer_threads: int = 0,
+    load: TrainingLoad = NO_LOAD,
     known: tuple[StageProfile, ...] = (),
     report: Report = lambda change: None,
     watches: bool = True,
@@ -243,75 +304,18 @@ def open_feed(
     """Measure a feed's stages, unless they are `known`, plan its workers for the cores that this process may use
     (`cores`, where given) and as many bytes as go with them (or `budget_bytes`), and open it; gives batches that are
     followed from then on, unless `watches` is false.
-    `consumer_threads` are those of a training on the same cores. Where they turn out too few, it may borrow cores of
-    other nodes from `remote`."""
+    `load` is who takes them. Where its cores turn out too few, it may borrow those of other nodes from `remote`."""
     cores = cores or own_cores()
     room = FeedRoom(cores=cores, budget_bytes=budget_bytes or feed_bytes(cores))
-    consumer = FeedConsumer(per_second=consumer_per_second, threads=consumer_threads)
     profiles = stages_of(definition, room, known=known)
     return contextlib.closing(
-        start_feed(definition, profiles, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
+        start_feed(definition, profiles, room=room, load=load, report=report, watches=watches, remote=remote)
     )
 
 
 def own_cores() -> float:
     """How many cores this process may use."""
     return float(len(os.sched_getaffinity(0)))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRoom:
-    """What a feed may take of the cores and of the memory.
-
-    >>> FeedRoom(cores=4, budget_bytes=1000).share(2)
-    FeedRoom(cores=2.0, budget_bytes=500)
-    """
-
-    cores: float
-    budget_bytes: int
-
-    @property
-    def held_bytes(self) -> int:
-        """What a feed may hold itself."""
-        return held_bytes(self.budget_bytes)
-
-    def share(self, parts: int) -> "FeedRoom":
-        """What is left for one of so many feeds."""
-        return FeedRoom(cores=self.cores / parts, budget_bytes=self.budget_bytes // parts)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FeedConsumer:
-    """Who takes a feed's batches: how many a second where there are always some, if that is known, and with how many
-    threads on the feed's cores.
-
-    >>> FeedConsumer.of_steps(0.5, accumulate=2, threads=1).cpu_seconds
-    0.25
-    """
-
-    per_second: float | None = None
-    threads: float = 0.0
-
-    @staticmethod
-    def of_steps(computing_seconds: float, *, accumulate: int, threads: float) -> "FeedConsumer":
-        """A training whose steps take so long where they need not wait; nothing is known of it where that is 0."""
-        per_second = accumulate / computing_seconds if computing_seconds else None
-        return FeedConsumer(per_second=per_second, threads=threads)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """For how long a batch keeps cores busy when it is taken."""
-        return self.threads / self.per_second if self.per_second else 0.0
-
-    def plan(self, profiles: Sequence[StageProfile], room: FeedRoom, *, headroom: float = 1.0) -> FeedPlan:
-        """The best plan for it."""
-        return plan_feed(
-            profiles,
-            cores=room.cores,
-            budget_bytes=room.held_bytes,
-            consumer_per_second=headroom * self.per_second if self.per_second else None,
-            consumer_cpu_seconds=self.cpu_seconds,
-        )
 
 
 def stages_of(definition: Feed, room: FeedRoom, *, known: tuple[StageProfile, ...] = ()) -> tuple[StageProfile, ...]:
@@ -326,18 +330,27 @@ def start_feed(
     profiles: tuple[StageProfile, ...],
     *,
     room: FeedRoom,
-    consumer: FeedConsumer,
+    load: TrainingLoad,
     report: Report = lambda change: None,
     watches: bool = True,
     headroom: float = 1.0,
     remote: RemoteCores | None = None,
 ) -> WatchedFeed:
     """Plan the workers of a feed whose stages were measured, and open it."""
-    plan = consumer.plan(profiles, room, headroom=headroom)
+    plan = load.plan(profiles, room, headroom=headroom)
     # To read the clock of a core for each item takes as long as a short item does.
     watches = watches and _item_seconds(profiles, plan) > SHORT_SECONDS
     running = RunningFeed(definition, plan=plan, budget_bytes=room.held_bytes, counts_cpu=watches, remote=remote)
-    return _watch(running, profiles, plan, room=room, consumer=consumer, report=report, watches=watches, remote=remote)
+    return WatchedFeed(
+        running,
+        profiles=profiles,
+        plan=plan,
+        room=room,
+        load=load,
+        report=report,
+        watches=watches,
+        remote=remote,
+    )
 
 
 def start_loader(
@@ -345,37 +358,13 @@ def start_loader(
     stages: tuple[StageProfile, ...],
     *,
     room: FeedRoom,
-    consumer: FeedConsumer,
+    load: TrainingLoad,
     report: Report = lambda change: None,
 ) -> WatchedFeed:
     """The same for a loader, which is read in one stage."""
-    plan = consumer.plan(stages, room, headroom=HEADROOM)
+    plan = load.plan(stages, room, headroom=HEADROOM)
     running = RunningLoader(loader, plan=plan, budget_bytes=room.held_bytes, counts_cpu=True)
-    return _watch(running, stages, plan, room=room, consumer=consumer, report=report, watches=True)
-
-
-def _watch(
-    running: RunningFeed | RunningLoader,
-    profiles: tuple[StageProfile, ...],
-    plan: FeedPlan,
-    *,
-    room: FeedRoom,
-    consumer: FeedConsumer,
-    report: Report,
-    watches: bool,
-    remote: RemoteCores | None = None,
-) -> WatchedFeed:
-    return WatchedFeed(
-        running,
-        profiles=profiles,
-        plan=plan,
-        cores=room.cores,
-        budget_bytes=room.held_bytes,
-        consumer_threads=consumer.threads,
-        report=report,
-        watches=watches,
-        remote=remote,
-    )
+    return WatchedFeed(running, profiles=stages, plan=plan, room=room, load=load, report=report)
 
 
 def _item_seconds(profiles: Sequence[StageProfile], plan: FeedPlan) -> float:

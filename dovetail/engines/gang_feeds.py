@@ -17,11 +17,12 @@ from dovetail.engines.base import MemberOrder
 from dovetail.engines.feeding import (
     HEADROOM,
     FeedChange,
-    FeedConsumer,
     FeedRoom,
     Report,
+    TrainingLoad,
     WatchedFeed,
     definition_of,
+    in_words,
     own_cores,
     stages_of,
     start_feed,
@@ -36,7 +37,7 @@ from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
 from dovetail.train.base import Training
 from dovetail.train.staged_batches import StagedBatches
-from dovetail.vocabulary.events import FeedResized, Warned
+from dovetail.vocabulary.events import FeedOpened, FeedResized, Warned
 from dovetail.vocabulary.feeds import feed_bytes
 
 TOGETHER = "together"
@@ -96,10 +97,18 @@ def feed_room(around: WorkerContext, feeds: int) -> FeedRoom:
     return FeedRoom(cores=cores, budget_bytes=feed_bytes(cores)).share(max(1, feeds))
 
 
-def consumer_threads(around: WorkerContext, feeds: int = 1) -> float:
-    """How many threads train on the cores of each of so many feeds: an accelerator's training has one, which hands
-    kernels over."""
-    return (around.threads if around.device.type == "cpu" else 1) / max(1, feeds)
+def training_load(
+    around: WorkerContext, computing_seconds: float = 0.0, *, accumulate: int = 1, feeds: int = 1
+) -> TrainingLoad:
+    """What a training whose steps take so long keeps busy that takes the batches of each of so many feeds. That of an
+    accelerator has one thread, which hands kernels over all the while, and for that needs the interpreter. On a CPU
+    threads compute without it: steps took no longer beside threads that decode than beside processes."""
+    is_cpu = around.device.type == "cpu"
+    return TrainingLoad(
+        batch_seconds=computing_seconds / accumulate,
+        threads=(around.threads if is_cpu else 1) / max(1, feeds),
+        lock_share=0.0 if is_cpu else 1.0,
+    )
 
 
 def reading_groups(
@@ -169,32 +178,31 @@ def _feed_group(
         around.report(event_of(FeedResized, member, **dataclasses.asdict(change)))
 
     def keep(feed: WatchedFeed) -> WatchedFeed:
-        """Close it in the end; what users should know of it is an event, too."""
+        """Close it in the end; how it is opened and what users should know of it are events, too."""
         stack.callback(feed.close)
+        workers = {stage.name: in_words(stage) for stage in feed.plan.stages}
+        around.report(event_of(FeedOpened, member, workers=workers, wall=feed.plan.wall))
         feed.listen(lambda sentence: around.report(event_of(Warned, member, message=f"its feed: {sentence}")))
         feeds.append(feed)
         return feed
 
     first = trainings[0]
-    consumer = FeedConsumer.of_steps(
-        member.computing_seconds, accumulate=first.accumulate, threads=consumer_threads(around, groups)
-    )
+    load = training_load(around, member.computing_seconds, accumulate=first.accumulate, feeds=groups)
     definitions = [definition for each in trainings if (definition := definition_of(each.batches)[0]) is not None]
     if len(definitions) < len(trainings):
         if takes_turns:
-            _start_loaders(trainings, member, room, consumer, report, keep)
+            _start_loaders(trainings, member, room, load, report, keep)
         else:
-            _start_alike_loaders(trainings, member, room, consumer, report, keep)
+            _start_alike_loaders(trainings, member, room, load, report, keep)
         return
     profiles = stages_of(definitions[0], room, known=member.feed)
 
     def open_reader(readers: int) -> RunningFeed:
-        part = FeedConsumer(per_second=consumer.per_second, threads=consumer.threads / readers)
         feed = start_feed(
             definitions[0],
             profiles,
             room=room.share(readers),
-            consumer=part,
+            load=dataclasses.replace(load, threads=load.threads / readers),
             report=report,
             headroom=HEADROOM,
             remote=remote if readers == 1 else None,
@@ -218,7 +226,7 @@ def _start_loaders(
     trainings: Sequence[Training],
     member: MemberOrder,
     room: FeedRoom,
-    consumer: FeedConsumer,
+    load: TrainingLoad,
     report: Report,
     keep: Callable[[WatchedFeed], WatchedFeed],
 ) -> list[RunningLoader]:
@@ -226,7 +234,7 @@ def _start_loaders(
     loaders: list[RunningLoader] = []
     for training in trainings:
         if isinstance(training.batches, DataLoader):
-            feed = keep(start_loader(training.batches, member.feed, room=room, consumer=consumer, report=report))
+            feed = keep(start_loader(training.batches, member.feed, room=room, load=load, report=report))
             assert isinstance(feed.running, RunningLoader)
             loaders.append(feed.running)
             training.batches = feed.running
@@ -239,14 +247,14 @@ def _start_alike_loaders(
     trainings: Sequence[Training],
     member: MemberOrder,
     room: FeedRoom,
-    consumer: FeedConsumer,
+    load: TrainingLoad,
     report: Report,
     keep: Callable[[WatchedFeed], WatchedFeed],
 ) -> None:
     """A feed for each loader, of which one works for all whose orders turn out to be the same. Bytes are divided, for
     nobody knows before; cores are not, since it is as good as known."""
     part = FeedRoom(cores=room.cores, budget_bytes=room.budget_bytes // len(trainings))
-    loaders = _start_loaders(trainings, member, part, consumer, report, keep)
+    loaders = _start_loaders(trainings, member, part, load, report, keep)
     for loader in loaders:
         loader.rests_for = []
     LoaderGroup(loaders, together=trainings[0].accumulate)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dovetail.engines.feeding import HEADROOM, FeedConsumer, FeedRoom
+from dovetail.engines.feeding import FeedRoom, TrainingLoad
 from dovetail.feeds.definition import SOURCE
 from dovetail.feeds.item_bytes import item_bytes
 from dovetail.feeds.loader_feed import FETCH, draws_globally, why_left_alone
@@ -56,9 +56,7 @@ def loader_stages(training: Training) -> tuple[StageProfile, ...]:
     return (source, process) if draws_globally(loader) else (source, one, process)
 
 
-def may_be_faster(profile: Profile, stages: tuple[StageProfile, ...], *, room: FeedRoom, threads: float) -> bool:
+def may_be_faster(profile: Profile, stages: tuple[StageProfile, ...], *, room: FeedRoom, load: TrainingLoad) -> bool:
     """Whether steps are expected to be clearly faster where feeds with these stages, each with this room, read their
     batches."""
-    consumer = FeedConsumer.of_steps(profile.computing_seconds, accumulate=profile.accumulate, threads=threads)
-    batches_per_second = consumer.plan(stages, room, headroom=HEADROOM).items_per_second
-    return max(profile.computing_seconds, profile.accumulate / batches_per_second) < CLEARLY * profile.step_seconds
+    return profile.accumulate / load.predict(stages, room) < CLEARLY * profile.step_seconds

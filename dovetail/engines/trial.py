@@ -14,7 +14,7 @@ import torch
 
 from dovetail.engines.base import Order
 from dovetail.engines.feeding import WatchedFeed
-from dovetail.engines.gang_feeds import TOGETHER, consumer_threads, feed_members, feed_room
+from dovetail.engines.gang_feeds import TOGETHER, feed_members, feed_room, training_load
 from dovetail.engines.loader_trial import CLEARLY, loader_stages, may_be_faster, waits_for_loader
 from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
 from dovetail.planning.techniques import spec_of
@@ -102,7 +102,7 @@ def _once(
             knobs=local_knobs(order.technique, knobs, around),
         )
         is_beside = around.device.type != "cpu" and not spec_of(order.technique).on_host
-        return _sustained(found, feeds[0], is_beside=is_beside) if feeds else found
+        return _sustained(found, feeds[0], around, is_beside=is_beside) if feeds else found
 
 
 def _read_ahead(
@@ -119,7 +119,8 @@ def _read_ahead(
     task = order.members[0].task
     stages = loader_stages(around.builder.build(task))
     feeds = 1 if order.technique == TOGETHER else size
-    if not may_be_faster(plain, stages, room=feed_room(around, feeds), threads=consumer_threads(around, feeds)):
+    load = training_load(around, plain.computing_seconds, accumulate=plain.accumulate, feeds=feeds)
+    if not may_be_faster(plain, stages, room=feed_room(around, feeds), load=load):
         return plain
     found = _once(
         order,
@@ -135,11 +136,12 @@ def _read_ahead(
     return found if found.step_seconds < CLEARLY * plain.step_seconds else plain
 
 
-def _sustained(found: Profile, feed: WatchedFeed, *, is_beside: bool) -> Profile:
+def _sustained(found: Profile, feed: WatchedFeed, around: WorkerContext, *, is_beside: bool) -> Profile:
     """What a trial has found of a training that reads a feed, in the long run: it was given what was read before, or
     waited for workers that were only beginning. All feeds of a gang work at once, each with its part of the cores;
     `is_beside` says that the training computes elsewhere, and takes none of them."""
-    per_second = feed.predicted_per_second()
+    load = training_load(around, found.computing_seconds, accumulate=found.accumulate)
+    per_second = load.predict(feed.profiles, feed.room) if is_beside else feed.predicted_per_second()
     own_seconds = found.computing_seconds if is_beside else found.step_seconds
     step_seconds = max(own_seconds, found.accumulate / per_second if per_second else 0.0)
     return dataclasses.replace(

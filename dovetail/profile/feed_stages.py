@@ -42,8 +42,10 @@ _LEAST_COMPUTING = 0.1
 # With this much of a core free for whoever wants to compute, nobody else is at work here: else what several workers
 # miss is what others take.
 _QUIET = 0.95
-# Lock and cores are measured this well.
-_LOCK_MARGIN = 1.2
+# Processes are measured where threads that keep all cores busy would hold the lock for more than this share of the
+# time. They may lose nothing by that themselves, but whoever takes their batches does: an accelerator's training asks
+# for the lock with every kernel that it hands over.
+_LOCK_SHARE = 0.25
 # What batches take beside their stages counts from this share of what they take in them.
 _LEAST_FLOW = 0.25
 # How many workers show how a feed that waits scales.
@@ -52,7 +54,8 @@ _WAITING_WORKERS = 8
 
 def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile, ...]:
     """The profiles of a feed's stages, in their order, for each kind of worker that could be worth it: processes are
-    measured where threads would wait for one another. Takes one or two seconds. Raises what the feed raises.
+    measured where threads would wait for one another, or their consumer for them. Takes one to three seconds. Raises
+    what the feed raises.
 
     >>> from dovetail.feeds import feed
     >>> profiles = measure_stages(feed(range(1000)).map(lambda x: x + 1).batch(10), budget_bytes=1 << 24)
@@ -70,7 +73,7 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
         model = _measure_flow(definition, model, budget_bytes)
     cores = len(os.sched_getaffinity(0))
     crossing = None
-    if not any(reasons) and (any(chain.drawing) or _is_lock_the_wall(model, cores)):
+    if not any(reasons) and (any(chain.drawing) or holds_lock(model, cores)):
         crossing = _measure_crossing(definition, model, budget_bytes)
     contention, coherency = 0.0, 0.0
     if alone.free_share() > _QUIET and not any(chain.drawing):
@@ -92,10 +95,16 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
     return tuple(found)
 
 
-def _is_lock_the_wall(model: FeedModel, cores: float) -> bool:
-    """Whether threads would have cores left that they cannot use. Where they have not, processes cannot help."""
+def holds_lock(model: FeedModel, cores: float) -> bool:
+    """Whether threads that keep these cores busy would hold the lock for so long that processes could be better, be it
+    for the feed itself or for its consumer.
+
+    >>> decode = StageProfile(name="decode", worker="thread", service_seconds=5e-3, cpu_seconds=5e-3, lock_seconds=5e-4)
+    >>> [holds_lock(FeedModel(profiles=(decode,)), cores) for cores in (2, 16)]
+    [False, True]
+    """
     limits = model.limits(cores=cores)
-    return limits[LOCK] < _LOCK_MARGIN * limits[CORES]
+    return limits[CORES] > _LOCK_SHARE * limits[LOCK]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

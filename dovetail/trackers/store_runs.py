@@ -18,7 +18,7 @@ from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.user_text import shorten
 
 # Large events that say nothing of where a task stands.
-_PASSED_OVER = {"described", "measured", "timed", "rejected", "divided", "fingerprinted", "resized", "released"}
+_PASSED_OVER = {"described", "measured", "timed", "rejected", "divided", "fingerprinted", "fed", "resized", "released"}
 # As much of a reason as is told.
 _MOST_REASON = 1000
 

@@ -59,7 +59,9 @@ def inspect_feed(
 ) -> FeedReport:
     """Measure the feed of a workload's task: the first one, or that of this name. Builds its program here, takes a few
     steps with one batch to know what its consumer needs, unless `consumer` is false, and reads for `seconds`."""
-    from dovetail.engines.feeding import definition_of, open_feed
+    import torch
+
+    from dovetail.engines.feeding import TrainingLoad, definition_of, open_feed
     from dovetail.planning.feeds import advise
     from dovetail.train.build import build
 
@@ -71,9 +73,8 @@ def inspect_feed(
     own_cores = cores or float(len(os.sched_getaffinity(0)))
     own_bytes = budget_bytes or feed_bytes(own_cores)
     wanted = _consumer_rate(training, chosen) if consumer else None
-    with open_feed(
-        definition, cores=own_cores, budget_bytes=own_bytes, consumer_per_second=wanted, watches=False
-    ) as feed:
+    load = TrainingLoad(batch_seconds=1 / wanted if wanted else 0.0, lock_share=float(torch.cuda.is_available()))
+    with open_feed(definition, cores=own_cores, budget_bytes=own_bytes, load=load, watches=False) as feed:
         profiles, plan = feed.profiles, feed.plan
         rate, took = _read(feed, seconds)
         predicted = feed.predicted_per_second()
@@ -84,7 +85,7 @@ def inspect_feed(
         plan,
         cores=own_cores,
         budget_bytes=own_bytes,
-        consumer_per_second=wanted,
+        consumer=load.consumer,
         may_cache=definition.may_cache(),
     )
     return FeedReport(

@@ -28,7 +28,7 @@ from dovetail.vocabulary.errors import (
     TrainingError,
 )
 from dovetail.vocabulary.events import EVENTS, Event, read_event
-from dovetail.vocabulary.feeds import FEED_BYTES, FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FEED_BYTES, FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
@@ -59,6 +59,7 @@ __all__ = [
     "Event",
     "Family",
     "FamilyKey",
+    "FeedConsumer",
     "FeedPlan",
     "Fingerprint",
     "FrozenDict",

@@ -239,6 +239,16 @@ class PipelineTimed(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedOpened(Event):
+    """A task's feed was opened, in a trial or to train: the workers of each stage in words such as `2 threads`, and
+    what is expected to keep it from giving more."""
+
+    kind: ClassVar[str] = "fed"
+    workers: Mapping[str, str] = FrozenDict()
+    wall: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedResized(Event):
     """The workers of a stage of a task's feed were changed while it ran, from so many to so many, both in words such as
     `2 threads`, and why. `rate` is what the feed gave before, in batches per second."""
@@ -510,6 +520,7 @@ EVENTS: dict[str, type[Event]] = {
         TargetEvaluated,
         CheckpointSaved,
         PipelineTimed,
+        FeedOpened,
         FeedResized,
         CheckpointDamaged,
         AttemptStopped,

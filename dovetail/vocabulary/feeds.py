@@ -87,6 +87,36 @@ class StageProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FeedConsumer:
+    """Who takes what a feed gives: how many items a second where they are always there (None: all that come), and for
+    each of them the seconds for which it keeps a core of the feed's busy and holds the lock of this process's
+    interpreter.
+
+    >>> FeedConsumer(per_second=50.0, lock_seconds=0.02).hurried(2.0)
+    FeedConsumer(per_second=100.0, cpu_seconds=0.0, lock_seconds=0.01)
+    """
+
+    per_second: float | None = None
+    cpu_seconds: float = 0.0
+    lock_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        seconds = (self.cpu_seconds, self.lock_seconds)
+        # Written so that NaN fails too.
+        if not (all(0 <= each < math.inf for each in seconds) and (self.per_second is None or self.per_second > 0)):
+            raise InvalidRecord(
+                f"a feed's consumer must take more than 0 items per second, or None for all, in seconds of at least 0; "
+                f"got {self.per_second} and {seconds}."
+            )
+
+    def hurried(self, times: float) -> "FeedConsumer":
+        """One that takes so many times as much, and lets go of the lock sooner. The cores are as busy as before: what
+        is aimed at beyond what is taken must not come from them."""
+        per_second = None if self.per_second is None else times * self.per_second
+        return dataclasses.replace(self, per_second=per_second, lock_seconds=self.lock_seconds / times)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteProfile:
     """Idle cores of other nodes, and the link to them as measured: how long a message and its answer take, how many
     bytes pass a second, all workers there together, and what taking one in costs this node's cores, for each message

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dovetail.engines import feeding
-from dovetail.engines.feeding import FeedChange, WatchedFeed, definition_of, open_feed
+from dovetail.engines.feeding import FeedChange, FeedRoom, TrainingLoad, WatchedFeed, definition_of, open_feed
 from dovetail.feeds import feed
 from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
@@ -46,8 +46,7 @@ def watched(definition, changes: list[FeedChange]) -> WatchedFeed:
         RunningFeed(definition, plan=plan, budget_bytes=BUDGET_BYTES, counts_cpu=True),
         profiles=profiles,
         plan=plan,
-        cores=2,
-        budget_bytes=BUDGET_BYTES,
+        room=FeedRoom(cores=2, budget_bytes=BUDGET_BYTES),
         report=changes.append,
     )
 
@@ -114,11 +113,48 @@ def test_a_feed_that_serves_its_consumer_is_left_alone() -> None:
 
 
 def test_a_feed_is_measured_planned_and_opened_for_its_consumer() -> None:
-    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, consumer_per_second=100.0) as opened:
+    with open_feed(definition(), cores=2, budget_bytes=BUDGET_BYTES, load=TrainingLoad(batch_seconds=0.01)) as opened:
         assert opened.plan.wall == "the consumer"
         assert opened.plan.stage("wait").workers >= 2
         first = next(iter(opened))
     assert first.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def pictures() -> list[StageProfile]:
+    """Batches of 64, of which a twentieth of the decoding holds the lock in threads."""
+    decode = StageProfile(name="decode", worker="thread", service_seconds=5e-3, cpu_seconds=5e-3, lock_seconds=2.5e-4)
+    batch = StageProfile(name="batch", worker="thread", service_seconds=1e-3, cpu_seconds=1e-3, inputs=64)
+    apart = dataclasses.replace(decode, worker="process", service_seconds=5.1e-3, cpu_seconds=5.1e-3, lock_seconds=2e-5)
+    return [decode, apart, batch]
+
+
+ROOM = FeedRoom(cores=16, budget_bytes=1 << 30)
+
+
+@pytest.mark.parametrize("batch_seconds", [0.0, 0.01, 0.02])
+def test_beside_an_accelerators_training_there_are_processes_even_before_it_is_known(batch_seconds: float) -> None:
+    launching = TrainingLoad(batch_seconds=batch_seconds, threads=1, lock_share=1.0)
+    plan = launching.plan(pictures(), ROOM, headroom=feeding.HEADROOM)
+    assert plan.stage("decode").worker == "process"
+    computing = dataclasses.replace(launching, lock_share=0.0)
+    assert computing.plan(pictures(), ROOM, headroom=feeding.HEADROOM).stage("decode").worker == "thread"
+
+
+def test_a_step_that_waits_for_the_lock_is_predicted_to_take_both() -> None:
+    threads = [each for each in pictures() if each.worker == "thread"]
+    launching = TrainingLoad(batch_seconds=0.02, threads=1, lock_share=1.0)
+    assert 1 / launching.predict(threads, ROOM) == pytest.approx(0.02 + 64 * 2.5e-4)
+    # With processes only for what is handed over, as long as there are cores enough.
+    room = dataclasses.replace(ROOM, cores=32)
+    assert 1 / launching.predict(pictures(), room) == pytest.approx(0.02 + 64 * 2e-5)
+
+
+def test_more_is_aimed_at_than_a_training_takes() -> None:
+    """Or it would wait for each slow item."""
+    launching = TrainingLoad(batch_seconds=0.1, threads=1, lock_share=1.0)
+    plan = launching.plan(pictures(), ROOM, headroom=feeding.HEADROOM)
+    assert plan.items_per_second > 12
+    assert plan.stage("decode").workers >= 4
 
 
 def test_what_is_no_feed_says_so() -> None:

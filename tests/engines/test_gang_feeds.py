@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.engines import feeding, gang_feeds
 from dovetail.engines.feeding import WatchedFeed, own_cores
-from dovetail.vocabulary.events import Warned
+from dovetail.vocabulary.events import FeedOpened, Warned
 from dovetail.vocabulary.feeds import StageProfile, feed_bytes, held_bytes
 from tests.engines.test_runner import Ground, same
 
@@ -232,6 +232,8 @@ def test_what_users_should_know_of_a_feed_is_an_event_of_its_task(ground: Ground
     member = dataclasses.replace(ground.member("staying", steps=4), feed=tuple(stages))
     ground.run("train", [member], "resident")
     assert ground.ends(member) == ["finished"], ground.events
+    (opened,) = [event for event in ground.events if isinstance(event, FeedOpened)]
+    assert (opened.task, {*opened.workers}) == (member.task.identity, {"source", "held", "batch"})
     (warned,) = [event for event in ground.events if isinstance(event, Warned)]
     assert warned.task == member.task.identity
     assert "its feed: Stage 'held' cannot travel to a process, so it runs in threads: " in warned.message

@@ -1,12 +1,13 @@
 """Batches that are copied ahead: in order, none lost, and the position is that of what was given."""
 
+import threading
 import time
 
 import pytest
 import torch
 
 from dovetail.feeds import feed
-from dovetail.train.staged_batches import StagedBatches, _is_plain
+from dovetail.train.staged_batches import AHEAD, StagedBatches, _is_plain
 from dovetail.vocabulary import ProgramError
 
 CPU = torch.device("cpu")
@@ -54,6 +55,67 @@ def test_an_item_that_fails_does_so_when_its_batch_is_asked_for():
         assert [next(batches).tolist() for _ in range(3)] == [[0.0, 0.5], [1.0, 1.5], [2.0, 2.5]]
         with pytest.raises(ProgramError, match="item 7"):
             next(batches)
+
+
+class Noting:
+    """Batches that note in which threads they are asked for something."""
+
+    definition = None
+
+    def __init__(self):
+        self.threads, self.given = set(), 0
+
+    def _note(self):
+        self.threads.add(threading.current_thread())
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        while self.given < 8:
+            self._note()
+            self.given += 1
+            yield torch.tensor(self.given)
+
+    def is_ready(self):
+        self._note()
+        return self.given < 8
+
+    def state_dict(self):
+        self._note()
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+
+def stagers():
+    return [each for each in threading.enumerate() if each.name.startswith("staging")]
+
+
+def test_only_the_thread_that_takes_batches_asks_for_them():
+    noting = Noting()
+    batches = iter(staged := StagedBatches(noting, device=CPU))
+    given = [next(batches).item(), next(batches).item()]
+    assert noting.given == 2 + AHEAD
+    assert staged.state_dict() == {"given": 2}
+    assert noting.threads == {threading.current_thread()}
+    assert [*given, *(batch.item() for batch in batches)] == [*range(1, 9)]
+
+
+@pytest.mark.parametrize("way", ["closed", "ended", "failed"])
+def test_the_thread_that_copies_ends_with_the_iteration(way):
+    batches = iter(StagedBatches(Noting(), device=CPU))
+    next(batches)
+    assert stagers()
+    if way == "closed":
+        batches.close()
+    elif way == "ended":
+        list(batches)
+    else:
+        with pytest.raises(KeyError):
+            batches.throw(KeyError("a step"))
+    assert not stagers()
 
 
 def test_nothing_is_ready_before_it_is_read():

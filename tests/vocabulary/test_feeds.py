@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from dovetail.vocabulary import FeedPlan, InvalidRecord, StagePlan, StageProfile
+from dovetail.vocabulary import FeedConsumer, FeedPlan, InvalidRecord, StagePlan, StageProfile
 
 
 def profile(**fields):
@@ -43,3 +43,13 @@ def test_plans_that_cannot_be():
         FeedPlan(stages=(), items_per_second=math.nan)
     with pytest.raises(InvalidRecord, match=r"must have the stage 'decode'; it has \['read'\]"):
         FeedPlan(stages=(stage,)).stage("decode")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"per_second": 0.0}, {"per_second": math.nan}, {"cpu_seconds": -1.0}, {"lock_seconds": math.inf}]
+)
+def test_a_consumer_takes_something_in_some_time(fields):
+    with pytest.raises(
+        InvalidRecord, match="a feed's consumer must take more than 0 items per second, or None for all"
+    ):
+        FeedConsumer(**fields)

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dovetail.planning.feeds.feed_model import CONSUMER, by_stage
+from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, by_stage
 from dovetail.planning.feeds.feed_planner import plan_feed
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StageProfile
 from dovetail.vocabulary.units import show_rate
 
 # What gains less is not worth telling.
@@ -42,8 +42,7 @@ def advise(
     *,
     cores: float,
     budget_bytes: int,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
     may_cache: bool = True,
 ) -> tuple[FeedAdvice, ...]:
     """What would help a feed that has the best plan for these cores and bytes, the most helpful first; nothing where
@@ -59,9 +58,8 @@ def advise(
     if plan.wall == CONSUMER:
         return ()
     found = []
-    consumer = {"consumer_per_second": consumer_per_second, "consumer_cpu_seconds": consumer_cpu_seconds}
     for change, changed in _changes(profiles, cores=cores, budget_bytes=budget_bytes, may_cache=may_cache):
-        rate = plan_feed(**(changed | consumer)).items_per_second
+        rate = plan_feed(**changed, consumer=consumer).items_per_second
         gain = rate / plan.items_per_second - 1 if plan.items_per_second else 0.0
         if gain > _LEAST_GAIN:
             found.append(FeedAdvice(change=change, items_per_second=rate, gain=gain))

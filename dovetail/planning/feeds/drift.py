@@ -9,11 +9,11 @@ this feed uses neither all cores nor the lock, somebody else does, and only the 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dovetail.planning.feeds.feed_model import CONSUMER, FeedModel, by_stage, model_of
+from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, FeedModel, by_stage, model_of
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.feed_prediction import predict_feed
 from dovetail.planning.feeds.resizing import worth_resizing
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.units import show_number, show_rate, show_seconds
 
 # From this share of cores or lock on, workers wait for one another.
@@ -103,7 +103,8 @@ def free_cores(
     *,
     seconds: float,
     cores: float,
-    consumer_cpu_seconds: float = 0.0,
+    measured_per_second: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
 ) -> float:
     """How many of its cores a feed and its consumer really have: all of them, unless workers waited for their turn
     though the two used less than there is.
@@ -116,8 +117,8 @@ def free_cores(
     [2, 1.0]
     """
     model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
-    used = sum(each.cpu_seconds for each in observations) / seconds + consumer_cpu_seconds / seconds
-    held = sum(
+    used = sum(each.cpu_seconds for each in observations) / seconds + measured_per_second * consumer.cpu_seconds
+    held = measured_per_second * consumer.lock_seconds + sum(
         seen[each.name].cpu_seconds / seconds * each.lock_seconds / each.cpu_seconds
         for each in model.paid
         if each.cpu_seconds and each.name in seen
@@ -194,8 +195,7 @@ def decide(
     measured_per_second: float,
     cores: float,
     budget_bytes: int,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
     horizon_seconds: float,
     switch_seconds: float,
     remote: RemoteProfile | None = None,
@@ -204,10 +204,11 @@ def decide(
     the workers here; `remote` are the cores of other nodes that it has or could have.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=0.1)
-    >>> plan = plan_feed([read], cores=1, budget_bytes=0, consumer_per_second=20.0)
+    >>> consumer = FeedConsumer(per_second=20.0)
+    >>> plan = plan_feed([read], cores=1, budget_bytes=0, consumer=consumer)
     >>> seen = StageObservation(name="read", items=100, busy_seconds=30.0, cpu_seconds=0.0)  # 0.3 s now, and not 0.1
     >>> found = decide([read], plan, [seen], seconds=15.0, measured_per_second=6.7, cores=1, budget_bytes=0,
-    ...                consumer_per_second=20.0, horizon_seconds=60.0, switch_seconds=1.0)
+    ...                consumer=consumer, horizon_seconds=60.0, switch_seconds=1.0)
     >>> [stage.workers for stage in plan.stages], [stage.workers for stage in found.plan.stages]
     ([2], [4])
     >>> found.reason
@@ -220,20 +221,12 @@ def decide(
         observations,
         seconds=seconds,
         cores=cores,
-        consumer_cpu_seconds=consumer_cpu_seconds * measured_per_second * seconds,
+        measured_per_second=measured_per_second,
+        consumer=consumer,
     )
     # Planned for all cores: with fewer workers a feed would be given even less of them. Judged by those that are free.
-    planned = plan_feed(
-        now,
-        cores=cores,
-        budget_bytes=budget_bytes,
-        consumer_per_second=consumer_per_second,
-        consumer_cpu_seconds=consumer_cpu_seconds,
-        remote=remote,
-    )
-    current, proposed = (
-        _judged(each, now, free, consumer_per_second, consumer_cpu_seconds, remote) for each in (plan, planned)
-    )
+    planned = plan_feed(now, cores=cores, budget_bytes=budget_bytes, consumer=consumer, remote=remote)
+    current, proposed = (_judged(each, now, free, consumer, remote) for each in (plan, planned))
     if _workers(proposed) == _workers(plan) or not worth_resizing(
         current,
         proposed,
@@ -251,19 +244,11 @@ def _judged(
     plan: FeedPlan,
     profiles: Sequence[StageProfile],
     cores: float,
-    consumer_per_second: float | None,
-    consumer_cpu_seconds: float,
+    consumer: FeedConsumer,
     remote: RemoteProfile | None,
 ) -> FeedPlan:
     """A plan with what it is expected to give on these cores."""
-    rate, wall = predict_feed(
-        profiles,
-        plan,
-        cores=cores,
-        consumer_per_second=consumer_per_second,
-        consumer_cpu_seconds=consumer_cpu_seconds,
-        remote=remote,
-    )
+    rate, wall = predict_feed(profiles, plan, cores=cores, consumer=consumer, remote=remote)
     return dataclasses.replace(plan, items_per_second=rate, wall=wall)
 
 

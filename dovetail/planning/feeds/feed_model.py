@@ -8,7 +8,8 @@ feed has it: a pool k of n_k, whose stages take s_i and slow down by the univers
 
 final items per second, and throughput is
 
-    T = min( min_k r_k(n_k),  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / Σ v_i lock_i,  consumer )
+    T = min( min_k r_k(n_k),  cores / (Σ v_i cpu_i + cpu of the consumer),  1 / (Σ v_i lock_i + lock of the consumer),
+             consumer )
 
 where of a process lock_i is what handing an item in and out takes of this one. Neighbours that are both in processes
 hand nothing over between them: of a row of them the first pays its half on the way in, and the last its half on the way
@@ -16,16 +17,25 @@ out. A pool has one worker for each of its stages at least. Memory is Σ n_k (wo
 where most_k is that of a pool's stages in proportion to how long each keeps a worker; what is really held the running
 feed counts. Cores and lock bound T and not the workers: a worker that waits for a disk takes no core, and one more
 worker than there are cores loses nothing that is worth counting.
+
+A consumer that hands kernels over to an accelerator counts as holding the lock for as long as it computes. Really it
+lets go of it with every kernel, hundreds of times a step, and waits for whoever took it meanwhile. If to pass it on
+took no time, these waits would be what others hold it for, and a step the sum of both. That it does take time each time
+(the convoy) is not in the formula, since nobody counts how often: beside threads the sum is the least to expect. Where
+the device is the slower part, though, the consumer leaves the lock to the feed while it waits, and the sum is too much.
+Both errors grow with lock_i.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dovetail.vocabulary.feeds import StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, StagePlan, StageProfile
 
 CORES, LOCK, MEMORY, CONSUMER, LINK = "cores", "the interpreter's lock", "memory", "the consumer", "the link"
 """What may be a feed's wall beside a stage."""
+ANYONE = FeedConsumer()
+"""A consumer of whom nothing is known: it takes all there is, and needs nothing for it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +124,18 @@ class FeedModel:
             return max(values)
         return sum(self.seconds(stage) * value for stage, value in zip(stages, values, strict=True)) / total
 
-    def limits(
-        self, *, cores: float, consumer_per_second: float | None = None, consumer_cpu_seconds: float = 0.0
-    ) -> dict[str, float]:
-        """Final items per second that each thing allows that all stages share. A consumer that computes on the same
-        cores takes `consumer_cpu_seconds` of them for each item.
+    def limits(self, *, cores: float, consumer: FeedConsumer = ANYONE) -> dict[str, float]:
+        """Final items per second that each thing allows that stages and consumer share.
 
         >>> loop = StageProfile(name="loop", worker="thread", service_seconds=0.5, cpu_seconds=0.5, lock_seconds=0.25)
         >>> FeedModel(profiles=(loop,)).limits(cores=4)
         {'the consumer': inf, "the interpreter's lock": 4.0, 'cores': 8.0}
         """
-        consumer = math.inf if consumer_per_second is None else consumer_per_second
-        cpu_seconds = self.cpu_seconds + consumer_cpu_seconds
+        cpu_seconds = self.cpu_seconds + consumer.cpu_seconds
+        lock_seconds = self.lock_seconds + consumer.lock_seconds
         return {
-            CONSUMER: consumer,
-            LOCK: 1 / self.lock_seconds if self.lock_seconds else math.inf,
+            CONSUMER: math.inf if consumer.per_second is None else consumer.per_second,
+            LOCK: 1 / lock_seconds if lock_seconds else math.inf,
             CORES: cores / cpu_seconds if cpu_seconds else math.inf,
         }
 

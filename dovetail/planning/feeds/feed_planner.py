@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-from dovetail.planning.feeds.feed_model import by_stage
+from dovetail.planning.feeds.feed_model import ANYONE, by_stage
 from dovetail.planning.feeds.feed_reasons import remote_reason, stage_reasons, wall_reason, why_infeasible
 from dovetail.planning.feeds.feed_search import FeedLimits, WorkerChoice, best_choice
 from dovetail.planning.feeds.remote_reading import best_remote
 from dovetail.planning.feeds.scaling import MOST_WORKERS
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
 
 # Behind one slow item the others of its stage go on until what they made has no more room. With so many items a worker,
 # one that takes sixteen times as long as the others holds nobody back.
@@ -21,8 +21,7 @@ def plan_feed(
     *,
     cores: float,
     budget_bytes: int,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
     most_workers: int = MOST_WORKERS,
     remote: RemoteProfile | None = None,
 ) -> FeedPlan:
@@ -31,9 +30,8 @@ def plan_feed(
     goes to buffers.
 
     `profiles` has each stage of the feed in its order, once for each kind of worker that it was measured with. More
-    than `consumer_per_second` is not aimed at; a consumer that computes on the same cores takes
-    `consumer_cpu_seconds` of them for each item. Where its own cores are the wall, a feed whose stages can travel may
-    have workers on the cores of `remote` too. Raises `NoFeasiblePlan` where one worker for each stage is too much.
+    than `consumer` takes is not aimed at. Where its own cores are the wall, a feed whose stages can travel may have
+    workers on the cores of `remote` too. Raises `NoFeasiblePlan` where one worker for each stage is too much.
 
     >>> read = StageProfile(name="read", worker="thread", service_seconds=4e-3, item_bytes=1000, most_bytes=1000)
     >>> decode = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_seconds=3e-3)
@@ -47,13 +45,7 @@ def plan_feed(
             f"a feed must have stages, cores > 0, budget_bytes >= 0 and most_workers >= 1 to be planned; got "
             f"{list(measured)}, {cores}, {budget_bytes} and {most_workers}."
         )
-    limits = FeedLimits(
-        cores=cores,
-        budget_bytes=budget_bytes,
-        consumer_per_second=consumer_per_second,
-        consumer_cpu_seconds=consumer_cpu_seconds,
-        most_workers=most_workers,
-    )
+    limits = FeedLimits(cores=cores, budget_bytes=budget_bytes, consumer=consumer, most_workers=most_workers)
     best = best_choice(measured, limits)
     if best is None:
         raise NoFeasiblePlan(why_infeasible(measured, budget_bytes))
@@ -76,8 +68,7 @@ def _with_remote(plan: FeedPlan, choice: WorkerChoice, limits: FeedLimits, remot
         own_rate=choice.rate,
         own_wall=choice.wall,
         cores=limits.cores,
-        consumer_per_second=limits.consumer_per_second,
-        consumer_cpu_seconds=limits.consumer_cpu_seconds,
+        consumer=limits.consumer,
     )
     reasons = (*plan.reasons, remote_reason(choice, remote, reading))
     if reading is None:

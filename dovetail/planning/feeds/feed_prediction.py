@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dovetail.planning.feeds.feed_model import CONSUMER, model_of
+from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, model_of
 from dovetail.planning.feeds.remote_reading import read_remotely
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StageProfile
 
 
 def predict_feed(
@@ -12,8 +12,7 @@ def predict_feed(
     plan: FeedPlan,
     *,
     cores: float,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
     remote: RemoteProfile | None = None,
 ) -> tuple[float, str]:
     """What a feed gives with the workers of a plan, in final items per second, and what keeps it from more.
@@ -22,13 +21,11 @@ def predict_feed(
     >>> from dovetail.vocabulary.feeds import StagePlan
     >>> read = StageProfile(name="read", worker="thread", service_seconds=0.01)
     >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=3),))
-    >>> predict_feed([read], plan, cores=1), predict_feed([read], plan, cores=1, consumer_per_second=50)
+    >>> predict_feed([read], plan, cores=1), predict_feed([read], plan, cores=1, consumer=FeedConsumer(per_second=50))
     ((300.0, 'read'), (50, 'the consumer'))
     """
     model = model_of(profiles, plan.stages)
-    found = model.limits(
-        cores=cores, consumer_per_second=consumer_per_second, consumer_cpu_seconds=consumer_cpu_seconds
-    )
+    found = model.limits(cores=cores, consumer=consumer)
     for kind in model.kinds:
         pool = model.pool(kind)
         found[pool.name] = pool.rate(sum(plan.stages[stage].workers for stage in model.stages_of(kind)))
@@ -42,7 +39,6 @@ def predict_feed(
         own_rate=found[wall],
         own_wall=wall,
         cores=cores,
-        consumer_per_second=consumer_per_second,
-        consumer_cpu_seconds=consumer_cpu_seconds,
+        consumer=consumer,
     )
     return reading.rate, reading.wall

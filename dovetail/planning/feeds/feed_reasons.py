@@ -59,15 +59,16 @@ def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) ->
             f"The consumer is the wall: it takes {show_rate(rate)}, and the feed could give {show_number(free.rate)}."
         )
     if choice.wall == CORES:
-        also = f" and its consumer {show_seconds(limits.consumer_cpu_seconds)}" if limits.consumer_cpu_seconds else ""
+        also = _consumer_too(limits.consumer.cpu_seconds)
         return (
             f"The cores are the wall: one item at the end takes {show_seconds(model.cpu_seconds)} of a core{also}, and "
             f"{limits.cores:g} of them give {show_rate(rate)}."
         )
     if choice.wall == LOCK:
+        also = _consumer_too(limits.consumer.lock_seconds)
         return (
-            f"The interpreter's lock is the wall: one item at the end holds it for {show_seconds(model.lock_seconds)}, "
-            f"and one thread at a time can."
+            f"The interpreter's lock is the wall: one item at the end holds it for {show_seconds(model.lock_seconds)}"
+            f"{also}, and one thread at a time can."
         )
     pools = {kind: model.pool(kind) for kind in choice.pools}
     kind = min(pools, key=lambda each: pools[each].rate(choice.pools[each]))
@@ -82,6 +83,10 @@ def wall_reason(choice: WorkerChoice, measured: Measured, limits: FeedLimits) ->
     more = "no more are given" if count >= limits.most_workers else "more would not make it faster"
     gives = f"{_count(count, kind)} {'gives' if count == 1 else 'give'} {show_rate(rate)}"
     return f"{pools[kind].name!r} is the wall: {gives}, and {more}."
+
+
+def _consumer_too(seconds: float) -> str:
+    return f" and its consumer {show_seconds(seconds)}" if seconds else ""
 
 
 def _count(count: int, worker: str) -> str:

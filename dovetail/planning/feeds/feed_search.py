@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from dovetail.planning.feeds.feed_model import MEMORY, FeedModel
 from dovetail.planning.feeds.scaling import EQUAL, least_workers, peak_workers
-from dovetail.vocabulary.feeds import StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, StageProfile
 
 Measured = Mapping[str, Mapping[str, StageProfile]]
 """Profiles by stage, in the order of the feed, and by kind of worker."""
@@ -20,12 +20,11 @@ Measured = Mapping[str, Mapping[str, StageProfile]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLimits:
-    """What a feed may take: cores, bytes and workers of one kind; and what its consumer takes of it."""
+    """What a feed may take: cores, bytes and workers of one kind; and who takes what it gives."""
 
     cores: float
     budget_bytes: int
-    consumer_per_second: float | None
-    consumer_cpu_seconds: float
+    consumer: FeedConsumer
     most_workers: int
 
     def hold(self, held_bytes: float) -> bool:
@@ -34,7 +33,7 @@ class FeedLimits:
 
     def without_consumer(self) -> "FeedLimits":
         """The same for a consumer that takes whatever there is."""
-        return dataclasses.replace(self, consumer_per_second=None)
+        return dataclasses.replace(self, consumer=dataclasses.replace(self.consumer, per_second=None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +114,7 @@ def _all_models(measured: Measured) -> list[FeedModel]:
 
 def _bound(model: FeedModel, limits: FeedLimits) -> tuple[float, str]:
     """What would be given with all the memory that one could wish for, and what would be the wall."""
-    found = model.limits(
-        cores=limits.cores,
-        consumer_per_second=limits.consumer_per_second,
-        consumer_cpu_seconds=limits.consumer_cpu_seconds,
-    )
+    found = model.limits(cores=limits.cores, consumer=limits.consumer)
     for kind, least in model.least_pools().items():
         pool = model.pool(kind)
         found[pool.name] = pool.rate(max(least, peak_workers(pool, most=limits.most_workers)))

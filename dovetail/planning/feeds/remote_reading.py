@@ -4,13 +4,13 @@ the numbers, and sends them back. Chooses nothing but how many.
 With m of them, whose worker takes w seconds for a final item of b bytes, over a link of B bytes a second that all share
 and on which a message and its answer take l seconds, they give
 
-    R = min( m / (w + l + b / B),  B / b,  cores / (h + u),  1 / h )
+    R = min( m / (w + l + b / B),  B / b,  cores / (h + u),  1 / (h + v) )
 
 final items a second, where to take one in takes h seconds of this node's cores, and of its interpreter's lock, and the
-consumer u seconds of its cores. What is read here then has the rest: with c core seconds and k lock seconds for each
-item that is read here,
+consumer u seconds of its cores and v of the lock. What is read here then has the rest: with c core seconds and k lock
+seconds for each item that is read here,
 
-    O = min( what the own workers give,  (cores - R (h + u)) / (c + u),  (1 - R h) / k ).
+    O = min( what the own workers give,  (cores - R (h + u)) / (c + u),  (1 - R (h + v)) / (k + v) ).
 
 The feed gives O + R, unless its consumer takes less.
 """
@@ -18,9 +18,9 @@ The feed gives O + R, unless its consumer takes less.
 import dataclasses
 import math
 
-from dovetail.planning.feeds.feed_model import CONSUMER, CORES, LINK, LOCK, FeedModel
+from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, CORES, LINK, LOCK, FeedModel
 from dovetail.planning.feeds.resizing import MARGIN
-from dovetail.vocabulary.feeds import RemoteProfile
+from dovetail.vocabulary.feeds import FeedConsumer, RemoteProfile
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,7 @@ def read_remotely(
     own_rate: float,
     own_wall: str,
     cores: float,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
 ) -> RemoteReading:
     """What a feed gives with so many workers on other nodes, of which the workers here give `own_rate` alone, with
     `own_wall` as their wall.
@@ -71,22 +70,22 @@ def read_remotely(
     most = remote.bytes_per_second / size if size else math.inf
     seconds = worker_seconds(model, remote)
     hand = remote.hand_seconds(size)
-    taken = min(cores / _seconds(hand + consumer_cpu_seconds), 1 / _seconds(hand))
-    given = min(most, taken, workers / _seconds(seconds))
-    left = (cores - given * (hand + consumer_cpu_seconds)) / _seconds(model.cpu_seconds + consumer_cpu_seconds)
-    unlocked = (1 - given * hand) / _seconds(model.lock_seconds)
+    busy, locked = hand + consumer.cpu_seconds, hand + consumer.lock_seconds
+    given = min(most, cores / _seconds(busy), 1 / _seconds(locked), workers / _seconds(seconds))
+    left = (cores - given * busy) / _seconds(model.cpu_seconds + consumer.cpu_seconds)
+    unlocked = (1 - given * locked) / _seconds(model.lock_seconds + consumer.lock_seconds)
     limits = {CORES: left, LOCK: unlocked}
     limits[own_wall] = min(own_rate, limits.get(own_wall, math.inf))
     wall = min(limits, key=lambda name: limits[name])
     own = max(0.0, limits[wall])
     if workers and given >= most:
         wall = LINK
-    consumer = math.inf if consumer_per_second is None else consumer_per_second
-    rate = min(own + given, consumer)
+    asked = math.inf if consumer.per_second is None else consumer.per_second
+    rate = min(own + given, asked)
     return RemoteReading(
         workers=workers,
         rate=rate,
-        wall=CONSUMER if rate >= consumer else wall,
+        wall=CONSUMER if rate >= asked else wall,
         own_rate=own,
         remote_rate=given,
     )
@@ -103,8 +102,7 @@ def best_remote(
     own_rate: float,
     own_wall: str,
     cores: float,
-    consumer_per_second: float | None = None,
-    consumer_cpu_seconds: float = 0.0,
+    consumer: FeedConsumer = ANYONE,
 ) -> RemoteReading | None:
     """The fewest workers on other nodes with which a feed gives the most; None where nothing that counts is won: its
     own cores are not the wall, a stage cannot travel, or the link carries too little.
@@ -127,8 +125,7 @@ def best_remote(
             own_rate=own_rate,
             own_wall=own_wall,
             cores=cores,
-            consumer_per_second=consumer_per_second,
-            consumer_cpu_seconds=consumer_cpu_seconds,
+            consumer=consumer,
         )
         for count in range(1, remote.cores + 1)
     ]

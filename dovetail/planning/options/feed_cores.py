@@ -2,7 +2,8 @@
 
 On a CPU the cores of a task are its devices, and its trial has shown what they do, reading included. Beside an
 accelerator they are the node's, which other tasks want, too: so each option that reads a feed is offered with as many
-cores as make a difference. Where the host computes a part of each step, what the feed has is taken from that.
+cores as make a difference. Where the host computes a part of each step, what the feed has is taken from that. While a
+step computes, its thread hands kernels over and needs the interpreter's lock, which a feed in threads holds, too.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dovetail.planning.feeds import plan_feed
 from dovetail.planning.techniques import Evidence, spec_of
 from dovetail.vocabulary import Option, Profile, StageProfile
-from dovetail.vocabulary.feeds import feed_bytes, held_bytes
+from dovetail.vocabulary.feeds import FeedConsumer, feed_bytes, held_bytes
 
 # A core more that makes a step faster by less than this is not worth an option of its own.
 _LEAST_GAIN = 0.05
@@ -44,7 +45,8 @@ def with_feed_cores(option: Option, evidence: Evidence) -> Iterator[Option]:
     before = math.inf
     for cores in _counts(most):
         slowed = spec.slowed(option, evidence, option.cores - cores) if spec.on_host else 1.0
-        reading = _reading_seconds(read, cores)
+        computing = slowed * min(option.step_seconds[0], sum(each.computing_seconds for each in read))
+        reading = _reading_seconds(read, cores, computing)
         steps = tuple(max(seconds * slowed, reading) for seconds in option.step_seconds)
         if steps[0] > (1 - _LEAST_GAIN) * before:
             continue
@@ -74,12 +76,21 @@ def _counts(most: int) -> list[int]:
     return sorted({*(each for each in powers), *(each * 3 // 2 for each in powers[1:]), most} & {*range(1, most + 1)})
 
 
-def _reading_seconds(profiles: list[Profile], cores: int) -> float:
-    """What a step takes that must wait for the batches of all its members; those that read the same read it once."""
+def _reading_seconds(profiles: list[Profile], cores: int, computing_seconds: float) -> float:
+    """What a step takes that must wait for the batches of all its members; those that read the same read it once. Each
+    feed has to leave its part of the lock to the computing."""
     distinct: Mapping[object, Profile] = {each.shares or number: each for number, each in enumerate(profiles)}
-    return sum(each.accumulate / _batches_per_second(each.feed, cores) for each in distinct.values())
+    return sum(
+        each.accumulate / _batches_per_second(each.feed, cores, computing_seconds / len(distinct) / each.accumulate)
+        for each in distinct.values()
+    )
 
 
 @functools.lru_cache(maxsize=1024)
-def _batches_per_second(stages: tuple[StageProfile, ...], cores: int) -> float:
-    return plan_feed(stages, cores=cores, budget_bytes=held_bytes(feed_bytes(cores))).items_per_second
+def _batches_per_second(stages: tuple[StageProfile, ...], cores: int, lock_seconds: float) -> float:
+    return plan_feed(
+        stages,
+        cores=cores,
+        budget_bytes=held_bytes(feed_bytes(cores)),
+        consumer=FeedConsumer(lock_seconds=lock_seconds),
+    ).items_per_second

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.vocabulary.feeds import StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, StageProfile
 
 
 def best_of_all(
@@ -13,13 +13,11 @@ def best_of_all(
     *,
     cores: float,
     budget_bytes: int,
-    consumer: float | None,
-    consumer_cpu: float,
+    consumer: FeedConsumer,
     most_workers: int,
 ) -> tuple[float, float, float] | None:
     """The highest rate, the fewest cores and the fewest bytes that go with it; None where nothing fits."""
-    limits = {"cores": cores, "consumer": consumer, "consumer_cpu": consumer_cpu}
-    found = list(every_way(profiles, most_workers=most_workers, **limits))
+    found = list(every_way(profiles, most_workers=most_workers, cores=cores, consumer=consumer))
     fitting = [each for each in found if each[2] <= budget_bytes * (1 + 1e-9)]
     if not fitting:
         return None
@@ -52,11 +50,10 @@ def of_one(
     pools: Mapping[str, int],
     *,
     cores: float,
-    consumer: float | None,
-    consumer_cpu: float,
+    consumer: FeedConsumer,
 ) -> tuple[float, float, float]:
     """Rate, cores and bytes of one way to run a feed: with so many workers of each kind, whom its stages share."""
-    made, rates, core_seconds, lock_seconds, held = 1.0, [consumer or math.inf], 0.0, 0.0, 0
+    made, rates, core_seconds, lock_seconds, held = 1.0, [consumer.per_second or math.inf], 0.0, 0.0, 0
     worked, busy, held_by_worker = (dict.fromkeys(pools, 0.0) for _ in range(3))
     for number in reversed(range(len(chosen))):
         stage, count = chosen[number], pools[chosen[number].worker]
@@ -82,8 +79,8 @@ def of_one(
         # Its workers are at each of its stages for as long as that takes.
         item = held_by_worker[kind] / busy[kind] if busy[kind] else max(stage.most_bytes for stage in own)
         held += count * (max(stage.worker_bytes for stage in own) + item)
-    if core_seconds + consumer_cpu:
-        rates.append(cores / (core_seconds + consumer_cpu))
-    if lock_seconds:
-        rates.append(1 / lock_seconds)
+    if core_seconds + consumer.cpu_seconds:
+        rates.append(cores / (core_seconds + consumer.cpu_seconds))
+    if lock_seconds + consumer.lock_seconds:
+        rates.append(1 / (lock_seconds + consumer.lock_seconds))
     return min(rates), min(rates) * core_seconds, held

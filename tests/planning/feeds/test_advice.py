@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dovetail.planning.feeds import advise, plan_feed
-from dovetail.vocabulary.feeds import StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, StageProfile
 
 READ = StageProfile(name="read", worker="thread", service_seconds=4e-3, most_bytes=100, item_bytes=100)
 DECODE = StageProfile(name="decode", worker="thread", service_seconds=3e-3, cpu_seconds=3e-3)
@@ -19,7 +19,7 @@ def advice(
     consumer: float | None = None,
     may_cache: bool = True,
 ):
-    limits = {"cores": cores, "budget_bytes": budget_bytes, "consumer_per_second": consumer}
+    limits = {"cores": cores, "budget_bytes": budget_bytes, "consumer": FeedConsumer(per_second=consumer)}
     found = advise(profiles, plan_feed(profiles, **limits), may_cache=may_cache, **limits)
     return {each.change: each.items_per_second for each in found}
 

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.planning.feeds import StageObservation, decide, plan_feed
 from dovetail.planning.feeds.drift import follow_drift, free_cores
-from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, StagePlan, StageProfile
 
 DECODE = StageProfile(name="decode", worker="thread", service_seconds=4e-3, cpu_seconds=3e-3, lock_seconds=1e-3)
 PROCESS = dataclasses.replace(DECODE, worker="process", service_seconds=5e-3, lock_seconds=1e-4)
@@ -77,6 +77,18 @@ def test_what_others_take_of_the_cores_is_not_the_stages_own() -> None:
         switch_seconds=0.1,
     )
     assert decision.reason == ""
+
+
+def test_a_lock_that_the_consumer_holds_is_nobody_elses_doing() -> None:
+    """Two threads got one of two cores: others have the rest, unless it was the lock that they waited for."""
+    loop = StageProfile(name="decode", worker="thread", service_seconds=1e-3, cpu_seconds=1e-3, lock_seconds=2e-4)
+    crowded = [seen(1000, cpu=1e-3, waited=1e-3)]
+    launching = FeedConsumer(per_second=100.0, lock_seconds=9e-3)
+    found = [
+        free_cores([loop], plan(2), crowded, seconds=1.0, cores=2, measured_per_second=90.0, consumer=consumer)
+        for consumer in (FeedConsumer(), launching)
+    ]
+    assert found == [1.0, 2]
 
 
 def test_a_slower_disk_is_told_from_full_cores() -> None:

@@ -12,7 +12,7 @@ from dovetail.planning.feeds import FeedModel, plan_feed, predict_feed
 from dovetail.planning.feeds.feed_model import by_stage
 from dovetail.planning.feeds.feed_search import FeedLimits, best_choice
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
-from dovetail.vocabulary.feeds import FeedPlan, StagePlan, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, StagePlan, StageProfile
 from tests.planning.feeds.exhaustive_search import best_of_all, of_one
 
 MOST_WORKERS = 6
@@ -62,24 +62,30 @@ def feeds(draw: st.DrawFn) -> list[StageProfile]:
     st.sampled_from([500, 5_000, 40_000, 1 << 30]),
     st.sampled_from([None, 5.0, 200.0]),
     st.sampled_from([0.0, 0.0, 2e-3]),
+    st.sampled_from([0.0, 0.0, 1e-4, 5e-3]),
 )
 @settings(deadline=None, max_examples=120)
 def test_a_plan_is_the_best_of_all(
-    profiles: list[StageProfile], cores: float, budget_bytes: int, consumer: float | None, consumer_cpu: float
+    profiles: list[StageProfile],
+    cores: float,
+    budget_bytes: int,
+    per_second: float | None,
+    consumer_cpu: float,
+    consumer_lock: float,
 ) -> None:
-    shared = {"cores": cores, "consumer": consumer, "consumer_cpu": consumer_cpu}
+    consumer = FeedConsumer(per_second=per_second, cpu_seconds=consumer_cpu, lock_seconds=consumer_lock)
+    shared = {"cores": cores, "consumer": consumer}
     wanted = best_of_all(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)
-    limits = {"cores": cores, "consumer_per_second": consumer, "consumer_cpu_seconds": consumer_cpu}
     if wanted is None:
         with pytest.raises(NoFeasiblePlan):
-            plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **limits)
+            plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)
         return
-    searched = FeedLimits(budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **limits)  # type: ignore[arg-type]
+    searched = FeedLimits(budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)  # type: ignore[arg-type]
     best = best_choice(by_stage(profiles), searched)
     assert best is not None
     assert of_one(best.model.profiles, best.pools, **shared) == pytest.approx(wanted)
 
-    plan = plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **limits)
+    plan = plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)
     chosen = [next(p for p in profiles if (p.name, p.worker) == (s.name, s.worker)) for s in plan.stages]
     pools = collections.Counter[str]()
     for stage in plan.stages:
@@ -87,7 +93,7 @@ def test_a_plan_is_the_best_of_all(
     rate, cores_busy, least_bytes = of_one(chosen, pools, **shared)
     assert (rate, cores_busy) == pytest.approx(wanted[:2])
     assert plan.items_per_second == pytest.approx(wanted[0])
-    assert predict_feed(profiles, plan, **limits)[0] == pytest.approx(wanted[0])
+    assert predict_feed(profiles, plan, **shared)[0] == pytest.approx(wanted[0])
     # Buffers take what is left, and no more.
     least = map(FeedModel(profiles=tuple(chosen)).least_buffer, range(len(chosen)))
     more = sum(stage.buffer_bytes for stage in plan.stages) - sum(least)
@@ -106,7 +112,7 @@ def test_cores_are_shared_in_proportion_to_what_stages_take() -> None:
 
 
 def test_a_consumer_on_the_same_cores_leaves_less_for_the_feed() -> None:
-    plan = plan_feed([stage(cpu_seconds=1e-3)], cores=2, budget_bytes=0, consumer_cpu_seconds=3e-3)
+    plan = plan_feed([stage(cpu_seconds=1e-3)], cores=2, budget_bytes=0, consumer=FeedConsumer(cpu_seconds=3e-3))
     assert plan.items_per_second == pytest.approx(500)
     assert plan.reasons[-1] == (
         "The cores are the wall: one item at the end takes 1.0 ms of a core and its consumer 3.0 ms, and 2 of them "
@@ -187,7 +193,7 @@ def test_a_batch_takes_as_many_items_as_it_is_made_of() -> None:
 def test_the_wall_is_named_with_its_figures(
     profiles: list[StageProfile], cores: float, budget_bytes: int, consumer: float | None, wall: str, reason: str
 ) -> None:
-    plan = plan_feed(profiles, cores=cores, budget_bytes=budget_bytes, consumer_per_second=consumer)
+    plan = plan_feed(profiles, cores=cores, budget_bytes=budget_bytes, consumer=FeedConsumer(per_second=consumer))
     assert plan.wall == wall
     assert plan.reasons[-1] == reason
 
@@ -203,8 +209,52 @@ def test_what_holds_the_lock_goes_to_processes_and_says_so() -> None:
     )
 
 
+# Pictures in batches of 64: 5 ms each, of which a twentieth holds the lock; in a process each takes a little longer.
+PICTURES = (
+    stage("decode", seconds=5e-3, cpu_seconds=5e-3, lock_seconds=2.5e-4),
+    stage("decode", "process", seconds=5.1e-3, cpu_seconds=5.1e-3, lock_seconds=2e-5),
+    stage("batch", seconds=1e-3, cpu_seconds=1e-3, lock_seconds=1e-4, inputs=64),
+    stage("batch", "process", seconds=2e-3, cpu_seconds=2e-3, lock_seconds=1e-3, inputs=64),
+)
+# A step of 10 ms that hands kernels over.
+ACCELERATED = FeedConsumer(per_second=100.0, cpu_seconds=1e-2, lock_seconds=1e-2)
+
+
+def kinds(*, cores: float, consumer: FeedConsumer) -> set[str]:
+    return {each.worker for each in plan_feed(PICTURES, cores=cores, budget_bytes=1 << 30, consumer=consumer).stages}
+
+
+def test_beside_a_training_that_hands_kernels_over_pictures_are_decoded_in_processes() -> None:
+    assert kinds(cores=16, consumer=FeedConsumer()) == {"thread"}  # which the lock allows, as long as they are alone
+    assert kinds(cores=16, consumer=ACCELERATED) == {"process"}
+    threads, processes = (
+        plan_feed(
+            [each for each in PICTURES if each.worker == kind], cores=16, budget_bytes=1 << 30, consumer=ACCELERATED
+        )
+        for kind in ("thread", "process")
+    )
+    assert (threads.wall, threads.items_per_second) == ("the interpreter's lock", pytest.approx(1 / 26.1e-3))
+    assert (processes.wall, processes.items_per_second) == ("cores", pytest.approx(16 / 337.76e-3, rel=1e-2))
+
+
+def test_what_frees_the_lock_stays_in_threads_on_few_cores() -> None:
+    assert kinds(cores=2, consumer=FeedConsumer()) == {"thread"}
+    # And beside a training on the same cores, whose operators let go of it.
+    assert kinds(cores=2, consumer=FeedConsumer(per_second=10.0, cpu_seconds=0.1)) == {"thread"}
+
+
+def test_a_lock_that_the_consumer_holds_is_named_with_it() -> None:
+    consumer = FeedConsumer(per_second=100.0, lock_seconds=1e-2)
+    plan = plan_feed([stage(cpu_seconds=1e-3, lock_seconds=1e-3)], cores=2, budget_bytes=0, consumer=consumer)
+    assert plan.items_per_second == pytest.approx(1 / 11e-3)
+    assert plan.reasons[-1] == (
+        "The interpreter's lock is the wall: one item at the end holds it for 1.0 ms and its consumer 10.0 ms, and one "
+        "thread at a time can."
+    )
+
+
 def test_a_stage_that_cannot_travel_says_so() -> None:
-    plan = plan_feed([stage("augment", portable=False)], cores=1, budget_bytes=0, consumer_per_second=10)
+    plan = plan_feed([stage("augment", portable=False)], cores=1, budget_bytes=0, consumer=FeedConsumer(per_second=10))
     assert plan.reasons[0].endswith("It cannot travel to a process.")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.vocabulary import InvalidRecord
-from dovetail.vocabulary.feeds import FeedPlan, RemoteProfile, StageProfile
+from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StageProfile
 
 MIB = 1 << 20
 LINK = RemoteProfile(cores=4, latency_seconds=1e-3, bytes_per_second=1e9, cpu_seconds=1e-4, cpu_seconds_per_byte=1e-10)
@@ -66,9 +66,9 @@ def test_no_more_workers_are_borrowed_than_the_link_can_carry() -> None:
 
 def test_no_more_are_borrowed_than_the_consumer_needs() -> None:
     alone = planned(remote=None).items_per_second
-    plan = planned(consumer_per_second=1.3 * alone)
+    plan = planned(consumer=FeedConsumer(per_second=1.3 * alone))
     assert (plan.wall, plan.remote_workers) == ("the consumer", 1)
-    assert planned(consumer_per_second=0.9 * alone).remote_workers == 0
+    assert planned(consumer=FeedConsumer(per_second=0.9 * alone)).remote_workers == 0
 
 
 def test_where_stages_wait_other_nodes_are_left_alone() -> None:
@@ -105,14 +105,16 @@ def test_workers_elsewhere_that_are_seen_to_be_slow_count_for_what_they_give() -
     elsewhere=st.integers(1, 12),
     consumer=st.sampled_from([None, 5.0, 40.0, 500.0]),
     consumer_cpu=st.sampled_from([0.0, 2e-3]),
+    consumer_lock=st.sampled_from([0.0, 0.0, 2e-3]),
 )
 @settings(max_examples=200, deadline=None)
 def test_the_plan_is_the_best_of_all_counts(
-    cpu, size, bandwidth, hand, cores, elsewhere, consumer, consumer_cpu
+    cpu, size, bandwidth, hand, cores, elsewhere, consumer, consumer_cpu, consumer_lock
 ) -> None:
     profiles = stages(cpu_seconds=cpu, item_bytes=size)
     link = dataclasses.replace(LINK, cores=elsewhere, bytes_per_second=bandwidth, cpu_seconds_per_byte=hand)
-    limits = {"cores": cores, "consumer_per_second": consumer, "consumer_cpu_seconds": consumer_cpu}
+    taker = FeedConsumer(per_second=consumer, cpu_seconds=consumer_cpu, lock_seconds=consumer_lock)
+    limits = {"cores": cores, "consumer": taker}
     plan = plan_feed(profiles, budget_bytes=1 << 40, remote=link, **limits)  # memory is never the wall
     rates = [
         predict_feed(profiles, dataclasses.replace(plan, remote_workers=count), remote=link, **limits)[0]

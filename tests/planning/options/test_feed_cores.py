@@ -37,6 +37,18 @@ def test_no_more_cores_are_offered_than_make_steps_faster():
     assert all(each.host_bytes - plain[0].host_bytes == feed_bytes(each.feed_cores) for each in options)
 
 
+def test_a_feed_that_holds_the_lock_makes_steps_longer_by_that():
+    """Kernels are handed over by a thread that needs the lock, too; what a process does holds none."""
+    held = dataclasses.replace(decode(0.035), worker="thread", lock_seconds=0.004)
+    profile = dataclasses.replace(reading("f", step=0.01, read=0.035), feed=(held,))
+    options, _ = derive_options([profile], cluster())
+    fastest = min(each.step_seconds[0] for each in options)
+    assert fastest == pytest.approx(0.014)
+    both = dataclasses.replace(profile, feed=(held, decode(0.036)))
+    options, _ = derive_options([both], cluster())
+    assert min(each.step_seconds[0] for each in options) == pytest.approx(0.01)
+
+
 def test_on_a_cpu_the_cores_of_a_task_are_its_devices():
     profile = dataclasses.replace(reading("f", step=0.01, read=0.035), kind="cpu")
     options, _ = derive_options([profile], Cluster.uniform(Kind(name="cpu", processor="cpu"), memory_bytes=8 << 30))
