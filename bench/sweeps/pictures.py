@@ -108,8 +108,8 @@ def large(width=8192, depth=6, batch=1024, seed=0) -> dt.Training:
 
 
 workload = {
-    "light": lambda: dt.grid(network, width=[16], steps=STEPS or 1500, name="pictures"),
-    "heavy": lambda: dt.grid(network, width=[256], depth=[8], steps=STEPS or 500, name="pictures"),
+    "light": lambda: dt.grid(network, width=[16], steps=STEPS or 1000, name="pictures"),
+    "heavy": lambda: dt.grid(network, width=[384], depth=[8], steps=STEPS or 400, name="pictures"),
     "large": lambda: dt.grid(large, steps=STEPS or 60, name="pictures"),
     "mix": lambda: dt.workload(
         [

@@ -26,8 +26,8 @@ def plan_feed(
     remote: RemoteProfile | None = None,
 ) -> FeedPlan:
     """The plan with the highest throughput for these cores and bytes, and of those with the same the one that keeps the
-    fewest cores busy, and then holds the fewest bytes, with its stages' workers rounded up. What is left of the budget
-    goes to buffers.
+    fewest cores busy, and then holds the fewest bytes, with its stages' workers rounded up; or one that is nearly as
+    fast, where threads would keep the interpreter's lock busy. What is left of the budget goes to buffers.
 
     `profiles` has each stage of the feed in its order, once for each kind of worker that it was measured with. More
     than `consumer` takes is not aimed at. Where its own cores are the wall, a feed whose stages can travel may have

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.planning.feeds import FeedModel, plan_feed, predict_feed
 from dovetail.planning.feeds.feed_model import by_stage
-from dovetail.planning.feeds.feed_search import FeedLimits, best_choice
+from dovetail.planning.feeds.feed_search import BUSY_LOCK, NEAR, FeedLimits, best_choice
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, StagePlan, StageProfile
 from tests.planning.feeds.exhaustive_search import best_of_all, of_one
@@ -83,7 +83,16 @@ def test_a_plan_is_the_best_of_all(
     searched = FeedLimits(budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)  # type: ignore[arg-type]
     best = best_choice(by_stage(profiles), searched)
     assert best is not None
-    assert of_one(best.model.profiles, best.pools, **shared) == pytest.approx(wanted)
+    found = of_one(best.model.profiles, best.pools, **shared)
+    if found[0] < wanted[0] * (1 - 1e-9):  # given up for a lock that is not busy
+        assert found[0] >= NEAR * wanted[0] * (1 - 1e-9)
+        assert best.lock_share <= BUSY_LOCK
+        return
+    assert found[0] == pytest.approx(wanted[0])
+    threads = FeedModel(profiles=tuple(next(iter(kinds.values())) for kinds in by_stage(profiles).values()))
+    if found != pytest.approx(wanted) and best.lock_share <= BUSY_LOCK < wanted[0] * threads.lock_seconds:
+        return  # as fast, and not with the fewest cores or bytes, for the same reason
+    assert found == pytest.approx(wanted)
 
     plan = plan_feed(profiles, budget_bytes=budget_bytes, most_workers=MOST_WORKERS, **shared)
     chosen = [next(p for p in profiles if (p.name, p.worker) == (s.name, s.worker)) for s in plan.stages]
@@ -225,7 +234,8 @@ def kinds(*, cores: float, consumer: FeedConsumer) -> set[str]:
 
 
 def test_beside_a_training_that_hands_kernels_over_pictures_are_decoded_in_processes() -> None:
-    assert kinds(cores=16, consumer=FeedConsumer()) == {"thread"}  # which the lock allows, as long as they are alone
+    assert kinds(cores=4, consumer=FeedConsumer()) == {"thread"}
+    assert kinds(cores=16, consumer=FeedConsumer()) == {"process"}  # which leave the lock alone, and are nearly as fast
     assert kinds(cores=16, consumer=ACCELERATED) == {"process"}
     threads, processes = (
         plan_feed(
