@@ -82,7 +82,10 @@ class WorkerChoice:
     @property
     def lock_share(self) -> float:
         """For how much of the time several of its threads hold the interpreter's lock."""
-        return self.rate * self.model.lock_seconds if self.pools.get("thread", 0) > 1 else 0.0
+        if self.pools.get("thread", 0) < 2:
+            return 0.0
+        model = self.model
+        return self.rate * sum(model.visits[n] * model.paid[n].lock_seconds for n in model.stages_of("thread"))
 
     @property
     def least_bytes(self) -> float:
@@ -90,9 +93,10 @@ class WorkerChoice:
         return self.model.least_bytes(self.pools)
 
 
-# Threads that hold the lock for more of the time than this wait for one another, and a consumer for all of them: on 16
-# cores fifteen that decoded gave a half of what the sum of what they hold it for promises, or a quarter.
-BUSY_LOCK = 0.25
+# Threads that hold the lock for more of the time than this wait for one another: on 16 cores fifteen that decoded gave
+# half of what the sum of what they hold it for promises, or a quarter. A consumer that wants it all the time waits
+# for them long before.
+BUSY_LOCK, BUSY_BESIDE = 0.25, 0.05
 # So much of the highest rate is given up for a lock that is not busy.
 NEAR = 0.85
 
@@ -109,10 +113,10 @@ def best_choice(measured: Measured, limits: FeedLimits) -> WorkerChoice | None:
         if choice is not None:
             found.append(choice)
             fastest = max(fastest, choice.rate)
-    best = _best(found)
-    if best is None or best.lock_share <= BUSY_LOCK:
+    best, most = _best(found), BUSY_BESIDE if limits.consumer.lock_seconds else BUSY_LOCK
+    if best is None or best.lock_share <= most:
         return best
-    return _best([each for each in found if each.rate >= NEAR * fastest and each.lock_share <= BUSY_LOCK]) or best
+    return _best([each for each in found if each.rate >= NEAR * fastest and each.lock_share <= most]) or best
 
 
 def _best(found: list[WorkerChoice]) -> WorkerChoice | None:
