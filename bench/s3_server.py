@@ -119,15 +119,14 @@ class FaultyProxy:
     """
 
     def __init__(self, upstream: str, faults: Faults, *, seed: int = 0) -> None:
-        self.faults, self.is_out = faults, False
+        self.upstream, self.faults, self.is_out = upstream, faults, False
         self.counts: collections.Counter[str] = collections.Counter()
         self.requests = 0
         self._upstream = urllib.parse.urlsplit(upstream).netloc
         self._generator, self._lock = random.Random(seed), threading.Lock()
         self._written: dict[str, float] = {}
         handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> "FaultyProxy":
@@ -139,6 +138,11 @@ class FaultyProxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def written_keys(self) -> list[str]:
+        """What was written through it, as `/bucket/key`."""
+        with self._lock:
+            return list(self._written)
 
     def draw(self) -> str:
         """What the request that has come now meets."""
@@ -187,6 +191,14 @@ class FaultyProxy:
         return ElementTree.tostring(root)
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: Any) -> None:
+        """Nothing: who asks may be killed at any moment, and then its connection is reset."""
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     proxy: FaultyProxy
     protocol_version = "HTTP/1.1"
@@ -206,7 +218,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault == "slow":
             time.sleep(self.proxy.faults.slow_seconds)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS | {"expect"}}
-        status, answered, content = self.proxy.ask(self.command, self.path, headers, body)
+        try:
+            status, answered, content = self.proxy.ask(self.command, self.path, headers, body)
+        except (OSError, http.client.HTTPException):  # the server itself has hung up
+            self.proxy.counts["server_gone"] += 1
+            return self._cut()
         return self._answer(status, answered, content, cut=fault == "answer_cut")
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.store.atomic_write import write_atomically
-from dovetail.store.retry import RETRY_SECONDS, response_of, retry
+from dovetail.store.retry import RETRY_SECONDS, is_passing, response_of, retry
 from dovetail.vocabulary import StoreError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)", re.IGNORECASE)
@@ -101,7 +101,8 @@ class RemoteFolder:
         def listed(files: Any, path: str) -> list[str]:
             files.invalidate_cache()  # others write here too
             try:
-                return sorted(each[len(path) :].lstrip("/") for each in files.find(path))
+                # Of a prefix without keys some give the prefix itself.
+                return sorted(each[len(path) + 1 :] for each in files.find(path) if each.startswith(f"{path}/"))
             except FileNotFoundError as error:
                 if _code(error) == "NoSuchBucket":
                     raise
@@ -143,7 +144,11 @@ class RemoteFolder:
         except StoreError:
             raise
         except Exception as error:  # each file system has errors of its own; what to do about them is the same
-            if (explained := _explain(error, self.url)) is error:
+            explained = _explain(error, self.url)
+            if is_passing(error):
+                tried = f"tried again for {self.retry_seconds:g} s"
+                raise OSError(explained.errno, f"{str(explained).rstrip('.')} ({tried})") from error
+            if explained is error:
                 raise
             raise explained from error
 

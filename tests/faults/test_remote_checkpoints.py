@@ -1,4 +1,4 @@
-"""A run whose checkpoints go where fsspec reaches, killed with its controller in the middle: it goes on from the newest
+"""A run whose checkpoints go to S3 through faults, killed with its controller in the middle: it goes on from the newest
 that has its index, and ends with the bits of a run that nobody disturbed."""
 
 import os
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from s3_server import BUCKET, Faults, FaultyProxy
 
 from dovetail import open_result
 from dovetail.store import RemoteFolder, Store
 from dovetail.train import checkpoint
 
-STEPS = 300
+STEPS = 120
 
 SWEEP = f"""
 import time
@@ -44,26 +45,31 @@ def command(folder: Path, store: str, *words: str) -> list[str]:
 
 
 @pytest.mark.process
-def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path) -> None:
+def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path, s3: FaultyProxy) -> None:
     (tmp_path / "sweep.py").write_text(SWEEP)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    there = tmp_path / "there"
-    with subprocess.Popen(command(tmp_path, "far", "--checkpoints", f"file://{there}"), env=environment) as process:
-        while not any(checkpoint.step_of(path.parent) >= 30 for path in there.glob("*/step-*/index.json")):
+    s3.faults = Faults.share(0.2, slow_seconds=0.1, lag_seconds=5.0)
+    there = RemoteFolder(f"s3://{BUCKET}/{tmp_path.name}")
+    undisturbed = subprocess.Popen(command(tmp_path, "near"), env=environment)
+    with subprocess.Popen(command(tmp_path, "far", "--checkpoints", str(there)), env=environment) as process:
+        while not any("/step-000000030-" in key and key.endswith("/index.json") for key in s3.written_keys()):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
-    (folder,) = [each for each in there.iterdir() if each.is_dir()]
     time.sleep(1.0)  # its worker ends with it
-    newest, before, *_ = checkpoint.complete(folder)  # one more where it was killed before it removed the oldest
-    (newest / "index.json").unlink()  # as if it had been killed a moment earlier
+    with Store(tmp_path / "far") as store:
+        (task,) = {event.task for _, event in store.events() if event.kind == "saved"}
+    faults, s3.faults = s3.faults, Faults()
+    newest, before, *_ = checkpoint.complete(there / task)  # one more where it was killed before it removed the oldest
+    newest.remove("index.json")  # as if it had been killed a moment earlier
+    s3.faults = faults
     # Where they are is known to the store from now on.
     subprocess.run(command(tmp_path, "far"), env=environment, check=True)
-    subprocess.run(command(tmp_path, "near"), env=environment, check=True)
+    assert undisturbed.wait() == 0
 
     (far,), (near,) = open_result(tmp_path / "far").tasks, open_result(tmp_path / "near").tasks
     assert (far.status, far.step) == (near.status, near.step) == ("finished", STEPS)
-    assert far.directory == RemoteFolder(f"file://{there}") / far.task.identity
+    assert far.directory == there / far.task.identity
     assert not (tmp_path / "far" / "checkpoints").exists()
     with Store(tmp_path / "far") as store:
         steps = [event.step for _, event in store.events() if event.kind == "saved" and event.attempt == 2]
@@ -71,4 +77,5 @@ def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path) -> None:
     assert far.history["train/loss"] == near.history["train/loss"]
     states = [checkpoint.read(checkpoint.complete(task.directory)[0]) for task in (far, near)]
     assert all(torch.equal(tensor, states[1].tensors[name]) for name, tensor in states[0].tensors.items())
+    assert set(s3.counts) == {"slow", "slow_down", "request_cut", "answer_cut", "lagging_list"}
     assert all(torch.equal(a, b) for a, b in zip(far.model().parameters(), near.model().parameters(), strict=True))
