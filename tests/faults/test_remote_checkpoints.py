@@ -16,7 +16,7 @@ from dovetail import open_result
 from dovetail.store import RemoteFolder, Store
 from dovetail.train import checkpoint
 
-STEPS = 120
+STEPS = 60
 
 SWEEP = f"""
 import time
@@ -52,7 +52,7 @@ def test_it_goes_on_from_the_newest_that_has_its_index(tmp_path: Path, s3: Fault
     there = RemoteFolder(f"s3://{BUCKET}/{tmp_path.name}")
     undisturbed = subprocess.Popen(command(tmp_path, "near"), env=environment)
     with subprocess.Popen(command(tmp_path, "far", "--checkpoints", str(there)), env=environment) as process:
-        while not any("/step-000000030-" in key and key.endswith("/index.json") for key in s3.written_keys()):
+        while not any("/step-000000020-" in key and key.endswith("/index.json") for key in s3.written_keys()):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
