@@ -122,10 +122,6 @@ class RemoteFolder:
 
         return self._do(found)
 
-    def size(self, name: str) -> int:
-        """How many bytes a file has."""
-        return self._do(lambda files, path: int(files.size(f"{path}/{name}")))
-
     def remove(self, name: str = "") -> None:
         """Remove a file in it; without a name, the folder with all that is in it."""
 

@@ -23,7 +23,8 @@ def test_what_is_written_is_there_until_it_is_removed(folder):
     folder.write("two", b"333")
     assert folder.names() == ["a", "two"]
     assert folder.read("two") == b"333"
-    assert folder.size("two") == 3
+    assert (folder.has("two"), folder.has("three"), folder.has("a")) == (True, False, False)
+    assert folder.files() == ["a/one", "two"]
     folder.remove("two")
     (folder / "a").remove()
     assert folder.names() == []

@@ -105,7 +105,8 @@ def _abandon(final: RemoteFolder, written: list[str]) -> None:
     at_once = dataclasses.replace(final, retry_seconds=0.0)
     with contextlib.suppress(OSError):
         for name in reversed(written):
-            at_once.remove(name)
+            with contextlib.suppress(FileNotFoundError):
+                at_once.remove(name)
         if written:
             at_once.remove()  # where folders are more than a part of names
 
@@ -201,6 +202,6 @@ def sweep(root: RemoteFolder) -> None:
     """Remove what interrupted writers left. For an attempt that begins: those before it may save no more."""
     with contextlib.suppress(OSError):
         listed = _listed(root)
-        for name in {name for name, _ in listed}:
+        for name in filter(numbers_of, root.names()):  # folders without a file, too, where there are folders
             if not any((name, file) in listed or (root / name).has(file) for file in (INDEX, _DAMAGED)):
                 (root / name).remove()
