@@ -143,6 +143,7 @@ def test_examples_are_chosen_in_five_ways() -> None:
     assert "dt.select" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_every_acknowledged_checkpoint_of_an_object_store_loads() -> None:
     done = run("bench/object_store.py", "--quick", "--check")
