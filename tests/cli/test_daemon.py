@@ -135,6 +135,7 @@ def told(tmp_path_factory):
         # Several at a time; one that cannot be keeps nobody else from it.
         told["several"] = in_process("cancel", "short", *others, cwd=folder)
         say("resume", name)
+        say("priority", name, "50")  # as the clone: at 2 it would wait many rounds for its turn
         turns = len(spans(folder, name))
         until(lambda: len(spans(folder, name)) > turns, what="the resumed task's turn")
         told["second"] = dovetail("daemon", cwd=folder)
