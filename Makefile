@@ -36,12 +36,14 @@ screenshots: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/all.py
 
-# Pins live in constraints.txt; pyproject.toml carries ranges.
-$(READY): pyproject.toml constraints.txt
+# Pins live in constraints.txt, and in constraints-s3.txt what no resolver would put beside them; pyproject.toml carries
+# ranges.
+$(READY): pyproject.toml constraints.txt constraints-s3.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints-s3.txt
 	touch $(READY)
 
 clean:

@@ -34,6 +34,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "pipeline_kills": ("pipeline_kills.py",),
     "chaos": ("chaos.py", "--kills", "50"),
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
+    "object_store": ("object_store.py",),
     "soak": ("soak.py",),
     "daemon_load": ("daemon_load.py",),
     "page_load": ("page_load.py",),

@@ -6,9 +6,11 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import s3_server
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -52,3 +54,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_finish() -> None:
     """What the imports made stays; to look through it after each order, as workers do, took seconds a test."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def s3_proxy() -> Iterator[s3_server.FaultyProxy]:
+    """A server of S3's protocol, in a process of its own, behind a proxy that spoils what it is told to: one for all
+    tests of a session, since file systems stay connected to where they were made for."""
+    with s3_server.serve_s3() as upstream, s3_server.FaultyProxy(upstream, s3_server.Faults()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3(s3_proxy: s3_server.FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_server.FaultyProxy]:
+    """That proxy, without faults until a test sets some, and where to find it in the environment."""
+    for name, value in s3_server.environment(s3_proxy.address).items():
+        monkeypatch.setenv(name, value)
+    yield s3_proxy
+    s3_proxy.faults, s3_proxy.is_out = s3_server.Faults(), False
+    s3_proxy.counts.clear()

@@ -300,4 +300,10 @@ def _expand(pattern: str) -> list[str]:
 def _file_system(path: str) -> tuple[Any, str]:
     import fsspec
 
-    return fsspec.core.url_to_fs(path)  # type: ignore[no-any-return]
+    try:
+        return fsspec.core.url_to_fs(path)  # type: ignore[no-any-return]
+    except ImportError as error:
+        package = "'dovetail[s3]'" if path.startswith(("s3://", "s3a://")) else "the package for it"
+        raise ProgramError(
+            f"a feed's paths must be reached by fsspec; found for {path!r}: {error}. Install it: pip install {package}."
+        ) from error

@@ -15,6 +15,7 @@ def raise_fence(directory: Folder, attempt: int) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     raise_fence(Path(folder), 2)
     ...     check_fence(Path(folder), 2)
+    2
     """
     text = str(attempt)
     content = f"{text} {_digest(text)}".encode()
@@ -25,11 +26,12 @@ def raise_fence(directory: Folder, attempt: int) -> None:
     write_atomically(directory / "attempt", content)
 
 
-def check_fence(directory: Folder, attempt: int) -> None:
-    """Raise `CheckpointError` if `attempt` was given up.
+def check_fence(directory: Folder, attempt: int) -> int:
+    """The attempt that may commit, 0 where none was named. Raises `CheckpointError` if `attempt` was given up.
 
     >>> from pathlib import Path
     >>> check_fence(Path("nowhere"), 1)
+    0
     """
     path = directory / "attempt"
     try:
@@ -38,7 +40,7 @@ def check_fence(directory: Folder, attempt: int) -> None:
         )
         text, _, digest = content.decode(errors="replace").partition(" ")
     except FileNotFoundError:
-        return
+        return 0
     if digest != _digest(text):
         raise CheckpointError(
             f"{path} must match its checksum; its bytes were altered, so it cannot say which attempt may save. Nothing "
@@ -50,6 +52,7 @@ def check_fence(directory: Folder, attempt: int) -> None:
             f"a task must be saved by its newest attempt, {current}; this is attempt {attempt}, which was given up. "
             f"Nothing was written."
         )
+    return current
 
 
 def _digest(text: str) -> str:

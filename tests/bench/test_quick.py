@@ -141,3 +141,12 @@ def test_examples_are_chosen_in_five_ways() -> None:
     done = run("bench/select_examples.py", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "dt.select" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_every_acknowledged_checkpoint_of_an_object_store_loads() -> None:
+    done = run("bench/object_store.py", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     kills: 2" in done.stdout
+    assert "met     acknowledged checkpoints that do not load, or with other bits: 0" in done.stdout

@@ -94,8 +94,8 @@ def told(tmp_path_factory):
         with socket.socket(socket.AF_UNIX) as silent:
             silent.connect(str(told["socket"]))
             silent.sendall(b'{"do": "sub')
-            told["list",] = dovetail("list", cwd=folder)
-            told["list", "--json"] = dovetail("list", "--json", cwd=folder)
+            say("list")
+            say("list", "--json")
         whose = ("--deadline", "2h", "--entity", "vision")
         say("submit", "programs.py:line", "slope=2", "--steps", "40", "--name", "short", *whose)
         until(lambda: standing(folder).get("short", {}).get("status") == "finished", what="the end of 'short'")
@@ -122,7 +122,7 @@ def told(tmp_path_factory):
     finally:
         _end(process)
     told["killed at"] = {each: max(saved(folder, each), default=0) for each in ("one", "two", "three", "warm")}
-    told["none"] = dovetail("list", cwd=folder)
+    told["none"] = in_process("list", cwd=folder)
     psutil.wait_procs(told["workers"], timeout=30)
 
     process = begin("daemon", "--port", "0", "--save-seconds", "1", "--round", "3s", cwd=folder)
@@ -135,6 +135,7 @@ def told(tmp_path_factory):
         # Several at a time; one that cannot be keeps nobody else from it.
         told["several"] = in_process("cancel", "short", *others, cwd=folder)
         say("resume", name)
+        say("priority", name, "50")  # as the clone: at 2 it would wait many rounds for its turn
         turns = len(spans(folder, name))
         until(lambda: len(spans(folder, name)) > turns, what="the resumed task's turn")
         told["second"] = dovetail("daemon", cwd=folder)

@@ -73,12 +73,13 @@ def test_batches_are_the_same_to_the_bit_and_cores_are_given_back(ground, remote
     with RunningFeed(definition, plan=remotely(definition), remote=remote) as running:
         assert same_batches(list(running), list(definition))
     wait_until(lambda: remote.idle() == 2, ground)
-    definition = feed(range(20_000)).map(slow).map(noise).shuffle(50).batch(4)
+    definition, quick = (feed(range(20_000)).map(each).map(noise).shuffle(50).batch(4) for each in (slow, int))
     with RunningFeed(definition, plan=remotely(definition), remote=remote) as running:
         batches, found = iter(running), []
         while running.stats().remote_items < 20:
             found.append(next(batches))
-    assert same_batches(found, list(itertools.islice(definition, len(found))))
+    # Draws are keyed by a stage's place, so what takes no time gives the same.
+    assert same_batches(found, list(itertools.islice(quick, len(found))))
     wait_until(lambda: remote.idle() == 2, ground)
     assert running.notes == ()
 

@@ -7,6 +7,7 @@ import tarfile
 
 import fsspec
 import pytest
+from s3_server import BUCKET, Faults
 
 from dovetail.feeds.definition import feed
 from dovetail.feeds.sources import DatasetSource, ParquetSource, StreamSource, TarSource, source_of
@@ -131,3 +132,16 @@ def test_a_function_called_read_keeps_its_name():
         return number
 
     assert [stage.name for stage in feed(range(4)).map(read).map(read).work_stages()] == ["source", "read", "read 2"]
+
+
+@pytest.mark.process
+def test_a_feed_reads_through_s3_what_it_reads_here(shards, tmp_path, s3):
+    """Samples of tar shards by their numbers, from a pattern, by processes, while the server has its faults."""
+    there = f"s3://{BUCKET}/{tmp_path.name}"
+    for path in tmp_path.glob("*.tar"):
+        fsspec.filesystem("s3").put_file(str(path), f"{there}/{path.name}")
+    s3.faults = Faults.share(0.2, slow_seconds=0.01)
+    here, far = (feed(pattern).map(label_of).shuffle(8) for pattern in (shards, f"{there}/shard*.tar"))
+    with far.open(plan(far, worker="process", workers=2)) as running:
+        assert list(running) == list(here)
+    assert s3.counts

@@ -23,7 +23,8 @@ def test_what_is_written_is_there_until_it_is_removed(folder):
     folder.write("two", b"333")
     assert folder.names() == ["a", "two"]
     assert folder.read("two") == b"333"
-    assert folder.size("two") == 3
+    assert (folder.has("two"), folder.has("three"), folder.has("a")) == (True, False, False)
+    assert folder.files() == ["a/one", "two"]
     folder.remove("two")
     (folder / "a").remove()
     assert folder.names() == []
@@ -90,14 +91,16 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, place):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_package_that_is_missing_is_named(tmp_path):
-    try:
-        import s3fs  # noqa: F401
-    except ImportError:
-        with pytest.raises(StoreError, match=r"found: Install s3fs to access S3\. Install the package for s3://"):
-            settle_checkpoints(tmp_path, "s3://bucket/folder")
-    else:
-        pytest.skip("s3fs is installed here")
+def test_a_package_that_is_missing_is_named_with_its_command(tmp_path):
+    code = f"""
+import sys
+sys.modules["s3fs"] = None  # as if it were not installed
+from pathlib import Path
+from dovetail.store import settle_checkpoints
+settle_checkpoints(Path({str(tmp_path)!r}), "s3://bucket/folder")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Install s3fs to access S3. Install it: pip install 'dovetail[s3]', or use a path." in done.stderr
 
 
 def test_fsspec_is_loaded_only_where_it_is_needed():

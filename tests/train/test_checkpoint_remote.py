@@ -50,7 +50,7 @@ def test_without_its_index_it_does_not_exist_and_the_one_before_is_used(root, tm
     assert [each.name for each in checkpoint.complete(root)] == ["step-000000001-attempt-0001"]
     state, damages = checkpoint.recover(root)
     assert (state.step, damages) == (1, [])
-    assert names(tmp_path) == ["step-000000001-attempt-0001"]
+    assert names(tmp_path) == ["attempt", "saved-attempt-0001.json", "step-000000001-attempt-0001"]
 
 
 @pytest.mark.parametrize("damage", sorted(set(DAMAGES) - {"missing index"}))
@@ -81,7 +81,7 @@ def test_a_stale_attempt_writes_nothing(root, tmp_path):
     raise_fence(root, 2)
     with pytest.raises(CheckpointError, match="newest attempt, 2; this is attempt 1"):
         save(root, 2, attempt=1)
-    assert names(tmp_path) == ["attempt", "step-000000001-attempt-0001"]
+    assert names(tmp_path) == ["attempt", "saved-attempt-0001.json", "step-000000001-attempt-0001"]
     save(root, 2, attempt=2)
 
 
@@ -92,26 +92,62 @@ def test_what_cannot_be_reached_is_not_taken_for_damage(root, tmp_path, monkeypa
         raise TimeoutError("the server does not answer")
 
     monkeypatch.setattr(RemoteFolder, "read", away)
-    with pytest.raises(CheckpointError, match="must be reached; found: the server does not answer"):
-        checkpoint.recover(root)
+    for look in (lambda: checkpoint.recover(root), lambda: checkpoint.read(path)):
+        with pytest.raises(CheckpointError, match=r"must be reached.*; found: the server does not answer"):
+            look()
     assert INDEX in names(tmp_path / path.name)
 
 
 def test_a_save_that_cannot_tidy_up_is_a_save(root, monkeypatch):
     save(root, 1)
-    list_names, listed = RemoteFolder.names, []
+    listed = []
 
-    def names_once(self):
+    def away(self):
         listed.append(self)
-        if len(listed) > 1:
-            raise TimeoutError("the server does not answer")
-        return list_names(self)
+        raise TimeoutError("the server does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemoteFolder, "names", names_once)
+        patch.setattr(RemoteFolder, "files", away)
         save(root, 2)
-    assert len(listed) > 1
+    assert listed
     assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 1]
+
+
+def test_what_a_listing_does_not_show_yet_is_found_by_its_noted_name(root, monkeypatch):
+    """Also by an attempt that comes after several that saved nothing."""
+    save(root, 1)
+    save(root, 2)
+    raise_fence(root, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteFolder, "files", lambda self: [])
+        assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 1]
+        assert checkpoint.recover(root)[0].step == 2
+        checkpoint.discard(root, up_to_attempt=3)
+    assert checkpoint.complete(root) == []
+
+
+def test_what_a_listing_shows_without_its_index_is_not_removed(root, tmp_path, monkeypatch):
+    path = save(root, 1)
+    list_files = RemoteFolder.files
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteFolder, "files", lambda self: [f for f in list_files(self) if not f.endswith(INDEX)])
+        assert checkpoint.recover(root)[0].step == 1
+    assert INDEX in names(tmp_path / path.name)
+
+
+def test_an_attempt_that_wakes_late_hides_nothing_of_its_successor(root, monkeypatch):
+    save(root, 1)
+    raise_fence(root, 2)
+    save(root, 5, attempt=2)
+    remote_checkpoints.note_names(root, 1, ["step-000000002-attempt-0001"])
+    monkeypatch.setattr(RemoteFolder, "files", lambda self: [])
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [5, 1]
+
+
+def test_names_that_are_torn_are_none(root, tmp_path):
+    save(root, 1)
+    (tmp_path / "saved-attempt-0001.json").write_text('{"sha256": "0", "na')
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [1]
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

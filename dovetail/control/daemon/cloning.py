@@ -24,7 +24,7 @@ def last_saved(store: Store, task: TaskId) -> tuple[Folder, int] | None:
     saved = [event for _, event in store.events(task=task) if isinstance(event, CheckpointSaved)]
     for event in reversed(saved):
         path = checkpoints_of(store.home) / task / event.path.rpartition("/")[2]
-        if (INDEX in path.names()) if isinstance(path, RemoteFolder) else (path / INDEX).is_file():
+        if path.has(INDEX) if isinstance(path, RemoteFolder) else (path / INDEX).is_file():
             return path, event.step
     return None
 
@@ -57,7 +57,9 @@ def keep(checkpoint: Folder, directory: Folder) -> None:
 
 
 def _copy(checkpoint: RemoteFolder, kept: RemoteFolder) -> None:
-    for name in sorted(checkpoint.names(), key=lambda name: name == INDEX):  # last: it makes the checkpoint exist
+    from dovetail.train.checkpoint import files_of  # loads torch, which a daemon that clones nothing does without
+
+    for name in files_of(checkpoint):  # the index last: it makes the checkpoint exist
         kept.write(name, checkpoint.read(name))
 
 

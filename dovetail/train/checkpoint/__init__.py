@@ -4,6 +4,7 @@
 <task>/step-000000500-attempt-0001/piece-00000.safetensors   tensors, or slices of them
                                    index.json                 what is where, checksums, everything else
 <task>/attempt                                                the attempt that may commit
+<task>/saved-attempt-0001.json                                the names of its checkpoints (in a remote folder)
 <task>/begin/                                                 the checkpoint whose weights the task begins with, if any
 ```
 Each tensor is a list of slices, so any number of ranks can write their parts and any technique can read the whole.
@@ -28,6 +29,7 @@ __all__ = [
     "Retention",
     "complete",
     "discard",
+    "files_of",
     "prune",
     "read",
     "read_begin",
@@ -105,13 +107,12 @@ def recover(
 def discard(root: Folder, *, up_to_attempt: int) -> None:
     """Remove the checkpoints that attempts up to this one have saved: their task is trained anew. Raises
     `CheckpointError` where one cannot be removed, for training would go on from it."""
-
-    def discarded() -> list[Folder]:
-        return [path for path in complete(root) if (numbers_of(path.name) or (0, 0))[1] <= up_to_attempt]
-
-    for path in discarded() if up_to_attempt else ():
+    if not up_to_attempt:
+        return
+    discarded = [path for path in complete(root) if (numbers_of(path.name) or (0, 0))[1] <= up_to_attempt]
+    for path in discarded:
         _storage(root).remove(path)
-    if up_to_attempt and (left := discarded()):
+    if left := [path for path in discarded if _storage(root).exists(path)]:
         raise CheckpointError(f"{left[0]} must be removed, because its task is trained anew; it cannot be.")
 
 
@@ -125,6 +126,11 @@ def step_of(path: Folder) -> int:
 def prune(root: Folder, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`, and what interrupted writers left."""
     _storage(root).prune(root, retention)
+
+
+def files_of(path: RemoteFolder) -> list[str]:
+    """The names of the files of a remote checkpoint, its index last."""
+    return remote_checkpoints.files_of(path)
 
 
 def _storage(folder: Folder) -> Any:

@@ -94,6 +94,11 @@ def complete(root: Path) -> list[Path]:
     return [root / name for name in newest_first([path.name for path in root.iterdir()])]
 
 
+def exists(path: Path) -> bool:
+    """Whether a checkpoint is there."""
+    return path.is_dir()
+
+
 def set_aside(path: Path) -> None:
     """Rename a damaged checkpoint, so that it is neither met nor counted again."""
     with contextlib.suppress(OSError):
