@@ -152,6 +152,7 @@ def scale_perfectly(known: Option, trial: Trial, options: Iterable[Option]) -> O
         technique=trial.technique,
         count=trial.count,
         step_seconds=(known.step_seconds[0] * known.count / trial.count,),
+        knobs={**known.knobs, **trial.knobs},
         cores=0,
     )
 

@@ -84,3 +84,10 @@ def test_tasks_that_keep_their_threads_need_no_first_trial_where_their_family_ha
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
     more = Trial(family="f", technique="resident", kind="cpu", count=2)
     assert worthwhile([more], Problem(cluster=cluster, families=(kept,), options=(one,))) == ()
+
+
+def test_copies_over_two_nodes_are_worth_a_trial_where_one_has_a_single_device() -> None:
+    wide = Trial(family="f", technique="replicate", kind="cpu", count=2, knobs={"nodes": 2})
+    long = dataclasses.replace(problem(1000), cluster=Cluster.uniform(CLUSTER.kinds[0], nodes=2))
+    assert worthwhile([wide], long) == (wide,)
+    assert worthwhile([dataclasses.replace(wide, knobs={})], long) == (), "no node has two"
