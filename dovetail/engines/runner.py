@@ -195,6 +195,7 @@ def _advance(live: "list[Trainer]", losses: GangLosses, around: WorkerContext) -
 
 
 def _first_batch(training: Training) -> Any:
-    from dovetail.feeds import Cursor
+    from dovetail.feeds import Cursor, Shards
 
-    return Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)[0]
+    batches = training.batches.here() if isinstance(training.batches, Shards) else training.batches
+    return Cursor(batches, before_draw=lambda epoch, index: None).take(1)[0]

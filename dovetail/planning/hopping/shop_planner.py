@@ -11,10 +11,8 @@ import heapq
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from dovetail.planning.hopping.open_shop import OpenShop, Stay, Tours
-from dovetail.planning.hopping.shop_bound import shop_bound
+from dovetail.planning.hopping.tour_bounds import shop_bound
 
 #: How near to the bound is near enough: what is measured of a visit is not known any better.
 NEAR = 0.005
@@ -37,8 +35,10 @@ def plan_tours(shop: OpenShop, *, near: float = NEAR, most_visits: int = MOST_VI
     >>> plan.makespan_seconds, plan.bound_seconds
     (4.0, 4.0)
     """
+    import numpy as np  # which `import dovetail.control` should not load
+
     bound, shop_size = shop_bound(shop), max(1, shop.visits)
-    dispatch = _Dispatch(shop)
+    dispatch = _ShopLists(shop)
     generator = np.random.default_rng(seed)
     factors = np.ones(shop_size)
     best: list[Stay] = []
@@ -58,7 +58,7 @@ def plan_tours(shop: OpenShop, *, near: float = NEAR, most_visits: int = MOST_VI
     return Tours(stays=tuple(sorted(best, key=lambda stay: (stay.start_seconds, stay.device))), bound_seconds=bound)
 
 
-class _Dispatch:
+class _ShopLists:
     """One list schedule after another of the same shop, which is read once."""
 
     def __init__(self, shop: OpenShop) -> None:
@@ -90,13 +90,13 @@ class _Dispatch:
 
     def run(self, factors: Sequence[float], *, patient: bool) -> list[Stay]:
         """The list schedule by priorities of what each task has left, times a factor for each visit."""
-        return _DispatchRun(self, factors, patient=patient).stays
+        return _ShopListRun(self, factors, patient=patient).stays
 
 
-class _DispatchRun:
+class _ShopListRun:
     """The state of one list schedule, by numbers of tasks, shards and devices."""
 
-    def __init__(self, dispatch: _Dispatch, factors: Sequence[float], *, patient: bool) -> None:
+    def __init__(self, dispatch: _ShopLists, factors: Sequence[float], *, patient: bool) -> None:
         shop = dispatch._shop
         self._dispatch, self._shop, self._patient = dispatch, shop, patient
         self._factor: list[dict[tuple[int, int], float]] = []
