@@ -169,7 +169,9 @@ class Trainer:
             ) from error
 
     def _evaluation_due(self) -> bool:
-        return self._step == self.member.until_step or self._is_regular()
+        # A visit's end is nowhere that training alone would be evaluated.
+        is_end = self._step == self.member.until_step and (self.member.final or not self.member.visits)
+        return is_end or self._is_regular()
 
     def _is_regular(self) -> bool:
         """Whether this step is evaluated wherever training ends. Only such evaluations decide how it goes on: a task
@@ -361,6 +363,10 @@ class Trainer:
             self._save(required=True)
         reason = self._why_early()
         ended = self.member.final or reason
+        if self.member.visits and not ended:
+            self._flush()
+            self._report(AttemptStopped, step=self._step, reason="its shard is read", data_share=data_share)
+            return
         self._flush()
         self._report(
             TaskFinished if ended else RungReached,
