@@ -26,7 +26,7 @@ class Shards:
     `chosen` are the orders of epochs that were.
 
     >>> import dovetail as dt
-    >>> pieces = [dt.DataShard(name, path=f"/data/{name}", batches=2) for name in ("left", "right")]
+    >>> pieces = [dt.DataShard(name=name, path=f"/data/{name}", batches=2) for name in ("left", "right")]
     >>> shards = dt.Shards(pieces, read=lambda place: [f"{place} 0", f"{place} 1"], seed=3)
     >>> shards
     Shards(left, right; seed=3, order='seeded')
@@ -122,7 +122,7 @@ class ShardReader:
     """Reads a data set of shards epoch after epoch: each `iter` goes on where `load_state_dict` said, or begins the
     next epoch. Shards before that position are not opened.
 
-    >>> pieces = [DataShard(name, url=f"memory://{name}", batches=1) for name in "ab"]
+    >>> pieces = [DataShard(name=name, url=f"memory://{name}", batches=1) for name in "ab"]
     >>> reader = ShardReader(Shards(pieces, read=lambda place: [place]))
     >>> sorted(reader), reader.state_dict()
     (['memory://a', 'memory://b'], {'epoch': 0, 'index': 2, 'shards': []})

@@ -12,18 +12,17 @@ SEEDED = "seeded"
 """The order of shards that the task's seed decides."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DataShard:
     """A piece of a data set that gives so many batches: a `path` that need only exist on the nodes that hold it, or a
     `url` that fsspec reaches from everywhere. `node` says where it lies: a node's name, or a label of nodes as
     `name=value`; without it a path lies wherever it exists. `size_bytes` is what reading it from afar moves.
 
-    >>> DataShard("left", path="/data/left.pt", batches=50, node="site=left").place
+    >>> DataShard(name="left", path="/data/left.pt", batches=50, node="site=left").place
     '/data/left.pt'
     """
 
     name: str
-    _: dataclasses.KW_ONLY
     batches: int
     path: str = ""
     url: str = ""
@@ -57,7 +56,7 @@ class ShardSet:
     """The shards of one task, each read once an epoch, in an order that `seed` decides or, where `order` is "any",
     whoever plans. A step takes `accumulate` batches, all of one shard.
 
-    >>> shards = ShardSet(shards=tuple(DataShard(name, path=name, batches=4) for name in "abc"), seed=1, accumulate=2)
+    >>> shards = ShardSet(shards=tuple(DataShard(name=name, path=name, batches=4) for name in "abc"), seed=1, accumulate=2)
     >>> shards.steps("a"), shards.steps_per_epoch, sorted(shards.order_of(0)) == sorted(shards.order_of(1))
     (2, 6, True)
     """

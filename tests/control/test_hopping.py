@@ -32,7 +32,7 @@ SHARDS, STEPS = 4, 25
 
 def facts(named: Task, *, order: str = "any", shards: int = SHARDS) -> ShardSet:
     """One shard on each node."""
-    pieces = tuple(DataShard(f"s{n}", path=f"/data/{n}", batches=STEPS, node=f"n{n}") for n in range(shards))
+    pieces = tuple(DataShard(name=f"s{n}", path=f"/data/{n}", batches=STEPS, node=f"n{n}") for n in range(shards))
     return ShardSet(shards=pieces, seed=named.seed, order=order)
 
 
@@ -144,7 +144,7 @@ def test_an_order_once_chosen_is_kept_by_the_next_controller() -> None:
 
 
 def test_a_tour_goes_on_within_a_shard_and_ends_where_it_is_told_to() -> None:
-    known = ShardSet(shards=tuple(DataShard(n, url=n, batches=10) for n in "abc"), order="any")
+    known = ShardSet(shards=tuple(DataShard(name=n, url=n, batches=10) for n in "abc"), order="any")
     chosen = {0: ("c", "a", "b"), 1: ("b", "c", "a")}
     tour = tour_of(known, homes={}, chosen=chosen, start=15, until=45)
     assert tour.epochs == ((("a", 5), ("b", 10)), (("b", 10), ("c", 5)))
@@ -160,7 +160,7 @@ def labelled(*labels: dict[str, str]):
     return dataclasses.replace(plain, nodes=nodes)
 
 
-LEFT = DataShard("left", path="/data/left", batches=4, node="site=left")
+LEFT = DataShard(name="left", path="/data/left", batches=4, node="site=left")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def shards(tmp_path):
     for number, name in enumerate(NAMES):
         batches = torch.randn(number + 2, 4, 2, generator=torch.Generator().manual_seed(number))
         torch.save(batches, tmp_path / name)
-        pieces.append(dt.DataShard(name, path=str(tmp_path / name), batches=len(batches)))
+        pieces.append(dt.DataShard(name=name, path=str(tmp_path / name), batches=len(batches)))
     return dt.Shards(pieces, read=read, seed=5)
 
 
@@ -149,7 +149,7 @@ def test_here_are_the_shards_that_can_be_read_here(shards, tmp_path):
 
 
 def piece(name="a", **fields):
-    return dt.DataShard(name, **{"path": "/nowhere", "batches": 2, **fields})
+    return dt.DataShard(name=name, **{"path": "/nowhere", "batches": 2, **fields})
 
 
 @pytest.mark.parametrize(

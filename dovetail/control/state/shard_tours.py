@@ -19,7 +19,7 @@ class ShardPlaces:
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2)
     >>> places = ShardPlaces(lambda paths: {"n0": ["/data/a"], "n1": []})
-    >>> places.homes(ShardSet(shards=(DataShard("a", path="/data/a", batches=4),)), cluster)
+    >>> places.homes(ShardSet(shards=(DataShard(name="a", path="/data/a", batches=4),)), cluster)
     ({'a': ('n0',)}, '')
     """
 
@@ -93,7 +93,7 @@ def tour_of(
     """What is left between two steps. An order is the planner's to choose where the program says so, nothing of it was
     chosen before, and whole epochs are left.
 
-    >>> facts = ShardSet(shards=tuple(DataShard(n, url=n, batches=4) for n in "ab"), order="any")
+    >>> facts = ShardSet(shards=tuple(DataShard(name=n, url=n, batches=4) for n in "ab"), order="any")
     >>> tour_of(facts, homes={}, chosen={0: ("b", "a")}, start=2, until=8).epochs
     ((('b', 2), ('a', 4)),)
     """
