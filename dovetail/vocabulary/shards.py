@@ -56,7 +56,8 @@ class ShardSet:
     """The shards of one task, each read once an epoch, in an order that `seed` decides or, where `order` is "any",
     whoever plans. A step takes `accumulate` batches, all of one shard.
 
-    >>> shards = ShardSet(shards=tuple(DataShard(name=name, path=name, batches=4) for name in "abc"), seed=1, accumulate=2)
+    >>> pieces = tuple(DataShard(name=name, path=name, batches=4) for name in "abc")
+    >>> shards = ShardSet(shards=pieces, seed=1, accumulate=2)
     >>> shards.steps("a"), shards.steps_per_epoch, sorted(shards.order_of(0)) == sorted(shards.order_of(1))
     (2, 6, True)
     """
