@@ -99,9 +99,9 @@ class Scheduling(Deciding):
         idles, self._idles = self._idles and state.queues.idles(), False
         if not idles or self._moving or not state.running or state.now() < self._asked_until:
             return
-        problem = state.problem(moving=True)
-        if problem.tours:
+        if any(each.placement and each.placement.shard for each in state.running.values()):
             return  # those who visit shards go where these lie
+        problem = state.problem(moving=True)
         longest = max((placement.end_seconds for placement in problem.running), default=0.0)
         self._asked_until = state.now() + DRIFT * longest  # asking takes time too
         try:
