@@ -19,7 +19,7 @@ def write_shards(folder):
         torch.save(torch.randn(steps, 8, 4, generator=torch.Generator().manual_seed(number)), folder / name)
 
 
-def small(folder, order="any", rate=0.1, seed=0) -> dt.Training:
+def small(folder, order="any", rate=0.01, seed=0) -> dt.Training:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
     pieces = [
