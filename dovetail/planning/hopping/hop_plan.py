@@ -6,7 +6,7 @@ be read from there, at the price of the bytes. Tasks without shards are planned 
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dovetail.planning.hopping.open_shop import HopLink, OpenShop, ShopDevice, Stay, Tour, Tours
 from dovetail.planning.hopping.shop_checker import check_tours
@@ -30,10 +30,11 @@ def plan_with_shards(problem: Problem, planner: Planner) -> Plan:
     >>> plan_with_shards(empty, lambda problem: Plan(schedule=Schedule(placements=()))).gap
     0.0
     """
-    tours = {task: tour for task, tour in problem.tours.items() if tour.epochs}
+    options = _options(problem)
+    # What cannot be placed yet, since it is still to be measured, is left for a later plan.
+    tours = {task: tour for task, tour in problem.tours.items() if _can_be_made(tour, options[task], problem.cluster)}
     if not tours:
-        return planner(problem)
-    options = _options(problem, tours)
+        return planner(_others(problem))
     visits, found, ways = _best(problem, tours, options)
     placements = tuple(_placement(stay, visits, options[stay.task], problem.cluster) for stay in found.stays)
     verdict = _verdict(found, ways)
@@ -43,8 +44,7 @@ def plan_with_shards(problem: Problem, planner: Planner) -> Plan:
         return Plan(
             schedule=schedule, bound_seconds=found.bound_seconds, explanation=verdict, rejections=rest.rejections
         )
-    # Behind the visits: device by device, what is planned begins when the last of them is over.
-    other = planner(dataclasses.replace(rest, running=(*rest.running, *placements)))
+    other = planner(dataclasses.replace(rest, running=_until_over(rest.running, placements)))
     assert other.schedule is not None
     return dataclasses.replace(
         other,
@@ -52,6 +52,18 @@ def plan_with_shards(problem: Problem, planner: Planner) -> Plan:
         bound_seconds=max(other.bound_seconds, found.bound_seconds),
         explanation=(*verdict, *other.explanation),
     )
+
+
+def _until_over(running: Iterable[Placement], visits: Iterable[Placement]) -> tuple[Placement, ...]:
+    """What runs and what is to visit, as others see it who are planned behind: a device is taken until its last visit is
+    over."""
+    last = {visit.devices[0]: visit for visit in sorted(visits, key=lambda visit: visit.end_seconds)}
+    found = []
+    for each in running:
+        held = [last.pop(device).end_seconds for device in each.devices if device in last]
+        found.append(dataclasses.replace(each, duration_seconds=max(each.end_seconds, *held, 0.0) - each.start_seconds))
+    whole = [dataclasses.replace(each, start_seconds=0.0, duration_seconds=each.end_seconds) for each in last.values()]
+    return (*found, *whole)
 
 
 def _others(problem: Problem) -> Problem:
@@ -62,7 +74,12 @@ def _others(problem: Problem) -> Problem:
     return dataclasses.replace(problem, families=tuple(each for each in families if each.members))
 
 
-def _options(problem: Problem, tours: Mapping[TaskId, ShardTour]) -> dict[TaskId, dict[str, Option]]:
+def _can_be_made(tour: ShardTour, options: Mapping[str, Option], cluster: Cluster) -> bool:
+    able = {device.node for device in cluster.devices if device.kind in options}
+    return bool(tour.epochs) and all(able.intersection(homes) for homes in tour.homes.values())
+
+
+def _options(problem: Problem) -> dict[TaskId, dict[str, Option]]:
     """By kind, the option that each task's visits have: resident on one device."""
     family_of = {member.task: family.name for family in problem.families for member in family.members}
     single: dict[str, dict[str, Option]] = {}
@@ -72,8 +89,8 @@ def _options(problem: Problem, tours: Mapping[TaskId, ShardTour]) -> dict[TaskId
             if option.step_seconds < known.step_seconds:
                 single[option.families[0]][option.kind] = option
     found = {}
-    for task, tour in tours.items():
-        own = {tour.option.kind: tour.option} if tour.option is not None else single.get(family_of[task], {})
+    for task, tour in problem.tours.items():
+        own = {tour.option.kind: tour.option} if tour.option is not None else single.get(family_of.get(task, ""), {})
         found[task] = {kind: dataclasses.replace(each, technique=TECHNIQUE) for kind, each in own.items()}
     return found
 
