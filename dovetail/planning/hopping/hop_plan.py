@@ -55,8 +55,8 @@ def plan_with_shards(problem: Problem, planner: Planner) -> Plan:
 
 
 def _until_over(running: Iterable[Placement], visits: Iterable[Placement]) -> tuple[Placement, ...]:
-    """What runs and what is to visit, as others see it who are planned behind: a device is taken until its last visit is
-    over."""
+    """What runs and what is to visit, as others see it who are planned behind: a device is taken until its last visit
+    is over."""
     last = {visit.devices[0]: visit for visit in sorted(visits, key=lambda visit: visit.end_seconds)}
     found = []
     for each in running:
