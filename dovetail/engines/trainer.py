@@ -93,7 +93,8 @@ class Trainer:
             self._logged.append((self._step, report.metrics))
         # A step of a fused gang may take a millisecond for all its members: most have nothing more to do after it.
         evaluates, flushes, saves = self._evaluation_due(), self._flush_due(), self._save_due()
-        if not (evaluates or flushes or saves):
+        ends = self._step >= self.member.until_step
+        if not (evaluates or flushes or saves or ends):
             return True
         with reporting_failure(self.member, self._around):
             if evaluates:

@@ -30,7 +30,7 @@ def tasks(folder, order):
     )
 
 
-def run(folder, home, order, *, observe=lambda found: None):
+def run(folder, home, order, *, saves=None, observe=lambda found: None):
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, memory_bytes=8 << 30)
     workload = Workload(name="hop", tasks=tasks(folder, order))
     engine = LocalEngine(cluster, home=home)
@@ -41,7 +41,7 @@ def run(folder, home, order, *, observe=lambda found: None):
                 cluster=cluster,
                 store=store,
                 engine=engine,
-                settings=Settings(save_every_steps=2, exact=True),
+                settings=Settings(save_every_steps=saves, exact=True),
                 observe=observe,
             )
             made.reconcile()
@@ -73,7 +73,7 @@ def test_hopping_learns_what_one_device_learns_over_the_same_order_to_the_bit(tm
         if starts and not found.stopping:
             found.post("stop", reason="half way")
 
-    run(data, home, order, observe=stop)
+    run(data, home, order, saves=2, observe=stop)
     found, events = run(data, home, order)
     assert {one.status for one in found.values()} == {"finished"}, [one.reason for one in found.values()]
     chosen = {event.task: event.orders for event in events if event.kind == "order_chosen"}
@@ -83,6 +83,7 @@ def test_hopping_learns_what_one_device_learns_over_the_same_order_to_the_bit(tm
         state, _ = checkpoint.recover(home / "checkpoints" / task.identity)
         expected = alone(task, chosen.get(task.identity, ()))
         assert all(torch.equal(tensor, state.tensors[name]) for name, tensor in expected.items())
+        assert all(span.to_step <= span.until_step for span in found[task.name].spans), "nobody reads on past its shard"
         visited = {span.devices[0].partition(":")[0] for span in found[task.name].spans}
         assert visited == set(NODES.values())
 
