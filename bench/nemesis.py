@@ -94,6 +94,8 @@ class RayNodes:
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        if label:  # what is timed is not to yield to whatever else the machine does
+            os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, as Ray spells it
         from ray.cluster_utils import Cluster
 
         self._options = {"num_cpus": cores, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
