@@ -20,6 +20,7 @@ from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceab
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem, derive_options, spec_of
+from dovetail.planning.hopping import unvisitable
 from dovetail.planning.problem import ShardTour
 from dovetail.store import Store
 from dovetail.vocabulary import (
@@ -228,7 +229,7 @@ class State:
         if not problem.rejections and self.measures:  # rounds are made without; who fails is told why
             rejections = (*self.offers().rejections, *self.ledger.rejections().values())
             problem = dataclasses.replace(problem, rejections=rejections) if rejections else problem
-        nowhere = unplaceable(problem, techniques=self.workload.techniques)
+        nowhere = unvisitable(problem) | unplaceable(problem, techniques=self.workload.techniques)
         if not self.is_measuring:
             self.fail(nowhere)
         return without(problem, nowhere) if nowhere else problem

@@ -74,6 +74,26 @@ def _others(problem: Problem) -> Problem:
     return dataclasses.replace(problem, families=tuple(each for each in families if each.members))
 
 
+def unvisitable(problem: Problem) -> dict[TaskId, str]:
+    """For each task that is to visit a shard where nothing fits it, why.
+
+    >>> from dovetail.vocabulary import Kind
+    >>> unvisitable(Problem(cluster=Cluster.uniform(Kind(name="cpu", processor="cpu")), families=(), options=()))
+    {}
+    """
+    if not problem.tours:
+        return {}
+    options = _options(problem)
+    waiting = {member.task: family.measured_as for family in problem.families for member in family.members}
+    found = {}
+    for task, tour in problem.tours.items():
+        if task in waiting and tour.epochs and not _can_be_made(tour, options[task], problem.cluster):
+            reasons = [each.reason for each in problem.rejections if waiting[task] in each.families]
+            why = "; ".join(dict.fromkeys(reasons)) or "none was measured with one device"
+            found[task] = f"no option fits it on every node that has one of its shards: {why}"
+    return found
+
+
 def _can_be_made(tour: ShardTour, options: Mapping[str, Option], cluster: Cluster) -> bool:
     able = {device.node for device in cluster.devices if device.kind in options}
     return bool(tour.epochs) and all(able.intersection(homes) for homes in tour.homes.values())
@@ -83,8 +103,12 @@ def _options(problem: Problem) -> dict[TaskId, dict[str, Option]]:
     """By kind, the option that each task's visits have: resident on one device."""
     family_of = {member.task: family.name for family in problem.families for member in family.members}
     single: dict[str, dict[str, Option]] = {}
+    measured = {family.name: family.measured_as for family in problem.families}
+    unfit = {(each.families, each.kind) for each in problem.rejections if each.technique == TECHNIQUE}
     for option in problem.options:
-        if option.technique == "resident" and option.count == 1 and len(option.families) == 1:
+        is_single = option.technique == "resident" and option.count == 1 and len(option.families) == 1
+        family = measured.get(option.families[0], option.families[0])
+        if is_single and ((family,), option.kind) not in unfit:
             known = single.setdefault(option.families[0], {}).setdefault(option.kind, option)
             if option.step_seconds < known.step_seconds:
                 single[option.families[0]][option.kind] = option

@@ -3,9 +3,9 @@
 import dataclasses
 
 from dovetail.planning import check, plan_list
-from dovetail.planning.hopping import link_between_nodes, orders_of, plan_with_shards
+from dovetail.planning.hopping import link_between_nodes, orders_of, plan_with_shards, unvisitable
 from dovetail.planning.problem import Problem, ShardTour
-from dovetail.vocabulary import Cluster, Family, Kind, Link, Member, Option, Plan, Schedule
+from dovetail.vocabulary import Cluster, Family, Kind, Link, Member, Option, Plan, Rejection, Schedule
 
 CPU = Kind(name="cpu", processor="cpu")
 HOMES = {"a": ("n0",), "b": ("n1",)}
@@ -89,3 +89,11 @@ def test_the_slowest_link_that_was_measured_counts() -> None:
     )
     cluster = dataclasses.replace(Cluster.uniform(CPU, nodes=2), links=links)
     assert link_between_nodes(cluster).bytes_per_second == 2e8
+
+
+def test_a_task_that_ran_out_of_memory_where_its_shard_lies_is_told_why() -> None:
+    refused = Rejection(families=("f",), technique="hop", kind="cpu", count=1, reason="ran out of memory")
+    found = dataclasses.replace(problem(1), rejections=(refused,))
+    assert unvisitable(problem(1)) == {}
+    assert unvisitable(found) == {"t0": "no option fits it on every node that has one of its shards: ran out of memory"}
+    assert schedule_of(plan_with_shards(found, plan_list)).placements == ()
