@@ -32,6 +32,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "adapters": ("adapters.py",),
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
+    "hop": ("hop.py",),
     "chaos": ("chaos.py", "--kills", "50"),
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
     "object_store": ("object_store.py",),

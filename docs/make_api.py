@@ -44,7 +44,7 @@ PUBLIC = {
         "from_lightning",
         "from_trainer",
     ],
-    "Feed": ["feed", "feeds:Feed", "feeds:RunningFeed"],
+    "Feed": ["feed", "Shards", "DataShard", "feeds:Feed", "feeds:RunningFeed"],
     "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Race": [

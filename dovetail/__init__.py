@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Cluster": "dovetail.vocabulary",
+    "DataShard": "dovetail.vocabulary",
     "DovetailError": "dovetail.vocabulary",
     "Halving": "dovetail.vocabulary",
     "Plan": "dovetail.vocabulary",
@@ -20,6 +21,7 @@ _WHERE = {
     "Selection": "dovetail.selection.record",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
+    "Shards": "dovetail.feeds",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
     "Training": "dovetail.train",
@@ -50,6 +52,7 @@ _WHERE = {
 
 __all__ = [
     "Cluster",
+    "DataShard",
     "DovetailError",
     "Halving",
     "Plan",
@@ -60,6 +63,7 @@ __all__ = [
     "Selection",
     "Session",
     "Settings",
+    "Shards",
     "Stop",
     "Task",
     "Training",
@@ -106,7 +110,7 @@ if TYPE_CHECKING:
         workload,
     )
     from dovetail.engines import detect
-    from dovetail.feeds import feed
+    from dovetail.feeds import Shards, feed
     from dovetail.selection.record import Selection
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
@@ -118,6 +122,7 @@ if TYPE_CHECKING:
     from dovetail.verbs.session import Session
     from dovetail.vocabulary import (
         Cluster,
+        DataShard,
         DovetailError,
         Halving,
         Plan,

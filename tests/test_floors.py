@@ -37,6 +37,7 @@ PLANNING = {
     "streaming": 1,
     "pipeline": 1,
     "feeds": 1,
+    "hopping": 1,
     "techniques": 2,
     "options": 3,
     "schedule": 4,

@@ -13,6 +13,7 @@ import dovetail as dt
 
 NAMES = [
     "Cluster",
+    "DataShard",
     "DovetailError",
     "Halving",
     "Plan",
@@ -23,6 +24,7 @@ NAMES = [
     "Selection",
     "Session",
     "Settings",
+    "Shards",
     "Stop",
     "Task",
     "Training",

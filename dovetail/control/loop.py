@@ -98,7 +98,13 @@ class Controller:
         self.phase = "reading"
         self._engine, self._observe = engine, observe
         self._state = State(
-            workload, cluster=cluster, store=store, settings=settings or Settings(), now=engine.now, offers=offers
+            workload,
+            cluster=cluster,
+            store=store,
+            settings=settings or Settings(),
+            now=engine.now,
+            offers=offers,
+            find=engine.find,
         )
         self._ledger, self._running, self._queues = self._state.ledger, self._state.running, self._state.queues
         self._scheduling = Scheduling(self._state, planner=planner, given=given)

@@ -30,7 +30,7 @@ class Orders:
         settings = self._state.settings
         return self.new(
             purpose="train",
-            members=tuple([self._member(task, placement.option) for task in placement.tasks]),
+            members=tuple([self._member(task, placement) for task in placement.tasks]),
             devices=placement.devices,
             technique=placement.option.technique,
             knobs=placement.option.knobs,
@@ -74,8 +74,11 @@ class Orders:
             known = self._measured[id(option)] = option, plain
         return known[1]
 
-    def _member(self, task: TaskId, option: Option) -> MemberOrder:
+    def _member(self, task: TaskId, placement: Placement) -> MemberOrder:
         until, final = self._state.target(task)
+        if placement.shard:
+            visited = self._state.ledger[task].saved_step + placement.steps[0]
+            until, final = min(until, visited), final and visited >= until
         attempt = self._state.ledger[task].attempt + 1
         fingerprint = self._state.ledger[task].fingerprint
         family = fingerprint.family if fingerprint is not None else ""
@@ -88,8 +91,14 @@ class Orders:
             directory=self._directory(task, attempt),
             anew_since_attempt=self._state.ledger[task].anew_since_attempt,
             feed=feed,
-            computing_seconds=self._state.ledger.computing_seconds(family, option) if feed else 0.0,
+            computing_seconds=self._state.ledger.computing_seconds(family, placement.option) if feed else 0.0,
+            visits=bool(placement.shard),
+            shard_orders=self._shard_orders(task),
         )
+
+    def _shard_orders(self, task: TaskId) -> tuple[tuple[str, ...], ...]:
+        chosen = self._state.ledger[task].shard_orders
+        return tuple(chosen.get(epoch, ()) for epoch in range(max(chosen, default=-1) + 1))
 
     def _directory(self, task: TaskId, attempt: int) -> str:
         if self._home is None:

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ class MemberOrder:
 
     `final` says that the task's stopping rule ends there, and not only a rung of successive halving. Checkpoints of
     attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads,
-    `computing_seconds` what a step of the order takes where it need not wait for batches (zero: not known).
+    `computing_seconds` what a step of the order takes where it need not wait for batches (zero: not known). One that
+    `visits` a shard ends with it, saved, to go on elsewhere; `shard_orders` are the orders of shards that a planner has
+    chosen, by epoch, empty where none was.
     """
 
     task: Task
@@ -30,6 +32,8 @@ class MemberOrder:
     anew_since_attempt: int = 0
     feed: tuple[StageProfile, ...] = ()
     computing_seconds: float = 0.0
+    visits: bool = False
+    shard_orders: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,10 @@ class Engine(abc.ABC):
     def interrupt(self) -> None:  # noqa: B027
         """Let a `wait` that is under way return soon, because somebody asks for something. May be called from any
         thread or signal handler. An engine whose `wait` never blocks for long need not do anything."""
+
+    def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]] | None:
+        """Which of these paths exist on which nodes, by the nodes' names; None where that cannot be told."""
+        return None
 
     @abc.abstractmethod
     def now(self) -> float:

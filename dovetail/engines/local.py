@@ -1,10 +1,11 @@
 """The engine `local`: worker processes on this machine, each reached by a socket."""
 
 import contextlib
+import os
 import selectors
 import shutil
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class LocalEngine(WorkerEngine):
             self._workers[worker.place] = worker
         self._mps: Mps | None = None
         self._has_asked_mps = False
+
+    def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Which of these paths exist on this machine, whatever its nodes are called."""
+        found = [path for path in paths if os.path.exists(path)]
+        return {node.name: found for node in self._cluster.nodes}
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""

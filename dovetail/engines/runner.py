@@ -26,6 +26,7 @@ from dovetail.engines.worker_context import (
     local_knobs,
     reporting_failure,
 )
+from dovetail.feeds import Shards
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Technique, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
@@ -105,7 +106,10 @@ def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMem
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
     if len(order.members) > 1:
         return SessionMember(training=build_in_gang(task, around.builder, take=True), seed=task.seed)
-    return SessionMember(training=around.builder.take(task), seed=task.seed)
+    training, orders = around.builder.take(task), order.members[0].shard_orders
+    if orders and isinstance(training.batches, Shards):
+        training.batches = dataclasses.replace(training.batches, chosen=orders)
+    return SessionMember(training=training, seed=task.seed)
 
 
 def _follow(order: Order, around: WorkerContext) -> None:
@@ -197,4 +201,5 @@ def _advance(live: "list[Trainer]", losses: GangLosses, around: WorkerContext) -
 def _first_batch(training: Training) -> Any:
     from dovetail.feeds import Cursor
 
-    return Cursor(training.batches, before_draw=lambda epoch, index: None).take(1)[0]
+    batches = training.batches.here() if isinstance(training.batches, Shards) else training.batches
+    return Cursor(batches, before_draw=lambda epoch, index: None).take(1)[0]

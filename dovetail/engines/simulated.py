@@ -288,6 +288,9 @@ class SimulatedEngine(Engine):
             if isinstance(found, Profile):
                 return [TrialMeasured(task=task, attempt=attempt, at_seconds=at, profile=found)]
             return [OptionRejected(task=task, attempt=attempt, at_seconds=at, rejection=found)]
+        if member.visits and not member.final:
+            stopped = AttemptStopped(task=task, attempt=attempt, at_seconds=at, step=until, reason="its shard is read")
+            return [self._saved(member, at, until), stopped]
         ended = TaskFinished if member.final else RungReached
         return [self._saved(member, at, until), ended(task=task, attempt=attempt, at_seconds=at, step=until)]
 

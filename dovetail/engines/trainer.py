@@ -93,7 +93,8 @@ class Trainer:
             self._logged.append((self._step, report.metrics))
         # A step of a fused gang may take a millisecond for all its members: most have nothing more to do after it.
         evaluates, flushes, saves = self._evaluation_due(), self._flush_due(), self._save_due()
-        if not (evaluates or flushes or saves):
+        ends = self._step >= self.member.until_step
+        if not (evaluates or flushes or saves or ends):
             return True
         with reporting_failure(self.member, self._around):
             if evaluates:
@@ -169,7 +170,9 @@ class Trainer:
             ) from error
 
     def _evaluation_due(self) -> bool:
-        return self._step == self.member.until_step or self._is_regular()
+        # A visit's end is nowhere that training alone would be evaluated.
+        is_end = self._step == self.member.until_step and (self.member.final or not self.member.visits)
+        return is_end or self._is_regular()
 
     def _is_regular(self) -> bool:
         """Whether this step is evaluated wherever training ends. Only such evaluations decide how it goes on: a task
@@ -361,6 +364,10 @@ class Trainer:
             self._save(required=True)
         reason = self._why_early()
         ended = self.member.final or reason
+        if self.member.visits and not ended:
+            self._flush()
+            self._report(AttemptStopped, step=self._step, reason="its shard is read", data_share=data_share)
+            return
         self._flush()
         self._report(
             TaskFinished if ended else RungReached,

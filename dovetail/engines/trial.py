@@ -17,6 +17,7 @@ from dovetail.engines.feeding import WatchedFeed
 from dovetail.engines.gang_feeds import TOGETHER, feed_members, feed_room, training_load
 from dovetail.engines.loader_trial import CLEARLY, loader_stages, may_be_faster, waits_for_loader
 from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
+from dovetail.feeds import Shards
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
@@ -64,8 +65,15 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
 
 def _build(task: Task, around: WorkerContext, size: int) -> list[Training]:
     if size == 1:
-        return [around.builder.build(task)]
-    return [build_in_gang(task, around.builder) for _ in range(size)]
+        return [_reading_here(around.builder.build(task))]
+    return [_reading_here(build_in_gang(task, around.builder)) for _ in range(size)]
+
+
+def _reading_here(training: Training) -> Training:
+    """The training with the shards that this node has: steps take as long on any of them."""
+    if isinstance(training.batches, Shards):
+        training.batches = training.batches.here()
+    return training
 
 
 def _once(

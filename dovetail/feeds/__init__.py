@@ -5,6 +5,7 @@ from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
 from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
+from dovetail.feeds.shards import ShardReader, Shards
 from dovetail.feeds.shared import Tap, draw
 from dovetail.feeds.shared_feed import FeedView, SharedFeed
 
@@ -15,6 +16,8 @@ __all__ = [
     "FeedView",
     "RunningFeed",
     "RunningLoader",
+    "ShardReader",
+    "Shards",
     "SharedFeed",
     "StageStats",
     "Tap",

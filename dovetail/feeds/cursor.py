@@ -18,6 +18,7 @@ from dovetail.feeds.definition import Feed
 from dovetail.feeds.loader_feed import LoaderEpoch, RunningLoader
 from dovetail.feeds.loaders import direct, indices_only
 from dovetail.feeds.plain_reader import PlainReader
+from dovetail.feeds.shards import ShardReader, Shards
 from dovetail.vocabulary import ProgramError
 
 DIGESTED_BATCHES = 2
@@ -37,7 +38,8 @@ class Cursor:
 
     def __init__(self, batches: Any, *, before_draw: Callable[[int, int], None]) -> None:
         # A definition has no position; whoever reads it has. One that workers read comes as a `RunningFeed`.
-        self._batches = batches = PlainReader(batches) if isinstance(batches, Feed) else batches
+        batches = PlainReader(batches) if isinstance(batches, Feed) else batches
+        self._batches = batches = ShardReader(batches) if isinstance(batches, Shards) else batches
         self._direct = direct(batches)
         if isinstance(batches, RunningLoader):
             self._batches, self._direct = batches.loader, batches.reading(self._before_batch)

@@ -17,6 +17,7 @@ from dovetail.vocabulary.events import (
     PriorityChanged,
     PruneAsked,
     RungReached,
+    ShardOrderChosen,
     StepsDone,
     TaskCancelled,
     TaskChanged,
@@ -122,6 +123,8 @@ class Progress:
     data_share: float = 0.0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     spans: list[Span] = dataclasses.field(default_factory=list)
+    # By epoch, the order of its shards where a planner has chosen one.
+    shard_orders: dict[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     changes: int = 0  # how many events have changed it
 
 
@@ -153,6 +156,12 @@ def _submitted(one: Progress, event: TaskSubmitted) -> None:
 
 def _fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
     one.fingerprint, one.ending = event.fingerprint, ""
+
+
+def _ordered(one: Progress, event: ShardOrderChosen) -> None:
+    # The first choice stands: some of it may have been read.
+    for number, order in enumerate(event.orders, start=event.epoch):
+        one.shard_orders.setdefault(number, order)
 
 
 def _threads_before(event: AttemptStarted) -> int:
@@ -328,6 +337,7 @@ def _vanished(one: Progress, event: Event) -> None:
 _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
     TaskSubmitted: _submitted,
     TaskFingerprinted: _fingerprinted,
+    ShardOrderChosen: _ordered,
     AttemptStarted: _started,
     StepsDone: _advanced,
     CheckpointSaved: _saved,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from dovetail.feeds import digest
+from dovetail.feeds import Shards, digest
 from dovetail.profile.batch_structure import batch_bytes, structure
 from dovetail.profile.source_text import Sources, package_of, without_addresses
 from dovetail.train.base import Training
@@ -45,6 +45,7 @@ def fingerprint(training: Training, batch: Any) -> Fingerprint:
         family=hashlib.sha256(text.encode()).hexdigest()[:16],
         steps_per_epoch=training.steps_per_epoch(),
         evaluates=training.evaluate is not None,
+        shards=training.batches.facts(accumulate=training.accumulate) if isinstance(training.batches, Shards) else None,
     )
 
 

@@ -7,6 +7,7 @@ from dovetail.train.base import SessionMember, StepReport, Technique, Training, 
 from dovetail.train.beside import BESIDE
 from dovetail.train.fuse import FUSE
 from dovetail.train.graph import GRAPH
+from dovetail.train.hop import HOP
 from dovetail.train.interleave import INTERLEAVE
 from dovetail.train.pipeline import PIPELINE
 from dovetail.train.ranks import Ranks
@@ -41,6 +42,7 @@ __all__ = [
     "BESIDE",
     "FUSE",
     "GRAPH",
+    "HOP",
     "INTERLEAVE",
     "PIPELINE",
     "REPLICATE",

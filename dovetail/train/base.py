@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from dovetail.feeds.shards import Shards
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS
 from dovetail.train.schedulers import Scheduler, Stateful, check_schedulers, schedulers_of
 from dovetail.train.state import TrainingState
@@ -30,7 +31,8 @@ class Training:
 
     - `loss(model, batch)` gives the scalar to minimise, or that and a dict of metrics to record.
     - `batches` is iterated once an epoch. A `dt.feed` resumes by its position, and whatever has `state_dict` and
-      `load_state_dict` through them; others are iterated anew and skipped to their position.
+      `load_state_dict` through them; others are iterated anew and skipped to their position. Of a `dt.Shards` each
+      piece is read where it lies, and the model goes there.
     - `shares` names the batches of all tasks that read the very same ones in the same order, whatever their models:
       they may then be read once for all of these tasks (technique `together`).
     - A step takes `accumulate` batches and averages their gradients.
@@ -122,6 +124,8 @@ class Training:
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         check_schedulers(self)
+        if isinstance(self.batches, Shards) and isinstance(self.accumulate, int) and self.accumulate > 0:
+            self.batches.facts(accumulate=self.accumulate)
         if isinstance(self.allow, str) or set(self.allow) - set(APPROXIMATIONS):
             raise ProgramError(
                 f"Training.allow must be a set of names among {list(APPROXIMATIONS)}, got {self.allow!r}."

@@ -11,6 +11,7 @@ from dovetail.control import Reconciliation, Settings
 from dovetail.engines import Engine
 from dovetail.planning import PLANNERS, Problem, check, derive_options
 from dovetail.planning import plan as plan_schedule
+from dovetail.planning.hopping import plan_with_shards
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.planning.options.roofline import predict_profiles
 from dovetail.planning.schedule.shadow import one_more
@@ -123,7 +124,7 @@ def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seco
     names = {task.identity: task.name for task in workload.tasks}
     problem = _as_wanted(problem, workload, names)
     try:
-        found = search(problem)
+        found = plan_with_shards(problem, search)
         assert found.schedule is not None
         check(found.schedule, problem.cluster, running=problem.running, deadlines=problem.deadlines)
         # Deterministic work, about a second of one core for each unit.

@@ -33,6 +33,7 @@ from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective
 from dovetail.vocabulary.profiles import Fingerprint, LayerProfile, Profile
 from dovetail.vocabulary.records import FrozenDict, check_bounds, dumps, from_json, loads, to_json
+from dovetail.vocabulary.shards import DataShard, ShardSet
 from dovetail.vocabulary.work import (
     Halving,
     Population,
@@ -53,6 +54,7 @@ __all__ = [
     "Allocation",
     "CheckpointError",
     "Cluster",
+    "DataShard",
     "Device",
     "DovetailError",
     "Entity",
@@ -84,6 +86,7 @@ __all__ = [
     "Rejection",
     "RemoteProfile",
     "Schedule",
+    "ShardSet",
     "Share",
     "StagePlan",
     "StageProfile",

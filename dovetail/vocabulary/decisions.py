@@ -141,7 +141,8 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """An option for named tasks on named devices from a start for a duration: its prediction.
+    """An option for named tasks on named devices from a start for a duration: its prediction. One that is a visit
+    takes its task through a `shard` of data, and no further.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
     >>> where = {"option": option, "devices": ("n0:0",)}
@@ -155,6 +156,7 @@ class Placement:
     devices: tuple[str, ...]
     start_seconds: float
     duration_seconds: float
+    shard: str = ""
 
     @property
     def end_seconds(self) -> float:

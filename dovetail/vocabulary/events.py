@@ -163,6 +163,16 @@ class PlanMade(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOrderChosen(Event):
+    """A task of which the program says that any order of its shards will do reads them in this one, epoch by epoch from
+    `epoch` on, whatever happens to it."""
+
+    kind: ClassVar[str] = "order_chosen"
+    epoch: int
+    orders: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShared(Event):
     """A policy shared the cluster anew among so many tasks."""
 
@@ -514,6 +524,7 @@ EVENTS: dict[str, type[Event]] = {
         OptionRejected,
         BatchDivided,
         PlanMade,
+        ShardOrderChosen,
         ClusterShared,
         AttemptStarted,
         StepsDone,

@@ -1,10 +1,11 @@
 """Devices, their kinds, their hosts, and the links between them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.records import FrozenDict
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Node:
     """A host: what its devices share.
 
     `update_parameters_per_second` is how many parameters all its cores update with AdamW; zero means not known yet.
+    `labels` are what whoever started it says of it, by name.
 
     >>> Node(name="n0", cores=2, memory_bytes=8 << 30).cores
     2
@@ -63,6 +65,10 @@ class Node:
     memory_bytes: int
     disk_bytes: int = 0
     update_parameters_per_second: float = 0.0
+    labels: Mapping[str, str] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", FrozenDict(self.labels))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

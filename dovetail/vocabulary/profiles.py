@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.feeds import StageProfile
 from dovetail.vocabulary.records import FrozenDict
+from dovetail.vocabulary.shards import ShardSet
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Profile:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """What a worker learns of a task by building it: the family it belongs to and what planning needs of
-    it before anything is measured.
+    it before anything is measured; `shards` where its data are pieces that lie on nodes.
 
     >>> Fingerprint(family="f", steps_per_epoch=10).steps_per_epoch
     10
@@ -106,3 +107,4 @@ class Fingerprint:
     steps_per_epoch: int | None = None
     evaluates: bool = False
     versions: str = ""
+    shards: ShardSet | None = None

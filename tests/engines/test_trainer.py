@@ -1,6 +1,7 @@
 """What evaluations decide: when patience ends, which checkpoint is the best, when a plateau lowers rates; and that a
 stop at any step changes nothing of it."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,24 @@ def test_what_evaluation_does_not_report_is_named(ground, options, message):
     ground.run("train", [member], "resident")
     (end,) = ground.of(member, "failed")
     assert message in end.reason
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_visit_ends_saved_at_its_last_step_and_is_evaluated_only_where_training_would_be(ground, every):
+    whole = member_of(ground, "whole", every=every)
+    parts = member_of(ground, "parts", every=every)
+    ground.run("train", [whole], "resident")
+    for until in (4, 7, 11):
+        visit = dataclasses.replace(parts, until_step=until, final=until == 11, visits=True)
+        ground.run("train", [visit], "hop")
+    assert [(end.step, end.reason) for end in ground.of(parts, "stopped")] == [
+        (4, "its shard is read"),
+        (7, "its shard is read"),
+    ]
+    assert finished(ground, parts).step == 11
+    assert same(ground.saved(parts), ground.saved(whole))
+    scored = [
+        {step for event in ground.of(member, "progress") for name, step, _ in event.points if name == "score"}
+        for member in (whole, parts)
+    ]
+    assert scored[0] == scored[1]

@@ -40,6 +40,7 @@ SPECIAL = {
     ("Population", "resampled"): st.floats(0.0, 1.0),
     ("StageProfile", "worker"): st.sampled_from(["thread", "process"]),
     ("StagePlan", "worker"): st.sampled_from(["thread", "process"]),
+    ("ShardSet", "order"): st.sampled_from(["any", "seeded"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
 }
 
@@ -87,6 +88,17 @@ def _made(cls: type, chosen: dict[str, Any]) -> Any:
     if cls is vocabulary.Option:  # one figure for each family
         chosen["families"] = chosen["families"] or ("f",)
         chosen["step_seconds"] = tuple(0.5 + n for n, _ in enumerate(chosen["families"]))
+    if cls is vocabulary.DataShard:  # in one place
+        chosen |= {
+            "name": chosen["name"] or "a",
+            "url": "" if chosen["path"] else "u",
+            "batches": chosen["batches"] + 1,
+        }
+    if cls is vocabulary.ShardSet:  # names of their own, all of them read in whole steps
+        first = vocabulary.DataShard(name="a", path="/a", batches=chosen["accumulate"] or 1)
+        named = enumerate(chosen["shards"])
+        whole = [dataclasses.replace(each, name=f"s{n}", batches=first.batches) for n, each in named]
+        chosen |= {"shards": (first, *whole), "accumulate": first.batches}
     if cls is vocabulary.Workload:  # names of their own, and figures of theirs
         chosen["tasks"] = tuple({task.name: task for task in chosen["tasks"]}.values())
         chosen["weights"] = {task.name: 2.0 for task in chosen["tasks"] if chosen["objective"] == "weighted"}

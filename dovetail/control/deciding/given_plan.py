@@ -23,7 +23,8 @@ def _reasons(plan: Plan, problem: Problem, state: State) -> Iterator[str]:
     yield from _other_tasks(plan, problem, state)
     offered = {_key(option) for option in problem.options}
     for placement in plan.schedule.placements:
-        if (option := placement.option) and _key(option) not in offered:
+        # What visits shards is made of what is offered for whole tasks.
+        if (option := placement.option) and not placement.shard and _key(option) not in offered:
             tasks = ", ".join(_name(task, plan, state) for task in placement.tasks)
             yield f"{option.technique} on {option.count} × {option.kind} is no longer an option for {tasks}"
     broken = violations(plan.schedule, state.cluster, running=problem.running, deadlines=problem.deadlines)

@@ -8,9 +8,10 @@ from dovetail.control.deciding.given_plan import reason_to_replan
 from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
 from dovetail.planning import PLANNERS, Problem, best_move, check
+from dovetail.planning.hopping import orders_of, plan_with_shards
 from dovetail.planning.schedule.plan import plan_late
 from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan, TaskId
-from dovetail.vocabulary.events import Warned
+from dovetail.vocabulary.events import ShardOrderChosen, Warned
 
 # A placement that took this much more or less than predicted makes the plan worth making again.
 DRIFT = 0.10
@@ -35,7 +36,7 @@ class Scheduling(Deciding):
 
     def _plan(self, problem: Problem) -> Plan:
         try:
-            plan, due = self._planner(problem), problem.deadlines
+            plan, due = plan_with_shards(problem, self._planner), problem.deadlines
         except NoFeasiblePlan as error:
             plan, due = self._late(problem, self._state.named(str(error))), {}
         assert plan.schedule is not None
@@ -65,9 +66,19 @@ class Scheduling(Deciding):
         assert plan.schedule is not None
         state.plans.append((state.now(), plan))
         del state.plans[1:-KEPT_PLANS]  # the store has them all; a run of days would fill memory with them
+        self._record_orders(plan, problem)
         state.ledger.record_plan(plan, workload=state.workload.name, because=because)
         state.queues.load(plan.schedule)
         self._idles = True
+
+    def _record_orders(self, plan: Plan, problem: Problem) -> None:
+        """Put on record in which order tasks read their shards, where that was the planner's to choose: from here on it
+        is theirs."""
+        ledger, tours = self._state.ledger, problem.tours
+        ledger.record(
+            ledger.event(ShardOrderChosen, task, epoch=tours[task].first_epoch, orders=orders)
+            for task, orders in (orders_of(plan, problem) if tours else {}).items()
+        )
 
     def _first(self, problem: Problem, because: str) -> tuple[Plan, str]:
         """The given plan, or where it does not apply any more another one, and why that was made."""
@@ -88,6 +99,8 @@ class Scheduling(Deciding):
         idles, self._idles = self._idles and state.queues.idles(), False
         if not idles or self._moving or not state.running or state.now() < self._asked_until:
             return
+        if any(each.placement and each.placement.shard for each in state.running.values()):
+            return  # those who visit shards go where these lie
         problem = state.problem(moving=True)
         longest = max((placement.end_seconds for placement in problem.running), default=0.0)
         self._asked_until = state.now() + DRIFT * longest  # asking takes time too
@@ -112,6 +125,8 @@ class Scheduling(Deciding):
         if self._moving & running.tasks:
             self._moving = frozenset()
             return "what ran is placed anew"
+        if self._has_visited(running):
+            return ""
         if any(self._state.ledger[task].status in ("pending", "paused", "cancelled") for task in running.tasks):
             return "a placement ended before its tasks"
         predicted = running.placement.duration_seconds
@@ -120,6 +135,13 @@ class Scheduling(Deciding):
         if drifted and self._is_ripe() and (self._state.queues.idle_and_behind() or self._state.is_dated()):
             return f"a placement took {taken_seconds:.1f} s for {predicted:.1f} s"
         return ""
+
+    def _has_visited(self, running: Running) -> bool:
+        """Whether an order took its task through a shard, as planned, and the next visit is planned, too."""
+        (member, *_), placement = running.order.members, running.placement
+        assert placement is not None
+        one = self._state.ledger[member.task.identity]
+        return bool(placement.shard) and not member.final and one.saved_step == member.until_step
 
     def outlook(self) -> dict[TaskId, Outlook]:
         """As the plan has it."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from dovetail.planning.room import Room
-from dovetail.vocabulary import Cluster, Option, Placement, Schedule
+from dovetail.vocabulary import Cluster, Option, Placement, Schedule, TaskId
 
 
 class Queues:
@@ -27,15 +27,21 @@ class Queues:
         for device in cluster.devices:
             self._on_node.setdefault(device.node, []).append(device.name)
         self._touched: set[str] = set()
+        # Of tasks that visit shards: what is to come, in its order, and the devices on which they are now.
+        self._tours: dict[TaskId, deque[Placement]] = {}
+        self._visiting: dict[str, TaskId] = {}
         self.room = Room(cluster)
 
     def load(self, schedule: Schedule) -> None:
         """Follow this schedule from now on."""
         for queue in self._queues.values():
             queue.clear()
+        self._tours.clear()
         for placement in sorted(schedule.placements, key=lambda p: (p.start_seconds, p.devices)):
             for device in placement.devices:
                 self._queues[device].append(placement)
+            if placement.shard:
+                self._tours.setdefault(placement.tasks[0], deque()).append(placement)
         self._touched = set(self._queues)
 
     def ready(self) -> list[Placement]:
@@ -43,7 +49,9 @@ class Queues:
         started = []
         for device in sorted(self._touched):
             queue = self._queues[device]
-            if queue and self._may_start(queue[0]):
+            if queue and queue[0].shard:
+                started += self._visit(device)
+            elif queue and self._may_start(queue[0]):
                 placement = queue[0]
                 for each in placement.devices:
                     self._queues[each].popleft()
@@ -70,6 +78,8 @@ class Queues:
         """These devices are free again."""
         devices = tuple(devices)
         self.room.give(option, self.room.numbers(devices))
+        if self._visiting.pop(devices[0], None) is not None:
+            self._touched.update(self._queues)  # a device of any node may wait for whoever was here
         # Room on a node may let the head of any queue of that node start.
         for node in {self._cluster.device(device).node for device in devices}:
             self._touched.update(self._on_node[node])
@@ -97,6 +107,22 @@ class Queues:
     def empty(self) -> bool:
         """Whether nothing waits."""
         return not any(self._queues.values())
+
+    def _visit(self, device: str) -> list[Placement]:
+        """Start the first visit planned for a device whose task is not elsewhere and has made all visits before it:
+        times drift, and whoever is on the way need not keep others waiting."""
+        queue, away = self._queues[device], set(self._visiting.values())
+        for number, placement in enumerate(queue):
+            task = placement.tasks[0]
+            if not placement.shard:
+                break
+            if task not in away and self._tours[task][0] is placement and self.fits((device,), placement.option):
+                del queue[number]
+                self._tours[task].popleft()
+                self._visiting[device] = task
+                self.occupy((device,), placement.option)
+                return [placement]
+        return []
 
     def _names(self, devices: Iterable[int]) -> tuple[str, ...]:
         return tuple(self._cluster.devices[device].name for device in devices)

@@ -15,10 +15,13 @@ from dovetail.control.settings import Settings
 from dovetail.control.state.ledger import Ledger
 from dovetail.control.state.queues import Queues
 from dovetail.control.state.recovery import Recovery
+from dovetail.control.state.shard_tours import Find, ShardPlaces, needs_tour, read_bytes, tour_of
 from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceable, without
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
 from dovetail.planning import Problem, derive_options, spec_of
+from dovetail.planning.hopping import unvisitable
+from dovetail.planning.problem import ShardTour
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
@@ -72,7 +75,9 @@ class State:
         settings: Settings,
         now: Callable[[], float],
         offers: Offers | None = None,
+        find: Find = lambda paths: None,
     ) -> None:
+        self._places = ShardPlaces(find)
         self.cluster, self.settings, self.now = cluster, settings, now
         self._workload, self._is_outdated = workload, False
         self.tasks: dict[TaskId, Task] = {task.identity: task for task in workload.tasks}
@@ -224,7 +229,7 @@ class State:
         if not problem.rejections and self.measures:  # rounds are made without; who fails is told why
             rejections = (*self.offers().rejections, *self.ledger.rejections().values())
             problem = dataclasses.replace(problem, rejections=rejections) if rejections else problem
-        nowhere = unplaceable(problem, techniques=self.workload.techniques)
+        nowhere = unvisitable(problem) | unplaceable(problem, techniques=self.workload.techniques)
         if not self.is_measuring:
             self.fail(nowhere)
         return without(problem, nowhere) if nowhere else problem
@@ -247,9 +252,11 @@ class State:
             and one.fingerprint
             and not self.recovery.waits(task)
         ]
+        tours = self._tours([each.task for each in waiting], placed, now)
+        waiting = [each for each in waiting if not self.ledger.has_ended(each.task)]
         if moving:
             waiting += [self._waiting(task, left) for each in placed for task, left in self._left(each, now).items()]
-        return snapshot(
+        problem = snapshot(
             waiting,
             profiles=self._profiles(),
             cluster=self.cluster,
@@ -262,6 +269,54 @@ class State:
             divided=self._divided(),
             objective=self._objective(),
         )
+        return dataclasses.replace(problem, tours=tours) if tours else problem
+
+    def _tours(self, waiting: list[TaskId], placed: list[Running], now: float) -> dict[TaskId, ShardTour]:
+        """What the tasks have left to visit whose shards do not lie on every node; those that run, after what they are
+        at. One whose shards lie nowhere fails, with the reason."""
+        found: dict[TaskId, ShardTour] = {}
+        for task in waiting:
+            tour = self._tour(task, start=self.ledger[task].saved_step)
+            if tour is not None:
+                at = self._node_of(task)
+                found[task] = dataclasses.replace(tour, at=at)
+        for each in placed:
+            (member, *_), placement = each.order.members, each.placement
+            if placement is None or not placement.shard or member.final or self.ledger.rests(member.task.identity):
+                continue
+            tour = self._tour(member.task.identity, start=member.until_step)
+            if tour is not None:
+                end = self._remaining(each, now).end_seconds
+                at, option = self.cluster.device(placement.devices[0]).node, placement.option
+                found[member.task.identity] = dataclasses.replace(tour, at=at, ready_seconds=end, option=option)
+        return found
+
+    def _tour(self, task: TaskId, *, start: int) -> ShardTour | None:
+        one = self.ledger[task]
+        facts = one.fingerprint.shards if one.fingerprint else None
+        until, _ = self.target(task)
+        if facts is None or start >= until:
+            return None
+        homes, wrong = self._places.homes(facts, self.cluster)
+        if not wrong and not needs_tour(homes, self.cluster):
+            return None
+        if not wrong and not self.may("hop"):
+            wrong = "its shards lie on several nodes, so that technique hop must be allowed (--techniques, techniques=)"
+        if wrong:
+            self.fail({task: wrong})
+            return None
+        tour = tour_of(facts, homes=homes, chosen=one.shard_orders, start=start, until=until)
+        sizes = [each for each in self.ledger.profiles() if each.family == one.fingerprint.family]  # type: ignore[union-attr]
+        state_bytes = max((each.parameter_bytes + each.optimizer_bytes for each in sizes), default=0)
+        return dataclasses.replace(tour, read_bytes=read_bytes(facts), state_bytes=state_bytes)
+
+    def _node_of(self, task: TaskId) -> str:
+        """The node where a task was last saved; empty where it was not."""
+        one = self.ledger[task]
+        if not (one.saved_step and one.spans):
+            return ""
+        known = {device.name: device.node for device in self._whole.devices}
+        return known.get(one.spans[-1].devices[0], "")
 
     def sizes(self) -> dict[str, int]:
         """How many tasks each family has, rounded up to a power of two: rounds need no exact number, and what they

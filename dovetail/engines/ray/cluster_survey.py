@@ -50,6 +50,33 @@ def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster
     return described(nodes, found)
 
 
+def find_paths(nodes: Mapping[str, str], paths: Sequence[str]) -> dict[str, list[str]]:
+    """Which of these paths exist on which nodes, these by name with Ray's numbers. A node that does not answer has
+    none."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = installed()
+    remote = ray.remote(_existing)
+    asked = {
+        node: remote.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(number, soft=False)).remote(
+            list(paths)
+        )
+        for node, number in nodes.items()
+    }
+    found: dict[str, list[str]] = {}
+    for node, call in asked.items():
+        try:
+            found[node] = ray.get(call, timeout=LOOK_SECONDS)
+        except ray.exceptions.RayError:
+            found[node] = []
+    return found
+
+
+def _existing(paths: list[str]) -> list[str]:
+    """Those of these paths that exist here; runs on a node."""
+    return [path for path in paths if Path(path).exists()]
+
+
 def _look(marks: list[str]) -> bytes:
     """What a node finds itself to have, whether it sees these files, and whether it demands a token; runs there."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
@@ -110,7 +137,9 @@ def described(nodes: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, A
             dealt[machine] += cores
         devices += [Device(name=f"{name}:{n}", kind=kind.name, node=name, index=i) for n, i in enumerate(indices)]
         memory = int(resources.get("memory", here.nodes[0].memory_bytes))
-        hosts.append(dataclasses.replace(here.nodes[0], name=name, cores=max(1, cores), memory_bytes=memory))
+        labels = {key: value for key, value in node.get("Labels", {}).items() if not key.startswith("ray.io/")}
+        host = dataclasses.replace(here.nodes[0], name=name, cores=max(1, cores), memory_bytes=memory, labels=labels)
+        hosts.append(host)
     return Cluster(kinds=tuple(kinds.values()), nodes=tuple(hosts), devices=tuple(devices)), numbers
 
 

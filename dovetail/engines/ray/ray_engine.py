@@ -8,10 +8,11 @@ node, so that all devices of a gang are there when it starts, and no other job o
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.ray.cluster_survey import find_paths
 from dovetail.engines.ray.connection import installed
 from dovetail.engines.ray.core_borrowing import GROUP
 from dovetail.engines.ray.host import Host
@@ -64,6 +65,11 @@ class RayEngine(WorkerEngine):
         self._links.clear()
         self._groups.clear()
         self._monitor.close()
+
+    def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Which of these paths exist on which of the nodes that are there."""
+        present = {node: number for node, number in self._nodes.items() if not self._monitor.lost(number)}
+        return find_paths(present, sorted(paths))
 
     def _give_back(self) -> None:
         for link in list(self._links.values()):

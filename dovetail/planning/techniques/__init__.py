@@ -9,6 +9,7 @@ from dovetail.planning.techniques import (
     beside,
     fuse,
     graph,
+    hop,
     interleave,
     pipeline,
     replicate,
@@ -32,6 +33,7 @@ TECHNIQUES: dict[str, TechniqueSpec] = {
     "interleave": interleave.SPEC,
     "together": together.SPEC,
     "beside": beside.SPEC,
+    "hop": hop.SPEC,
 }
 
 GROUP = "dovetail.techniques"

@@ -166,7 +166,8 @@ class TechniqueSpec:
     result equals training alone only up to the order of floating-point sums. `knobs` are the names it understands, each
     with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart. `apart`
     is the technique by which members of a gang train where each can have a process of its own on their device.
-    `on_host`: the host's cores compute a part of each step. From
+    `on_host`: the host's cores compute a part of each step. `visits`: a placement takes its task through a shard of
+    data, and another one goes on from there. From
     profiles of one that `foretells` others are predicted, so that it is measured though users forbid its use.
 
     Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
@@ -191,6 +192,7 @@ class TechniqueSpec:
     foretells: bool = False
     apart: str = ""
     on_host: bool = False
+    visits: bool = False
     slowed: Callable[[Option, Evidence, int], float] = _divided
     rounds: Callable[[Knobs], bool] = _never
     knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()

@@ -1,0 +1,218 @@
+"""Tasks whose shards lie on nodes, through the whole loop on the simulated engine."""
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from dovetail.control import Controller
+from dovetail.control.state.shard_tours import ShardPlaces, tour_of
+from dovetail.engines import World
+from dovetail.planning.hopping import OpenShop, ShopDevice, Tour, shop_bound
+from dovetail.store import Store
+from dovetail.vocabulary import DataShard, Event, Fingerprint, Node, ShardSet, Task
+from dovetail.vocabulary.events import AttemptLost, CheckpointSaved
+
+from .simulations import (
+    RiggedEngine,
+    carry_out,
+    cluster,
+    controller,
+    events_of,
+    same_moment,
+    statuses,
+    task,
+    workload,
+    world,
+)
+
+SHARDS, STEPS = 4, 25
+
+
+def facts(named: Task, *, order: str = "any", shards: int = SHARDS) -> ShardSet:
+    """One shard on each node."""
+    pieces = tuple(DataShard(name=f"s{n}", path=f"/data/{n}", batches=STEPS, node=f"n{n}") for n in range(shards))
+    return ShardSet(shards=pieces, seed=named.seed, order=order)
+
+
+def sharded(**fields: object) -> World:
+    plain = world()
+    return dataclasses.replace(
+        plain,
+        fingerprint=lambda task: Fingerprint(
+            family=task.program.function, steps_per_epoch=SHARDS * STEPS, shards=facts(task, **fields)
+        ),
+    )
+
+
+def tasks(count: int, *, epochs: int = 2) -> list[Task]:
+    return [task(f"t{n}", steps=epochs * SHARDS * STEPS, seed=n) for n in range(count)]
+
+
+def start(engine: RiggedEngine, *all_tasks: Task, store: Store | None = None, **fields: Any) -> Controller:
+    store = store or Store(None, write=True)
+    return controller(workload(*all_tasks), store, engine=engine, on=cluster(1, nodes=SHARDS), **fields)
+
+
+def run(world: World, *all_tasks: Task) -> tuple[Controller, RiggedEngine]:
+    engine = RiggedEngine(world)
+    return carry_out(start(engine, *all_tasks)), engine
+
+
+def visits(engine: RiggedEngine) -> dict[str, list[tuple[str, int]]]:
+    """By task, where it trained to which step."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for order in engine.orders:
+        if order.purpose == "train":
+            (member,) = order.members
+            found.setdefault(member.task.name, []).append((order.devices[0], member.until_step))
+    return found
+
+
+def orders_read(*engines: RiggedEngine) -> dict[str, set[tuple[tuple[str, ...], ...]]]:
+    """By task, the orders in which it reads its shards, as each of its orders says."""
+    found: dict[str, set[tuple[tuple[str, ...], ...]]] = {}
+    for order in (order for engine in engines for order in engine.orders if order.purpose == "train"):
+        (member,) = order.members
+        chosen = dict(enumerate(member.shard_orders))
+        read = tuple(chosen.get(epoch) or facts(member.task).order_of(epoch) for epoch in range(2))
+        found.setdefault(member.task.name, set()).add(read)
+    return found
+
+
+@pytest.mark.parametrize("order", ["any", "seeded"])
+def test_every_task_visits_every_shard_where_it_lies_in_its_order(order: str) -> None:
+    made, engine = run(sharded(order=order), *tasks(6))
+    assert {one.status for one in made.progress.values()} == {"finished"}
+    read = {name: found.pop() for name, found in orders_read(engine).items()}
+    for name, stops in visits(engine).items():
+        due = [f"n{shard[1:]}:0" for epoch in read[name] for shard in epoch]
+        assert stops == [(device, STEPS * number) for number, device in enumerate(due, start=1)]
+    if order == "seeded":
+        assert read == {each.name: tuple(map(facts(each).order_of, range(2))) for each in tasks(6)}
+
+
+def test_the_makespan_is_near_the_bound() -> None:
+    made, _ = run(sharded(), *tasks(16))
+    _, plan = made.plans[0]
+    assert plan.schedule is not None
+    assert plan.gap <= 0.08
+    assert len(made.plans) == 1, "a visit that ends as planned calls for no other plan"
+    assert {placement.option.technique for placement in plan.schedule.placements} == {"hop"}
+    assert "visits of shards: hopping ends in" in plan.explanation[0]
+    began = min(one.spans[0].start_seconds for one in made.progress.values())
+    ended = max(one.spans[-1].end_seconds or 0.0 for one in made.progress.values())
+    assert ended - began <= 1.08 * plan.bound_seconds
+
+
+class Losing(RiggedEngine):
+    """Loses each task's third visit half way, after a save."""
+
+    def _rigged(self, event: Event) -> Iterator[Event]:
+        if event.kind == "stopped" and event.attempt == 3:
+            yield same_moment(CheckpointSaved, event, step=event.step - STEPS // 2)
+            yield same_moment(AttemptLost, event, reason="its worker died")
+        else:
+            yield from super()._rigged(event)
+
+
+def test_an_order_once_chosen_is_kept_through_losses() -> None:
+    engine = Losing(sharded())
+    made = carry_out(start(engine, *tasks(4)))
+    assert set(statuses(made).values()) == {"finished"}
+    assert all(len(found) == 1 for found in orders_read(engine).values())
+    for name, stops in visits(engine).items():
+        ((first, second),) = orders_read(engine)[name]
+        at = {step: device for device, step in stops}
+        assert at == {STEPS * n: f"n{shard[1:]}:0" for n, shard in enumerate((*first, *second), start=1)}
+        assert [step for _, step in stops].count(3 * STEPS) == 2, "the third visit is made again, to its end"
+
+
+def test_an_order_once_chosen_is_kept_by_the_next_controller() -> None:
+    store, first, second = Store(None, write=True), RiggedEngine(sharded()), RiggedEngine(sharded())
+
+    def stop(found: Controller) -> None:
+        if len([order for order in first.orders if order.purpose == "train"]) > 10 and not found.stopping:
+            found.post("stop", reason="enough")
+
+    carry_out(start(first, *tasks(4), store=store, observe=stop))
+    made = carry_out(start(second, *tasks(4), store=store))
+    assert set(statuses(made).values()) == {"finished"}
+    assert all(len(found) == 1 for found in orders_read(first, second).values())
+    assert len(events_of(store, "order_chosen")) == 4
+
+
+def test_a_tour_goes_on_within_a_shard_and_ends_where_it_is_told_to() -> None:
+    known = ShardSet(shards=tuple(DataShard(name=n, url=n, batches=10) for n in "abc"), order="any")
+    chosen = {0: ("c", "a", "b"), 1: ("b", "c", "a")}
+    tour = tour_of(known, homes={}, chosen=chosen, start=15, until=45)
+    assert tour.epochs == ((("a", 5), ("b", 10)), (("b", 10), ("c", 5)))
+    assert tour.is_ordered
+    assert not tour_of(known, homes={}, chosen={}, start=30, until=60).is_ordered
+    assert tour_of(known, homes={}, chosen={}, start=30, until=60).first_epoch == 1
+    assert tour_of(known, homes={}, chosen={}, start=31, until=60).is_ordered
+
+
+def labelled(*labels: dict[str, str]):
+    plain = cluster(1, nodes=len(labels))
+    nodes = tuple(dataclasses.replace(node, labels=each) for node, each in zip(plain.nodes, labels, strict=True))
+    return dataclasses.replace(plain, nodes=nodes)
+
+
+LEFT = DataShard(name="left", path="/data/left", batches=4, node="site=left")
+
+
+@pytest.mark.parametrize(
+    ("shard", "found", "homes", "wrong"),
+    [
+        (LEFT, {"n0": ["/data/left"], "n1": []}, ("n0",), ""),
+        (LEFT, None, ("n0",), ""),
+        (LEFT, {"n0": [], "n1": []}, (), "node n0 must have shard 'left' at /data/left, as 'site=left' says of it"),
+        (LEFT, {"n0": [], "n1": ["/data/left"]}, (), "node n0 must have shard 'left'"),
+        (dataclasses.replace(LEFT, node=""), {"n0": [], "n1": ["/data/left"]}, ("n1",), ""),
+        (dataclasses.replace(LEFT, node=""), {"n0": [], "n1": []}, (), "/data/left exists on none of n0, n1"),
+        (dataclasses.replace(LEFT, node="site=up"), {"n0": [], "n1": []}, (), "and none is 'site=up'"),
+        (dataclasses.replace(LEFT, node="n1"), {"n0": [], "n1": ["/data/left"]}, ("n1",), ""),
+        (dataclasses.replace(LEFT, path="", url="s3://bucket/left"), {}, ("n0",), ""),
+        (dataclasses.replace(LEFT, path="", url="s3://bucket/left", node=""), {}, ("n0", "n1"), ""),
+    ],
+)
+def test_a_shard_lies_where_labels_and_paths_say(shard, found, homes, wrong) -> None:
+    places = ShardPlaces(lambda paths: found)
+    where, why = places.homes(ShardSet(shards=(shard,)), labelled({"site": "left"}, {"site": "right"}))
+    assert wrong in why if wrong else (where, why) == ({"left": homes}, "")
+
+
+def test_a_task_whose_shard_lies_nowhere_fails_with_the_reason() -> None:
+    class Searching(RiggedEngine):
+        def find(self, paths: Collection[str]) -> dict[str, list[str]]:
+            return {f"n{n}": [f"/data/{n}"] if n else [] for n in range(SHARDS)}
+
+    made = carry_out(start(Searching(sharded()), *tasks(1)))
+    (one,) = made.progress.values()
+    assert one.status == "failed"
+    assert "node n0 must have shard 's0' at /data/0, as 'n0' says of it; it is not there." in one.reason
+
+
+def test_where_every_node_has_all_shards_nothing_hops() -> None:
+    def everywhere(task: Task) -> ShardSet:
+        return ShardSet(shards=tuple(dataclasses.replace(each, node="") for each in facts(task).shards))
+
+    plain = sharded()
+    found = dataclasses.replace(
+        plain, fingerprint=lambda task: dataclasses.replace(plain.fingerprint(task), shards=everywhere(task))
+    )
+    made, engine = run(found, *tasks(4))
+    assert {one.status for one in made.progress.values()} == {"finished"}
+    assert {order.technique for order in engine.orders if order.purpose == "train"} == {"resident"}
+    assert Node(name="n0", cores=1, memory_bytes=1).labels == {}
+
+
+def test_the_bound_of_the_plan_is_that_of_the_shop() -> None:
+    made, _ = run(sharded(), *tasks(4, epochs=1))
+    where = {f"s{n}": {f"n{n}:0": float(STEPS)} for n in range(SHARDS)}
+    tours = tuple(Tour(task=f"t{n}", epochs=(tuple(where),), visit_seconds=where) for n in range(4))
+    devices = tuple(ShopDevice(name=f"n{n}:0", node=f"n{n}") for n in range(SHARDS))
+    least = shop_bound(OpenShop(devices=devices, tours=tours))
+    assert made.plans[0][1].bound_seconds == pytest.approx(least, rel=0.01)
