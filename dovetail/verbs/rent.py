@@ -16,7 +16,7 @@ from dovetail.planning.options.kinds import SHEETS, parse_cluster
 from dovetail.verbs.amendments import limit_cluster
 from dovetail.verbs.engine_places import Given, MakeEngine
 from dovetail.verbs.make_plan import MeasuredWorkload, measure_workload, solve
-from dovetail.vocabulary import Cluster, DovetailError, NoFeasiblePlan, Objective
+from dovetail.vocabulary import Cluster, DovetailError, Kind, NoFeasiblePlan, Objective
 from dovetail.vocabulary.markets import Offer, PriceHistory, RentalPlan, RentalTerms
 
 
@@ -86,7 +86,7 @@ def _counts(history: PriceHistory, cluster: str | None) -> dict[str, int]:
     if cluster is None:
         check_kinds(history, {*SHEETS, "cpu"}, what="Write kinds as Dovetail does, or leave them out of the table.")
         return dict.fromkeys(kinds, 1)
-    asked = parse_cluster(cluster)
+    asked = parse_cluster(cluster, at_hand=[Kind(name="cpu", processor="cpu")])
     found = {kind.name: count for kind, count in asked.counts()}
     strange = sorted(set(found) - set(kinds))
     if strange:

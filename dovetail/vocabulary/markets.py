@@ -121,16 +121,18 @@ class Rental:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RentalPlan:
-    """What to rent when if prices stay as they are (`rentals`), from when at the latest on demand (`safe_seconds`), and
-    what to expect: by replaying the same work over the prices until now, `replays` times, on average what it would have
-    cost (`expected_spend`, nine in ten less than `high_spend`), on demand and in the best single choice. The relative
-    error of "the cheapest price stays" over the deadline is `forecast_error`, half of the times less.
+    """What to rent now, when what if prices stay as they are (`rentals`), from when at the latest on demand
+    (`safe_seconds`), and what to expect: by replaying the same work over the prices until now, `replays` times, on
+    average what it would have cost (`expected_spend`, nine in ten less than `high_spend`), on demand and in the best
+    single choice. The relative error of "the cheapest price stays" over the deadline is `forecast_error`, half of the
+    times less.
 
     >>> RentalPlan(at_seconds=0.0, rentals=(), spend=1.0, on_demand_spend=4.0).saved_over_on_demand
     0.75
     """
 
     at_seconds: float
+    now: Offer | None = None
     rentals: tuple[Rental, ...]
     spend: float
     on_demand_spend: float

@@ -79,7 +79,8 @@ def simulate_market(
     found = compare_rules(outlook, terms, starts, period_seconds=period)
     if math.isinf(terms.deadline_seconds) and np.isinf(found["dovetail"].ended).any():
         raise DovetailError("without a deadline the work must end within the history; it does not. Give less --work.")
-    found["hindsight"] = best_single(outlook, terms, starts, period_seconds=period)
+    several = sum(offer.market.spot for offer in offers) > 1
+    found["hindsight"] = best_single(outlook, terms, starts, period_seconds=period) if several else found["single"]
     return MarketOutcome(
         deadline_seconds=terms.deadline_seconds,
         period_seconds=period,

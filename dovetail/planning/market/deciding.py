@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.planning.market.outlook import Bools, Floats, Outlook, look_out
+from dovetail.planning.market.outlook import Bools, Floats, MarketOutlook, look_out
 from dovetail.planning.market.value_table import ON_DEMAND, SPOT, WAIT, ValueTables, value_tables
 from dovetail.vocabulary import NoFeasiblePlan
 from dovetail.vocabulary.markets import Offer, PriceHistory, RentalTerms
@@ -23,7 +23,7 @@ NOTHING = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RentalRule:
     """How offers are chosen: `ahead` weighs waiting, spot and on demand by what they lead to, else spot is taken or
     waited for as long as the deadline allows; `moves` to a cheaper spot offer once that repays the move ('repaid'), at
     once ('always'), or not while the present one lasts ('never').
@@ -37,9 +37,9 @@ class Rule:
 
 
 RULES = {
-    "dovetail": Rule(ahead=True, moves="repaid"),
-    "cheapest": Rule(ahead=False, moves="always"),
-    "single": Rule(ahead=False, moves="never"),
+    "dovetail": RentalRule(ahead=True, moves="repaid"),
+    "cheapest": RentalRule(ahead=False, moves="always"),
+    "single": RentalRule(ahead=False, moves="never"),
 }
 
 
@@ -82,7 +82,9 @@ def find_reference(history: PriceHistory, offers: tuple[Offer, ...], terms: Rent
     return min(in_time, key=lambda number: (in_time[number], offers[number].work_seconds))
 
 
-def decide(outlook: Outlook, terms: RentalTerms, runs: Runs, *, rows: Ints, period_seconds: float, rule: Rule) -> Ints:
+def decide(
+    outlook: MarketOutlook, terms: RentalTerms, runs: Runs, *, rows: Ints, period_seconds: float, rule: RentalRule
+) -> Ints:
     """The number of the offer that each run should have for the coming period, or NOTHING, to wait."""
     prices, good = outlook.prices[rows], outlook.good[rows]
     seconds, reference = outlook.seconds, outlook.reference
@@ -147,7 +149,7 @@ def _held(here: Ints, good: Bools) -> Bools:
 
 
 def _spot_offer(
-    outlook: Outlook, terms: RentalTerms, runs: Runs, rows: Ints, prices: Floats, good: Bools, rule: Rule
+    outlook: MarketOutlook, terms: RentalTerms, runs: Runs, rows: Ints, prices: Floats, good: Bools, rule: RentalRule
 ) -> Ints:
     """The spot offer to have if one is to be had: the present one unless a cheaper one repays the move; or NOTHING."""
     every, seconds = np.arange(len(runs.here)), outlook.seconds
@@ -168,14 +170,14 @@ def _spot_offer(
 
 
 def _class(
-    outlook: Outlook,
+    outlook: MarketOutlook,
     terms: RentalTerms,
     runs: Runs,
     rows: Ints,
     work: Floats,
     where: Ints,
     offered: Bools,
-    rule: Rule,
+    rule: RentalRule,
 ) -> Ints:
     """WAIT, SPOT or ON_DEMAND for each run."""
     if not rule.ahead:
@@ -222,12 +224,12 @@ def _in_time(
     return np.where(safe, chosen, np.where(stays, SPOT, ON_DEMAND))
 
 
-def _on_demand_offer(outlook: Outlook, terms: RentalTerms, runs: Runs, prices: Floats) -> Ints:
+def _on_demand_offer(outlook: MarketOutlook, terms: RentalTerms, runs: Runs, prices: Floats) -> Ints:
     """The on-demand offer to have: the present one, else the cheapest that is in time."""
     seconds, every = outlook.seconds, np.arange(len(runs.here))
     needed = runs.left[:, None] * seconds + terms.move_seconds
     usable = outlook.on_demand & ~np.isnan(prices) & (needed <= runs.time_left[:, None] + 1e-6)
     usable[:, outlook.reference] = True
-    best = np.where(usable, np.nan_to_num(prices * seconds, nan=np.inf), np.inf).argmin(1)
+    best = np.where(usable, prices * seconds, np.inf).argmin(1)
     stays = (runs.here != NOTHING) & outlook.on_demand[runs.here] & ~np.isnan(prices[every, runs.here])
     return np.where(stays, runs.here, best)

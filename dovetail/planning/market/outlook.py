@@ -25,7 +25,7 @@ _HORIZONS = np.array([96.0, 48.0, 192.0, 24.0, 384.0, 12.0, 768.0, 6.0, 3.0, 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class MarketOutlook:
     """A history for some offers. By row and offer: `prices` of an hour of all its devices (NaN: not offered) and
     `good`, whether it is on spot and its work costs less than the reference's. By row: for how long a difference in
     price is thought to last, and which of the `tables` holds: how long spot stays and stays away, its price and its
@@ -48,7 +48,7 @@ class Outlook:
         return np.maximum(0, np.searchsorted(self.times, seconds, side="right") - 1)
 
 
-def look_out(history: PriceHistory, offers: Sequence[Offer], *, reference: int, move_seconds: float) -> Outlook:
+def look_out(history: PriceHistory, offers: Sequence[Offer], *, reference: int, move_seconds: float) -> MarketOutlook:
     """What the history says for these offers, whose on-demand `reference` is the one to fall back to."""
     column = {market: number for number, market in enumerate(history.markets)}
     table = np.array([[np.nan if price is None else price for price in row] for row in history.prices])
@@ -69,7 +69,7 @@ def look_out(history: PriceHistory, offers: Sequence[Offer], *, reference: int, 
         axis=1,
     )
     distinct, table = np.unique(found, axis=0, return_inverse=True)
-    return Outlook(
+    return MarketOutlook(
         times=times,
         offers=tuple(offers),
         reference=reference,
@@ -83,7 +83,7 @@ def look_out(history: PriceHistory, offers: Sequence[Offer], *, reference: int, 
     )
 
 
-def forecast_error(outlook: Outlook, *, ahead_seconds: float) -> float | None:
+def forecast_error(outlook: MarketOutlook, *, ahead_seconds: float) -> float | None:
     """How far "the cheapest stays as it is" was off after so long, as a share, half of the times less; None where the
     history is shorter."""
     spends = np.where(np.isnan(outlook.prices), np.inf, outlook.prices) * outlook.seconds

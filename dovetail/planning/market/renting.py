@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dovetail.planning.market.deciding import RULES, find_reference
-from dovetail.planning.market.outlook import Floats, Outlook, forecast_error, look_out
+from dovetail.planning.market.deciding import RULES, decide_now, find_reference
+from dovetail.planning.market.outlook import Floats, MarketOutlook, forecast_error, look_out
 from dovetail.planning.market.replay import Replay, replay, usual_period
 from dovetail.vocabulary.markets import Offer, PriceHistory, RentalPlan, RentalTerms
 
@@ -16,7 +16,7 @@ from dovetail.vocabulary.markets import Offer, PriceHistory, RentalPlan, RentalT
 _STARTS = 100
 
 
-def open_outlook(history: PriceHistory, offers: tuple[Offer, ...], terms: RentalTerms) -> Outlook:
+def open_outlook(history: PriceHistory, offers: tuple[Offer, ...], terms: RentalTerms) -> MarketOutlook:
     """What the history says for these offers; refused where the deadline cannot be met even on demand."""
     reference = find_reference(history, offers, terms)
     return look_out(history, offers, reference=reference, move_seconds=terms.move_seconds)
@@ -43,6 +43,7 @@ def plan_rental(
     in_time = (outlook.seconds + terms.move_seconds <= terms.deadline_seconds) & ~np.isnan(now)
     plan = RentalPlan(
         at_seconds=at_seconds,
+        now=decide_now(known, offers, terms, at_seconds=at_seconds, period_seconds=period),
         rentals=found.rentals,
         spend=float(found.spend[0]),
         on_demand_spend=float(now[outlook.reference]),
@@ -53,7 +54,9 @@ def plan_rental(
     return _with_expectation(plan, outlook, terms, period)
 
 
-def spread_starts(outlook: Outlook, terms: RentalTerms, *, period_seconds: float, every_seconds: float = 0.0) -> Floats:
+def spread_starts(
+    outlook: MarketOutlook, terms: RentalTerms, *, period_seconds: float, every_seconds: float = 0.0
+) -> Floats:
     """The moments of a history at which runs begin whose deadline lies within it: so far apart, or about a hundred."""
     first, last = float(outlook.times[0]), float(outlook.times[-1])
     room = last - first - (0.0 if math.isinf(terms.deadline_seconds) else terms.deadline_seconds)
@@ -65,19 +68,22 @@ def spread_starts(outlook: Outlook, terms: RentalTerms, *, period_seconds: float
     return np.asarray(first + np.arange(int(room / every) + 1) * every, np.float64)
 
 
-def compare_rules(outlook: Outlook, terms: RentalTerms, starts: Floats, *, period_seconds: float) -> dict[str, Replay]:
+def compare_rules(
+    outlook: MarketOutlook, terms: RentalTerms, starts: Floats, *, period_seconds: float
+) -> dict[str, Replay]:
     """The same runs by each rule, by the cheapest at each moment with moves that are free, and on demand from the
     start."""
     found = {
         name: replay(outlook, terms, starts, rule=rule, period_seconds=period_seconds) for name, rule in RULES.items()
     }
-    free = dataclasses.replace(terms, move_seconds=0.0, lost_seconds=0.0)
-    found["free"] = replay(outlook, free, starts, rule=RULES["cheapest"], period_seconds=period_seconds)
+    found["free"] = replay(
+        outlook, terms, starts, rule=RULES["cheapest"], period_seconds=period_seconds, free_moves=True
+    )
     found["on_demand"] = _on_demand(outlook, terms, starts)
     return found
 
 
-def best_single(outlook: Outlook, terms: RentalTerms, starts: Floats, *, period_seconds: float) -> Replay:
+def best_single(outlook: MarketOutlook, terms: RentalTerms, starts: Floats, *, period_seconds: float) -> Replay:
     """The runs in the one spot offer that was cheapest for all of them in hindsight, on demand where it is not
     there."""
     every = np.arange(len(outlook.offers))
@@ -88,14 +94,14 @@ def best_single(outlook: Outlook, terms: RentalTerms, starts: Floats, *, period_
     return min(tried, key=lambda each: float(each.spend.sum()))
 
 
-def _on_demand(outlook: Outlook, terms: RentalTerms, starts: Floats) -> Replay:
+def _on_demand(outlook: MarketOutlook, terms: RentalTerms, starts: Floats) -> Replay:
     seconds = float(outlook.seconds[outlook.reference]) + terms.move_seconds
     prices = outlook.prices[outlook.row(starts), outlook.reference]
     none = np.zeros(len(starts), np.int64)
     return Replay(spend=prices * seconds / 3600, ended=np.full(len(starts), seconds), moves=none + 1, reclaims=none)
 
 
-def _with_expectation(plan: RentalPlan, outlook: Outlook, terms: RentalTerms, period: float) -> RentalPlan:
+def _with_expectation(plan: RentalPlan, outlook: MarketOutlook, terms: RentalTerms, period: float) -> RentalPlan:
     """The plan with what the same work would have cost, begun at moments of the past."""
     starts = spread_starts(outlook, terms, period_seconds=period)
     if not len(starts):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.planning.market.deciding import NOTHING, Ints, Rule, Runs, decide
-from dovetail.planning.market.outlook import Bools, Floats, Outlook
+from dovetail.planning.market.deciding import NOTHING, Ints, RentalRule, Runs, decide
+from dovetail.planning.market.outlook import Bools, Floats, MarketOutlook
 from dovetail.vocabulary.markets import Rental, RentalTerms
 
 # A deadline is divided into so many periods at least.
@@ -31,7 +31,7 @@ class Replay:
     rentals: tuple[Rental, ...] = ()
 
 
-def usual_period(outlook: Outlook, terms: RentalTerms) -> float:
+def usual_period(outlook: MarketOutlook, terms: RentalTerms) -> float:
     """How often to decide: whenever the history has news, and often enough for the deadline."""
     steps = np.diff(outlook.times)
     news = float(steps.min()) if len(steps) else 3600.0
@@ -39,10 +39,17 @@ def usual_period(outlook: Outlook, terms: RentalTerms) -> float:
 
 
 def replay(
-    outlook: Outlook, terms: RentalTerms, starts: Sequence[float] | Floats, *, rule: Rule, period_seconds: float
+    outlook: MarketOutlook,
+    terms: RentalTerms,
+    starts: Sequence[float] | Floats,
+    *,
+    rule: RentalRule,
+    period_seconds: float,
+    free_moves: bool = False,
 ) -> Replay:
-    """Runs that begin at these moments, to their ends, or to the end of the history where they have no deadline."""
-    played = _Play(outlook, terms, np.asarray(starts, float), period_seconds)
+    """Runs that begin at these moments, to their ends, or to the end of the history where they have no deadline. With
+    `free_moves` only the first start takes time, and reclaims lose nothing."""
+    played = _MarketRuns(outlook, terms, np.asarray(starts, float), period_seconds, free_moves=free_moves)
     last = terms.deadline_seconds
     if math.isinf(last):
         last = float(outlook.times[-1]) - float(played.starts.min())
@@ -59,11 +66,14 @@ def replay(
     )
 
 
-class _Play:
+class _MarketRuns:
     """Where all runs of a replay stand."""
 
-    def __init__(self, outlook: Outlook, terms: RentalTerms, starts: Floats, period_seconds: float) -> None:
+    def __init__(
+        self, outlook: MarketOutlook, terms: RentalTerms, starts: Floats, period_seconds: float, *, free_moves: bool
+    ) -> None:
         count = len(starts)
+        self.free_moves = free_moves
         self.outlook, self.terms, self.starts, self.period = outlook, terms, starts, period_seconds
         self.here = np.full(count, NOTHING)
         self.left, self.starting, self.unsaved = np.ones(count), np.zeros(count), np.zeros(count)
@@ -76,7 +86,7 @@ class _Play:
         """Which runs have not ended."""
         return np.asarray(np.isinf(self.ended))
 
-    def turn(self, now: float, rule: Rule) -> None:
+    def turn(self, now: float, rule: RentalRule) -> None:
         """One period, for all runs that go on: reclaims, the decision, then work."""
         rows = self.outlook.row(self.starts + now)
         self._reclaim(rows)
@@ -89,7 +99,9 @@ class _Play:
         chosen = decide(self.outlook, self.terms, runs, rows=rows, period_seconds=self.period, rule=rule)
         moved = self.live & (chosen != self.here)
         self.moves += moved & (chosen != NOTHING)
-        self.starting[moved], self.unsaved[moved] = self.terms.move_seconds, 0.0
+        again = self.moves > 1
+        self.starting = np.where(moved, np.where(again & self.free_moves, 0.0, self.terms.move_seconds), self.starting)
+        self.unsaved = np.where(moved, 0.0, self.unsaved)
         self.here = np.where(self.live, chosen, self.here)
         self._work(now, rows)
 
@@ -97,7 +109,8 @@ class _Play:
         """Spot offers that are gone take the work since the last save with them."""
         prices = self.outlook.prices[rows, self.here]
         gone = self.live & (self.here != NOTHING) & ~self.outlook.on_demand[self.here] & np.isnan(prices)
-        lost = np.minimum(self.unsaved, self.terms.lost_seconds) / self.outlook.seconds[self.here]
+        most = 0.0 if self.free_moves else self.terms.lost_seconds
+        lost = np.minimum(self.unsaved, most) / self.outlook.seconds[self.here]
         self.left = np.where(gone, np.minimum(1.0, self.left + lost), self.left)
         self.here = np.where(gone, NOTHING, self.here)
         self.reclaims += gone

@@ -45,9 +45,9 @@ def value_tables(
     """The tables for `work` on demand, moves and what a reclaim loses; a table for each mean time that spot stays and
     stays away, its price against on demand's, and its speed. From the last step of time to the first.
 
-    >>> often = {name: np.array([value]) for name, value in {"stays": 0.1, "away": 0.1, "price": 0.3, "speed":
-    1.0}.items()}
-    >>> tables, both = value_tables(work=0.5, move=0.002, lost=0.001, **often), np.zeros(2, np.int64)
+    >>> stays, away, price, speed = (np.array([value]) for value in (0.1, 0.1, 0.3, 1.0))
+    >>> tables = value_tables(work=0.5, move=0.002, lost=0.001, stays=stays, away=away, price=price, speed=speed)
+    >>> both = np.zeros(2, np.int64)
     >>> found = tables.look_up(both, np.ones(2), np.full(2, 0.5), both + WAIT, np.array([True, False]))
     >>> found.tolist() == [SPOT, WAIT]
     True
@@ -93,7 +93,8 @@ def _spending(
             chance = keeps if offered else comes
             # Whatever is done, spot is offered a step later by this chance: the mean is taken of what is worth.
             idle, sure = (chance * worth[2 * one + 1] + (1 - chance) * worth[2 * one] for one in (WAIT, ON_DEMAND))
-            found[WAIT, state] = waited(idle)
+            if here != SPOT:  # to pause what is cheap pays only where prices fall, which is not known
+                found[WAIT, state] = waited(idle)
             goes_on, start = (same, 0.0) if here == ON_DEMAND else (started, move)
             dear = (_CAUTION - 1) * start
             later = max(step, start) + goes_on(sure)
