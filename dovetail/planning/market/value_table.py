@@ -22,6 +22,10 @@ _LATE = 100.0
 # A move is weighed as if it cost so many times its money. At 1 the mean is least, and more runs end dearer than on
 # demand.
 _CAUTION = 1.25
+# Of equals, what is had now is better than the same later.
+_IMPATIENCE = 1e-6
+# Spot that stays for so many moves is worth starting on.
+_LASTING = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +60,18 @@ def value_tables(
     # Fine where slack is short, and decisions are near.
     slacks = max(1 - work, 2 * move + step) * (np.arange(CELLS + 1) / CELLS) ** 2
     best = np.zeros((len(stays), STEPS + 1, 6, CELLS + 1), np.int8)
-    worth = np.zeros((6, len(stays), CELLS + 1))
+    # Less than no work is worth less than nothing, in proportion to what the last of it costs: so what lies between a cell
+    # with work left and one without is read right.
+    slopes = np.stack([price / speed] * 4 + [price**0] * 2)[:, :, None]
+    starts = np.stack([price * move * _CAUTION] * 2 + [price * 0] * 4)[:, :, None]
+    worth = starts - slopes * slacks
     spends = _spending(slacks, move, lost, stays, away, price[:, None], speed[:, None])
     for number in range(1, STEPS + 1):
-        left = np.maximum(0.0, number * step - slacks)
+        left = number * step - slacks
         found = spends(worth, left)
         best[:, number] = found.argmin(0).transpose(1, 0, 2)
-        worth = np.minimum(found.min(0), _LATE)
+        worth = np.where(left > 0, np.minimum(found.min(0), _LATE), starts + slopes * left)
         best[:, number][worth.transpose(1, 0, 2) >= _LATE / 2] = ON_DEMAND
-        worth[:, :, left <= 0] = 0.0
     return ValueTables(slacks=slacks, best=best)
 
 
@@ -75,14 +82,16 @@ def _spending(
     left: in on demand's money for all of the time."""
     step = 1 / STEPS
     keeps, comes = np.exp(-step / stays)[:, None], 1 - np.exp(-step / away)[:, None]
+    lasting = (stays > _LASTING * move)[:, None]
     waited, same, started = (_shifted(slacks, np.full((len(stays), 1), by)) for by in (step, 0.0, move))
     # By whether spot is to be started first: what is done in a step, paid for, and done where it is reclaimed midway.
-    done = [speed * max(0.0, step - start) for start in (0.0, move)]
-    paid = [max(step, start) + (_CAUTION - 1) * start for start in (0.0, move)]
+    # Of a start that takes longer than a step, the rest is as much work.
+    done = [speed * (step - start) for start in (0.0, move)]
+    paid = [step + (_CAUTION - 1) * start for start in (0.0, move)]
     midway = [speed * (step / 2 - lost), np.maximum(0.0, speed * (max(0.0, step / 2 - move) - lost))]
-    kept = [_shifted(slacks, max(step, start) - work) for start, work in zip((0.0, move), done, strict=True)]
+    kept = [_shifted(slacks, step - work) for work in done]
     reclaimed = [_shifted(slacks, step - work) for work in midway]
-    halves = [step / 2, max(step / 2, min(move, step)) + (_CAUTION - 1) * move]
+    halves = [step / 2, step / 2 + (_CAUTION - 1) * move]
 
     def spends(worth: Floats, left: Floats) -> Floats:
         found = np.full((3, *worth.shape), _LATE)
@@ -93,11 +102,11 @@ def _spending(
             chance = keeps if offered else comes
             # Whatever is done, spot is offered a step later by this chance: the mean is taken of what is worth.
             idle, sure = (chance * worth[2 * one + 1] + (1 - chance) * worth[2 * one] for one in (WAIT, ON_DEMAND))
-            if here != SPOT:  # to pause what is cheap pays only where prices fall, which is not known
-                found[WAIT, state] = waited(idle)
+            # To wait while spot is there pays only where prices fall, which is not known, or where it never lasts.
+            found[WAIT, state] = waited(idle) + np.where(offered & lasting, _LATE, _IMPATIENCE)
             goes_on, start = (same, 0.0) if here == ON_DEMAND else (started, move)
             dear = (_CAUTION - 1) * start
-            later = max(step, start) + goes_on(sure)
+            later = step + goes_on(sure)
             found[ON_DEMAND, state] = np.where(left <= step - start, left + start, later) + dear
             if offered:
                 new = int(here != SPOT)
