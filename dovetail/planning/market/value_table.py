@@ -60,8 +60,8 @@ def value_tables(
     # Fine where slack is short, and decisions are near.
     slacks = max(1 - work, 2 * move + step) * (np.arange(CELLS + 1) / CELLS) ** 2
     best = np.zeros((len(stays), STEPS + 1, 6, CELLS + 1), np.int8)
-    # Less than no work is worth less than nothing, in proportion to what the last of it costs: so what lies between a cell
-    # with work left and one without is read right.
+    # Less than no work is worth less than nothing, in proportion to what the last of it costs: so what lies between a
+    # cell with work left and one without is read right.
     slopes = np.stack([price / speed] * 4 + [price**0] * 2)[:, :, None]
     starts = np.stack([price * move * _CAUTION] * 2 + [price * 0] * 4)[:, :, None]
     worth = starts - slopes * slacks
