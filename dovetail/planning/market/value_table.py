@@ -21,7 +21,7 @@ STEPS, CELLS = 300, 160
 _LATE = 100.0
 # A move is weighed as if it cost so many times its money. At 1 the mean is least, and more runs end dearer than on
 # demand.
-_CAUTION = 1.25
+_CAUTION = 1.6
 # Of equals, what is had now is better than the same later.
 _IMPATIENCE = 1e-6
 # Spot that stays for so many moves is worth starting on.
