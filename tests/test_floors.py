@@ -35,6 +35,7 @@ PLANNING = {
     "fitting": 1,
     "explanation": 1,
     "streaming": 1,
+    "market": 1,
     "pipeline": 1,
     "feeds": 1,
     "hopping": 1,

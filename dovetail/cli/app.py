@@ -32,6 +32,7 @@ from dovetail.cli.answering import (
     figures,
     say,
 )
+from dovetail.cli.market import AtOption, LostOption, MarketOption, MoveOption, duration, show_rental
 from dovetail.cli.track import TrackModelsOption, TrackOption
 from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError
@@ -227,18 +228,49 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the plan to this file, as an HTML page.")
     ] = None,
+    market: MarketOption = None,
+    move: MoveOption = "10min",
+    lost: LostOption = "2min",
+    at: AtOption = None,
     store: StoreOption = HOME,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what has not been measured yet, and show the plan. Nothing is trained but short trials."""
+    """Measure what has not been measured yet, and show the plan. Nothing is trained but short trials. With --market:
+    what to rent when."""
     with answering():
         from dovetail.cli import plan_page, show
         from dovetail.describe import load_workload
         from dovetail.verbs import make_plan
 
         console = Console(stderr=True)
+        if market is not None:
+            from dovetail.verbs.rent import rent
+
+            if weight or deadline or price or explain or output:
+                raise DovetailError(
+                    "plan --market takes its deadline from --objective and prices from the market; leave out --weight, "
+                    "--deadline, --price, --explain and --output."
+                )
+            rental = rent(
+                partial(load_workload, workload),
+                market=market,
+                objective=objective or "makespan",
+                cluster=cluster,
+                move_seconds=duration(move, "--move"),
+                lost_seconds=duration(lost, "--lost"),
+                at=at,
+                solve_seconds=solve_seconds,
+                techniques=techniques,
+                device_memory=device_memory,
+                store=store,
+                engine=engine,
+                address=address,
+                before=lambda changes: _print_lines(console, changes.lines()),
+            )
+            show_rental(rental, as_json=as_json)
+            return
         found = make_plan.plan(
             partial(load_workload, workload),
             **_wishes(objective, weight, deadline, price, techniques, device_memory),

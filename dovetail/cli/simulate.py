@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from dovetail.cli.answering import JsonOption, answering, entities, figures
+from dovetail.cli.market import LostOption, MarketOption, MoveOption, replay_market
 from dovetail.verbs.choices import check_name, choose
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, DovetailError
@@ -118,11 +119,50 @@ def simulate(
     report: Annotated[
         Path | None, typer.Option(help="Also write the results to this file, as an HTML page with plots.")
     ] = None,
+    market: MarketOption = None,
+    work: Annotated[
+        str | None, typer.Option(help="With --market: how long the work takes on a device of speed 1: 24h.")
+    ] = None,
+    deadline: Annotated[
+        list[str] | None,
+        typer.Option(help="With --market: by when the work must have ended, counted from its start. May be repeated."),
+    ] = None,
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(help="With --market: how fast one device of a kind works: v100=1, k80=0.2. May be repeated."),
+    ] = None,
+    same_pace: Annotated[
+        bool,
+        typer.Option("--same-pace", help="With --market: rent as many of each kind as work as fast as one of speed 1."),
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(help="With --market: begin a run so often in the history; about a hundred unless told."),
+    ] = None,
+    move: MoveOption = "10min",
+    lost: LostOption = "2min",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate tasks that arrive at a shared cluster, with the controller that runs real ones, on a virtual clock."""
+    """Simulate tasks that arrive at a shared cluster, with the controller that runs real ones, on a virtual clock. Or,
+    with
+    --market, replay a history of prices: the same work begun at many moments, on what was best to rent."""
     with answering():
+        if market is not None:
+            if trace is not None or generate is not None:
+                raise DovetailError("simulate must be given a trace of tasks or --market, one of the two.")
+            replay_market(
+                market,
+                work=work,
+                deadlines=deadline or [],
+                speeds=speed or [],
+                same_pace=same_pace,
+                move=move,
+                lost=lost,
+                every=every,
+                as_json=as_json,
+            )
+            return
         from dovetail.planning.options.kinds import parse_cluster, with_prices
 
         where = with_prices(parse_cluster(cluster), figures(price or [], "--price", "v100=2.48"))

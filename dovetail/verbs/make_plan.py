@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from dovetail.control import Reconciliation, Settings
 from dovetail.engines import Engine
@@ -78,16 +79,63 @@ def plan(
     dovetail.vocabulary.errors.StoreError: the store's directory /dev/null/store must be writable; found: ...
     """
     search = _search(planner, solve_seconds)
+    found = measure_workload(
+        workload,
+        cluster=cluster,
+        prices=prices,
+        store=store,
+        engine=engine,
+        address=address,
+        before=before,
+        objective=objective,
+        weights=weights,
+        deadlines=deadlines,
+        techniques=techniques,
+        device_memory=device_memory,
+    )
+    problem = found.problem
+    if isinstance(cluster, str):
+        problem = found.on(found.asked)
+    problem = dataclasses.replace(problem, cluster=found.asked)
+    planned = solve(problem, found.workload, search, explain_seconds=solve_seconds if explain else 0.0)
+    lines = (*planned.explanation, *(f"not planned: {failure}" for failure in found.failed))
+    return dataclasses.replace(planned, explanation=lines, workload=found.workload, cluster=found.asked)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuredWorkload:
+    """A workload as amended, what was measured of it on the kinds `at_hand`, its problem there, the cluster that was
+    asked for, and why some of its tasks cannot be planned."""
+
+    workload: Workload
+    problem: Problem
+    profiles: tuple[Profile, ...]
+    at_hand: tuple[Kind, ...]
+    asked: Cluster
+    failed: tuple[str, ...]
+
+    def on(self, cluster: Cluster) -> Problem:
+        """The problem on another cluster."""
+        return imagine_problem(
+            self.problem, cluster, profiles=self.profiles, at_hand=self.at_hand, workload=self.workload
+        )
+
+
+def measure_workload(
+    workload: Given,
+    *,
+    cluster: Cluster | str | None,
+    prices: Mapping[str, float],
+    store: str | Path,
+    engine: str | Engine | MakeEngine,
+    address: str,
+    before: Callable[[Reconciliation], None],
+    **amendments: Any,
+) -> MeasuredWorkload:
+    """Measure what has not been measured yet of a workload, so that it can be planned for the cluster asked for."""
     with contextlib.ExitStack() as stack:
         workload, spares = stack.enter_context(read_workload(workload, engine=engine))
-        workload = amend(
-            workload,
-            objective=objective,
-            weights=weights,
-            deadlines=deadlines,
-            techniques=techniques,
-            device_memory=device_memory,
-        )
+        workload = amend(workload, **amendments)
         home = ensure_directory(Path(store))
         here, make = stack.enter_context(
             open_place(engine, address=address, programs=described_programs(workload), home=home, spares=spares)
@@ -106,16 +154,17 @@ def plan(
         before(controller.reconcile())
         controller.measure()
         check_not_stopped(controller)
-        problem, profiles = controller.problem(), controller.store.profiles()
         failed = failures(controller)
         if len(failed) == len(controller.tasks):
             raise DovetailError("no task could be planned:\n" + "\n".join(failed))
-    if isinstance(cluster, str):
-        problem = imagine_problem(problem, asked, profiles=profiles, at_hand=here.kinds, workload=workload)
-    problem = dataclasses.replace(problem, cluster=asked)
-    found = solve(problem, workload, search, explain_seconds=solve_seconds if explain else 0.0)
-    lines = (*found.explanation, *(f"not planned: {failure}" for failure in failed))
-    return dataclasses.replace(found, explanation=lines, workload=workload, cluster=asked)
+        return MeasuredWorkload(
+            workload=workload,
+            problem=controller.problem(),
+            profiles=tuple(controller.store.profiles()),
+            at_hand=tuple(here.kinds),
+            asked=asked,
+            failed=tuple(failed),
+        )
 
 
 def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seconds: float = 0.0) -> Plan:

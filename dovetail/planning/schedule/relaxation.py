@@ -98,17 +98,17 @@ def relax_by_prices(table: Table) -> Relaxed:
     >>> round(relaxed.bound, 3), relaxed.amounts
     (15.0, (3.0,))
     """
-    market = _Market(table)
+    market = _PoolMarket(table)
     return Relaxed(bound=market.bound * (1 - _ROUNDING), amounts=tuple(market.choose()))
 
 
 def mode_prices(table: Table) -> list[float]:
     """What each mode costs at prices of the pools that rise where more is asked for than others give."""
-    market = _Market(table)
+    market = _PoolMarket(table)
     return [market.price(number) for number in range(len(table.modes))]
 
 
-class _Market:
+class _PoolMarket:
     """Prices of pools, and what every task would take at them."""
 
     def __init__(self, table: Table) -> None:
