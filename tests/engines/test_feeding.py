@@ -136,8 +136,8 @@ def test_beside_an_accelerators_training_there_are_processes_even_before_it_is_k
     launching = TrainingLoad(batch_seconds=batch_seconds, threads=1, lock_share=1.0)
     plan = launching.plan(pictures(), ROOM, headroom=feeding.HEADROOM)
     assert plan.stage("decode").worker == "process"
-    computing = dataclasses.replace(launching, lock_share=0.0)
-    assert computing.plan(pictures(), ROOM, headroom=feeding.HEADROOM).stage("decode").worker == "thread"
+    computing, few = dataclasses.replace(launching, lock_share=0.0), dataclasses.replace(ROOM, cores=4)
+    assert computing.plan(pictures(), few, headroom=feeding.HEADROOM).stage("decode").worker == "thread"
 
 
 def test_a_step_that_waits_for_the_lock_is_predicted_to_take_both() -> None:
