@@ -154,12 +154,13 @@ def measure_workload(
         before(controller.reconcile())
         controller.measure()
         check_not_stopped(controller)
+        problem = controller.problem()  # first, for tasks that nothing fits fail with it
         failed = failures(controller)
         if len(failed) == len(controller.tasks):
             raise DovetailError("no task could be planned:\n" + "\n".join(failed))
         return MeasuredWorkload(
             workload=workload,
-            problem=controller.problem(),
+            problem=problem,
             profiles=tuple(controller.store.profiles()),
             at_hand=tuple(here.kinds),
             asked=asked,

@@ -70,7 +70,7 @@ def alone_techniques(devices: int | None = None) -> tuple[str, ...]:
     that shares it is its neighbours' too.
 
     >>> alone_techniques()
-    ('resident', 'graph', 'spill')
+    ('resident', 'graph', 'spill', 'hop')
     """
     alone = {name: spec for name, spec in known_techniques().items() if not spec.is_gang}
     return tuple(name for name, spec in alone.items() if not spec.ranked or (devices or 1) > 1)

@@ -82,6 +82,8 @@ def pack(
     """
     if horizon < 0 or work <= 0:
         return Packed(starts=None, is_none=horizon < 0, work=0.0)
+    if not activities:
+        return Packed(starts=None if any(needs) else {}, is_none=False, work=0.0)
     module = load("ortools.sat.python.cp_model")
     model = module.CpModel()
     used, starts = _variables(model, activities, horizon)
