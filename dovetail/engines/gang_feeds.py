@@ -92,9 +92,10 @@ def feed_members(
 
 
 def feed_room(around: WorkerContext, feeds: int) -> FeedRoom:
-    """What each of so many feeds of this process may take."""
-    cores = around.feed_cores or own_cores()
-    return FeedRoom(cores=cores, budget_bytes=feed_bytes(cores)).share(max(1, feeds))
+    """What each of so many feeds of this process may take. The core of the thread that trains is among its cores, and
+    `training_load` says what is taken of it: where steps are short and wait for data, the feed has most of it."""
+    cores = around.feed_cores + 1 if around.feed_cores else own_cores()
+    return FeedRoom(cores=cores, budget_bytes=feed_bytes(around.feed_cores or cores)).share(max(1, feeds))
 
 
 def training_load(

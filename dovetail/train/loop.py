@@ -12,6 +12,7 @@ from torch import nn
 
 from dovetail.feeds import Cursor
 from dovetail.train.base import SessionMember, StepReport, TrainingSession
+from dovetail.train.data_waits import DataWaits
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.train.undeclared import UndeclaredState
@@ -37,6 +38,7 @@ class LoopSession(TrainingSession):
         self._random = KeyedRandomness(model, seed=member.seed, device=device)
         self._cursor = Cursor(member.training.batches, before_draw=self._random.before_batch)
         self._scaler = torch.amp.GradScaler(device.type) if member.training.precision == "fp16" else None
+        self._data_waits = DataWaits(device)
         self._step = self._watched_steps = 0
         self._undeclared: UndeclaredState | None = None
 
@@ -44,7 +46,7 @@ class LoopSession(TrainingSession):
         """Take one optimizer step."""
         if not live:
             return []
-        batches = self._place_batches(self._cursor.take(self._training.accumulate))
+        batches = self._place_batches(self._take_batches())
         self._random.begin(self._step, 0)
         if self._undeclared is None:
             self._undeclared = UndeclaredState(self._training)
@@ -64,8 +66,8 @@ class LoopSession(TrainingSession):
         return [report]
 
     def waited_seconds(self, member: int = 0) -> float:
-        """For how long its steps have waited for their batches."""
-        return self._cursor.waited_seconds
+        """For how long its steps have waited for their batches, while the device had nothing to compute."""
+        return self._data_waits.seconds()
 
     def evaluate(self, member: int = 0) -> dict[str, float]:
         """The user's metrics, in evaluation mode, without gradients."""
@@ -94,6 +96,14 @@ class LoopSession(TrainingSession):
     def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
         """Call the user's evaluation; gives its metrics."""
         return evaluate(self._training.model)
+
+    def _take_batches(self) -> list[Any]:
+        """The microbatches of the next step, as they are read."""
+        waited = self._cursor.waited_seconds
+        self._data_waits.before()
+        batches = self._cursor.take(self._training.accumulate)
+        self._data_waits.after(self._cursor.waited_seconds - waited)
+        return batches
 
     def _place_batches(self, batches: list[Any]) -> list[Any]:
         """Move the microbatches of a step to the device."""
