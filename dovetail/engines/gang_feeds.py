@@ -214,6 +214,8 @@ def _feed_group(
 
     if len(trainings) == 1:
         reader = open_reader(1)
+        if member.attempt == 1:  # later ones do not begin at the beginning
+            reader.begin()
         # Ranks read parts of each batch, which each takes on its own.
         is_staged = around.device.type == "cuda" and around.ranks is None
         first.batches = StagedBatches(reader, device=around.device) if is_staged else reader

@@ -27,6 +27,7 @@ from dovetail.engines.worker_context import (
     reporting_failure,
 )
 from dovetail.feeds import Shards
+from dovetail.feeds.process_server import prepare_processes
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Technique, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
@@ -162,6 +163,8 @@ def _open_trainers(
 ) -> "list[Trainer]":
     """A trainer for each member over one session; none where that failed, which was reported of all members."""
     members: list[SessionMember] = []
+    if any(stage.worker == "process" for member in order.members for stage in member.feed):
+        prepare_processes()  # which import what they need while this one builds
     for member in order.members:
         around.doing("building")
         with reporting_failure(member, around, gang=order.members):

@@ -49,13 +49,23 @@ class _Nursery:
             )
 
     @classmethod
+    def start(cls) -> None:
+        """Start it, unless it runs; does not wait for what it imports."""
+        with cls._lock:
+            cls._started()
+
+    @classmethod
     def fork(cls) -> tuple[int, Channel]:
         """A new server."""
         with cls._lock:
-            if cls._only is None or cls._only._pid != os.getpid() or cls._only._process.poll() is not None:
-                cls._only = cls()
-                atexit.register(cls._only.close)
-            return _fork_through(cls._only._channel)
+            return _fork_through(cls._started()._channel)
+
+    @classmethod
+    def _started(cls) -> "_Nursery":
+        if cls._only is None or cls._only._pid != os.getpid() or cls._only._process.poll() is not None:
+            cls._only = cls()
+            atexit.register(cls._only.close)
+        return cls._only
 
     def close(self) -> None:
         """End it, and with it all servers and workers."""
@@ -63,6 +73,11 @@ class _Nursery:
             self._channel.close()
             self._process.kill()
             self._process.wait()
+
+
+def prepare_processes() -> None:
+    """Begin to import what worker processes need, for whoever knows that a feed will have some; returns at once."""
+    _Nursery.start()
 
 
 class ProcessServer:

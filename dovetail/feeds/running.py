@@ -157,6 +157,10 @@ class RunningFeed:
         the last one. Holds for iterations that begin from now on."""
         self._tell = consumed
 
+    def begin(self) -> None:
+        """Begin to read where it stands, before somebody asks for a batch; a stream waits for its reader."""
+        self._inner.begin()
+
     def rest(self) -> None:
         """Hold nothing until somebody asks for a batch: what was read ahead is dropped, and read again then. For the
         thread that takes batches."""
@@ -237,7 +241,17 @@ class _RunningState:
 
     def stand(self, at: FeedPosition) -> None:
         """Be at a position; workers begin there with the next iteration."""
-        self.at, self._begun, self._running = at, False, False
+        self._running = self._running and not self._begun and at == self.at
+        self.at, self._begun = at, False
+
+    def begin(self) -> None:
+        """Let workers read ahead of the first iteration."""
+        if self._begun or self._running or self._closed or not isinstance(self.definition.source, ItemSource):
+            return
+        self._prepare(self.at)
+        if self._plain is None:
+            self._flow.start(self.at)
+            self._running = True
 
     def rest(self) -> None:
         """Drop what was read ahead."""

@@ -392,3 +392,36 @@ def test_a_plan_is_for_the_stages_of_its_feed():
 def test_a_doctest_of_the_handle_is_a_context():
     with RunningFeed(PIPELINES["plain"]) as running:
         assert len(running) == 10
+
+
+def test_a_feed_reads_ahead_of_its_first_batch_and_each_item_once(tmp_path):
+    read = tmp_path / "read"
+
+    def note(item):
+        with read.open("a") as file:
+            file.write(f"{item}\n")
+        return item
+
+    definition = feed(range(100_000)).map(note).batch(4)
+    with definition.open() as running:
+        running.begin()
+        deadline = time.monotonic() + 20
+        while not running.is_ready() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert running.is_ready()
+        running.load_state_dict(running.state_dict())  # where it stands: nothing is dropped
+        assert next(iter(running)).tolist() == [0, 1, 2, 3]
+        lines = read.read_text().split()
+        assert [lines.count(item) for item in "123"] == [1, 1, 1]
+
+
+def test_a_feed_that_reads_ahead_can_still_be_put_elsewhere():
+    definition = feed(range(12)).batch(4)
+    with definition.open() as running:
+        begun = iter(running)
+        next(begun)
+        second = running.state_dict()
+    with definition.open() as running:
+        running.begin()
+        running.load_state_dict(second)
+        assert [batch.tolist() for batch in running] == [[4, 5, 6, 7], [8, 9, 10, 11]]
