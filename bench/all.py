@@ -40,6 +40,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "daemon_load": ("daemon_load.py",),
     "page_load": ("page_load.py",),
     "page_cost": ("page_cost.py",),
+    "occlusion": ("occlusion.py",),
     "trackers": ("trackers.py",),
     "random_programs": ("random_programs.py",),
     "adversary": ("adversary.py",),

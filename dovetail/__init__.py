@@ -34,9 +34,11 @@ _WHERE = {
     "from_lightning": "dovetail.adapters",
     "from_trainer": "dovetail.adapters",
     "grid": "dovetail.describe",
+    "incremental": "dovetail.serve.incremental",
     "integers": "dovetail.describe",
     "join": "dovetail.describe",
     "log_uniform": "dovetail.describe",
+    "occlusion": "dovetail.serve.incremental",
     "open_result": "dovetail.control",
     "plan": "dovetail.verbs.make_plan",
     "race": "dovetail.verbs.race",
@@ -77,9 +79,11 @@ __all__ = [
     "from_lightning",
     "from_trainer",
     "grid",
+    "incremental",
     "integers",
     "join",
     "log_uniform",
+    "occlusion",
     "open_result",
     "plan",
     "race",
@@ -112,6 +116,7 @@ if TYPE_CHECKING:
     from dovetail.engines import detect
     from dovetail.feeds import Shards, feed
     from dovetail.selection.record import Selection
+    from dovetail.serve.incremental import incremental, occlusion
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_plan import plan

@@ -21,6 +21,7 @@ FLOORS = {
     "selection": 3,
     "engines": 4,
     "control": 5,
+    "serve": 5,
     "trackers": 5,
     "verbs": 6,
     "cli": 7,

@@ -38,9 +38,11 @@ NAMES = [
     "from_lightning",
     "from_trainer",
     "grid",
+    "incremental",
     "integers",
     "join",
     "log_uniform",
+    "occlusion",
     "open_result",
     "plan",
     "race",
@@ -119,7 +121,7 @@ def files_of(folder):
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
 TECHNIQUES_ASIDE |= {"buffers", "cutting", "microbatches", "nested", "ranked_session", "ranks", "recompute", "rows"}
 TECHNIQUES_ASIDE |= {"flat_optimizer", "isolation", "replayability", "rowwise_session", "schedulers", "staged_batches"}
-TECHNIQUES_ASIDE |= {"meeting_store", "undeclared"}
+TECHNIQUES_ASIDE |= {"data_waits", "meeting_store", "undeclared"}
 
 
 def test_every_technique_is_listed():

@@ -112,6 +112,13 @@ def test_the_page_is_loaded_and_moved() -> None:
 
 
 @pytest.mark.process
+def test_occlusion_is_set_beside_whole_pictures() -> None:
+    done = run("bench/occlusion.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     resnet18 on cpu, relative error" in done.stdout
+
+
+@pytest.mark.process
 @pytest.mark.slow
 def test_pages_beside_a_sweep_are_counted() -> None:
     done = run("bench/page_cost.py", "--quick")

@@ -1,0 +1,1 @@
+"""What is done with models that are trained: answering fast, and asking them why."""
