@@ -140,7 +140,8 @@ class IncrementalModel:
         height, width = boxes.shape[-2:]
         for number, (top, left) in enumerate(places.tolist()):
             pictures[number, :, top : top + height, left : left + width] = boxes[number]
-        return self._model_as_it_answers(pictures)
+        found: torch.Tensor = self._model_as_it_answers(pictures)
+        return found
 
     @torch.no_grad()
     def _model_as_it_answers(self, pictures: torch.Tensor) -> Any:

@@ -75,8 +75,8 @@ def _cut_all(base: torch.Tensor, rows: Reach, columns: Reach, pictures: int) -> 
         places = zip(rows.starts.tolist(), columns.starts.tolist(), strict=True)
         return torch.stack([base[:, top : top + rows.size, left : left + columns.size] for top, left in places])
     windows = base.unfold(1, rows.size, 1).unfold(2, columns.size, 1)
-    top, left = (torch.as_tensor(each.starts, device=base.device) for each in (rows, columns))
-    return windows[:, top, left].transpose(0, 1)
+    first, second = (torch.as_tensor(each.starts, device=base.device) for each in (rows, columns))
+    return windows[:, first, second].transpose(0, 1)
 
 
 def _with_patch(region: torch.Tensor, patch: torch.Tensor, top: int, left: int) -> torch.Tensor:
