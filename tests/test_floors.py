@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "dovetail"
 FLOORS = {
     "vocabulary": 0,
+    "native": 0,
     "describe": 1,
     "planning": 1,
     "store": 1,

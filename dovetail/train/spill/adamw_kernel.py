@@ -2,23 +2,20 @@
 
 import ctypes
 import functools
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dovetail.native import load_library
 from dovetail.vocabulary import DovetailError
 
 _SOURCE = Path(__file__).with_name("adamw.c")
 # What vectors need of -ffast-math, and not the whole: linked into a library, that makes the process take small numbers
 # for zero from then on, in everything it computes. Infinities and NaN are kept.
 _FLAGS = (
-    *("-O3", "-march=native", "-shared", "-fPIC", "-pthread"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
+    *("-pthread", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
     *("-fassociative-math", "-freciprocal-math", "-ffp-contract=fast"),
 )
 
@@ -40,17 +37,9 @@ def suits(optimizer: torch.optim.Optimizer) -> bool:
 @functools.cache
 def load() -> ctypes.CDLL | None:
     """The compiled kernel, or None without a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    library = load_library(_SOURCE, _FLAGS)
+    if library is None:
         return None
-    with tempfile.TemporaryDirectory() as folder:  # a loaded library outlives its file
-        path = Path(folder) / "adamw.so"
-        command = [compiler, *_FLAGS, "-o", str(path), str(_SOURCE), "-lm"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            library = ctypes.CDLL(str(path))
-        except (OSError, subprocess.SubprocessError):
-            return None
     library.pool_start.restype = ctypes.c_void_p
     library.pool_start.argtypes = [ctypes.c_int, ctypes.c_void_p]
     library.pool_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
