@@ -54,7 +54,13 @@ PUBLIC = {
         "metrics.race.contestants:RaceRun",
         "metrics.race.speed_up:SpeedUp",
     ],
-    "Ask a model": ["occlusion", "incremental", "serve.incremental:OcclusionMap", "serve.incremental:IncrementalModel"],
+    "Ask a model": [
+        "CascadeClassifier",
+        "occlusion",
+        "incremental",
+        "serve.incremental:OcclusionMap",
+        "serve.incremental:IncrementalModel",
+    ],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": [
         "Workload",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
+    "CascadeClassifier": "dovetail.serve.cascades",
     "Cluster": "dovetail.vocabulary",
     "DataShard": "dovetail.vocabulary",
     "DovetailError": "dovetail.vocabulary",
@@ -53,6 +54,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "CascadeClassifier",
     "Cluster",
     "DataShard",
     "DovetailError",
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from dovetail.engines import detect
     from dovetail.feeds import Shards, feed
     from dovetail.selection.record import Selection
+    from dovetail.serve.cascades import CascadeClassifier
     from dovetail.serve.incremental import incremental, occlusion
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect

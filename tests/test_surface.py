@@ -12,6 +12,7 @@ import pytest
 import dovetail as dt
 
 NAMES = [
+    "CascadeClassifier",
     "Cluster",
     "DataShard",
     "DovetailError",

@@ -112,6 +112,13 @@ def test_the_page_is_loaded_and_moved() -> None:
 
 
 @pytest.mark.process
+def test_cascades_are_set_beside_the_plain_pipeline() -> None:
+    done = run("bench/serve.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "promise to lose at most" in done.stdout
+
+
+@pytest.mark.process
 def test_occlusion_is_set_beside_whole_pictures() -> None:
     done = run("bench/occlusion.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
