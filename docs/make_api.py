@@ -55,6 +55,8 @@ PUBLIC = {
         "metrics.race.speed_up:SpeedUp",
     ],
     "Ask a model": [
+        "cascade",
+        "serve.cascades:ModelCascade",
         "CascadeClassifier",
         "occlusion",
         "incremental",

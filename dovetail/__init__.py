@@ -28,6 +28,7 @@ _WHERE = {
     "Training": "dovetail.train",
     "TrainingError": "dovetail.vocabulary",
     "Workload": "dovetail.vocabulary",
+    "cascade": "dovetail.verbs.make_cascade",
     "choice": "dovetail.describe",
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
@@ -74,6 +75,7 @@ __all__ = [
     "TrainingError",
     "Workload",
     "__version__",
+    "cascade",
     "choice",
     "connect",
     "detect",
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
     from dovetail.serve.incremental import incremental, occlusion
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
+    from dovetail.verbs.make_cascade import cascade
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.race import race
     from dovetail.verbs.run_search import search

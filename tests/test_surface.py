@@ -32,6 +32,7 @@ NAMES = [
     "TrainingError",
     "Workload",
     "__version__",
+    "cascade",
     "choice",
     "connect",
     "detect",
