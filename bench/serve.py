@@ -5,10 +5,10 @@
 `products`: 40,000 offers, of which a title names most plainly what it is and a long description, misspelled, tells the
 rest; groups of features are counts of the title, its words, and pieces of words of the description, behind a logistic
 regression. What 20,000 fresh offers take, in seconds of CPU, medians of three by turns, and how many fewer are right.
-`promise`: 200 cascades, each from offers, splits and models of its own, 6,000 for each, promised to lose at most 0.5
-points: in how many did more of 20,000 fresh offers suffer? `digits`: a cascade
-of the models that `recipes/digits.py` trains. `plain`: titles that say nothing, so that no cascade pays.
-`top`: the best hundred of a million rows of numbers, 100 times. `--quick` takes few rows and writes nothing.
+`promise`: 200 cascades, each from offers, splits and models of its own, 6,000 for each, with short descriptions,
+promised to lose at most 0.5 points: in how many did more of 20,000 fresh offers suffer? `digits`: a cascade of what
+`recipes/digits.py` trains. `plain`: titles that say nothing, so that no cascade pays. `top`: the best hundred of a
+million rows of numbers, 100 times. `--quick` takes few rows and writes nothing.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WORDS = 3000
 SIGNS = 60
 
 
-def offers(count: int, *, seed: int) -> tuple[pandas.DataFrame, numpy.ndarray]:
+def offers(count: int, *, seed: int, words_of_text: int = 60) -> tuple[pandas.DataFrame, numpy.ndarray]:
     """Offers of two kinds. Of 100 titles 88 have signs of their kind; descriptions have them too, misspelled."""
     of_words = numpy.random.default_rng(0)
     letters = numpy.array(list("abcdefghijklmnopqrstuvwxyz"))
@@ -52,7 +52,7 @@ def offers(count: int, *, seed: int) -> tuple[pandas.DataFrame, numpy.ndarray]:
         signs = words[label * SIGNS : (label + 1) * SIGNS]
         if draw.random() < 0.88:
             title[:3] = draw.choice(signs, size=3)
-        text = list(draw.choice(words[2 * SIGNS :], size=60))
+        text = list(draw.choice(words[2 * SIGNS :], size=words_of_text))
         text[:10] = [_misspelled(word, draw) for word in draw.choice(signs, size=10)]
         titles.append(" ".join(title))
         descriptions.append(" ".join(text))
@@ -71,13 +71,17 @@ def lengths(titles: Any) -> numpy.ndarray:
     return numpy.array([[len(title), title.count(" "), title.count("e")] for title in titles], dtype=float)
 
 
-def pipeline(*, pieces: int) -> Pipeline:
-    """The plain one, with so many columns for pieces of words."""
+def pipeline(*, pieces: int, longest: int = 5) -> Pipeline:
+    """The plain one, with so many columns for pieces of words of up to so many letters."""
     features = ColumnTransformer(
         [
             ("counts", Pipeline([("count", FunctionTransformer(lengths)), ("scale", StandardScaler())]), "title"),
             ("words", TfidfVectorizer(), "title"),
-            ("pieces", HashingVectorizer(analyzer="char_wb", ngram_range=(2, 5), n_features=pieces), "description"),
+            (
+                "pieces",
+                HashingVectorizer(analyzer="char_wb", ngram_range=(2, longest), n_features=pieces),
+                "description",
+            ),
         ]
     )
     return Pipeline([("features", features), ("model", LogisticRegression(max_iter=200))])
@@ -127,11 +131,11 @@ def promise(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     """How often a promise is broken."""
     trials, count = (3, 2500) if quick else (TRIALS, 6000)
     lose = 0.01 if quick else 0.005
-    fresh, labels = offers(500 if quick else 20_000, seed=3)
+    fresh, labels = offers(500 if quick else 20_000, seed=3, words_of_text=15)
     broken, cascades, harms = 0, 0, []
     for trial in range(trials):
-        X, y = offers(count, seed=100 + trial)
-        cascade = dt.CascadeClassifier(pipeline(pieces=1 << 12), lose=lose, seed=trial).fit(X, y)
+        X, y = offers(count, seed=100 + trial, words_of_text=15)
+        cascade = dt.CascadeClassifier(pipeline(pieces=1 << 12, longest=3), lose=lose, seed=trial).fit(X, y)
         lost = (cascade.plain_.predict(fresh) == labels).mean() - cascade.score(fresh, labels)
         harms.append(float(lost))
         cascades += bool(cascade.stages_)
@@ -220,8 +224,8 @@ def features_of(count: int, *, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]
 
 
 def top(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """The best hundred of a million, by a straight sum first and by 400 radial functions for those that are left."""
-    rows, fresh, trials, components = (6000, 5000, 2, 50) if quick else (40_000, 1_000_000, TOP_TRIALS, 400)
+    """The best hundred of a million, by a straight sum first and by 100 radial functions for those that are left."""
+    rows, fresh, trials, components = (6000, 5000, 2, 50) if quick else (40_000, 1_000_000, TOP_TRIALS, 100)
     before, now, precisions = [], [], []
     for trial in range(trials):
         features = FeatureUnion(

@@ -13,6 +13,7 @@ import typer
 from dovetail.cli import feed as feed_command
 from dovetail.cli import race as race_command
 from dovetail.cli import select as select_command
+from dovetail.cli import serve as serve_command
 from dovetail.cli import simulate, tasks
 from dovetail.cli import track as track_command
 from dovetail.cli import ui as ui_command
@@ -422,6 +423,7 @@ def cluster(
 app.add_typer(feed_command.app)
 app.add_typer(race_command.app)
 app.add_typer(select_command.app)
+app.add_typer(serve_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)
 app.add_typer(track_command.app)

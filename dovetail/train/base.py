@@ -43,6 +43,8 @@ class Training:
       where batches have a length) and at the end, in evaluation mode and without gradients.
     - `keep_best` names the metric whose best checkpoint, at any evaluation, is kept beside the last, and is the one
       that `dovetail export` and `result[task].model()` give; `goal` says "max" or "min" where its name does not.
+    - `held_out` are batches of inputs and labels that no step and no evaluation sees: `dovetail serve --cascade`
+      chooses and calibrates with them.
     - `clip_norm` clips the global norm of the gradients.
     - `precision="bf16"` computes under autocast, and so does `"fp16"`, which scales the loss so that small gradients
       count (torch's `GradScaler`: a step whose gradients overflow is left out). `"bf16-pure"` computes in bf16
@@ -90,6 +92,7 @@ class Training:
     state: Mapping[str, Stateful] = FrozenDict()
     callbacks: Sequence[Callable[["Training", int], Any]] = ()
     allow: Collection[str] = frozenset()
+    held_out: Iterable[Batch] | None = None
 
     def __post_init__(self) -> None:
         self.check()

@@ -37,7 +37,7 @@ def show_bytes(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_seconds(text: str | float) -> float:

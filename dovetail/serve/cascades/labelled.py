@@ -63,8 +63,7 @@ def rows_of(inputs: Any, which: Any) -> Any:
 
 
 def ask(model: nn.Module, inputs: Any, device: torch.device) -> torch.Tensor:
-    """What a model answers: a score for each class of each row, whether it gives them alone, first of several, or as
-    `logits`."""
+    """What a model answers, whether it gives that alone, first of several, or as `logits`."""
     with torch.inference_mode():
         if isinstance(inputs, Mapping):
             found = model(**{name: value.to(device) for name, value in inputs.items()})
@@ -78,10 +77,23 @@ def ask(model: nn.Module, inputs: Any, device: torch.device) -> torch.Tensor:
         found = found["logits"]
     elif isinstance(found, tuple):
         found = found[0]
-    if not isinstance(found, torch.Tensor) or found.dim() != 2:
-        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise DovetailError(f"a stage of a cascade must give a score for each class of each row; it gives {shape}.")
+    if not isinstance(found, torch.Tensor) or found.dim() == 0:
+        raise DovetailError(f"a model must answer with a tensor that has a row for each row; got a {_named(found)}.")
     return found
+
+
+def ask_scores(model: nn.Module, inputs: Any, device: torch.device) -> torch.Tensor:
+    """The same, of a classifier: a score for each class of each row."""
+    found = ask(model, inputs, device)
+    if found.dim() != 2:
+        raise DovetailError(
+            f"a stage of a cascade must give a score for each class of each row; it gives {tuple(found.shape)}."
+        )
+    return found
+
+
+def _named(found: Any) -> str:
+    return "number" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
 def _is_rows(value: Any) -> bool:

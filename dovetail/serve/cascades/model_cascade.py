@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dovetail.serve.cascades.costs import CallCost
-from dovetail.serve.cascades.labelled import LabelledInputs, ask, count_inputs, rows_of
+from dovetail.serve.cascades.labelled import LabelledInputs, ask_scores, count_inputs, rows_of
 from dovetail.serve.cascades.promise import check_promise, least_rows
 from dovetail.serve.cascades.thresholds import Verdicts, calibrate, find_thresholds, grow_chain, shares_reached
 from dovetail.vocabulary import DovetailError
@@ -62,7 +62,7 @@ class ModelCascade:
         found: torch.Tensor | None = None
         for number, name in enumerate(self._names):
             here = inputs if number == 0 else rows_of(inputs, left)
-            scores = ask(self._models[number], here, self.device).cpu()
+            scores = ask_scores(self._models[number], here, self.device).cpu()
             self.asked[name] += len(left)
             if found is None:
                 found = torch.empty(len(left), *scores.shape[1:], dtype=scores.dtype)
@@ -148,7 +148,7 @@ def sureness_of(scores: torch.Tensor) -> torch.Tensor:
 def _measured(name: str, model: nn.Module, rows: LabelledInputs, batch_rows: int, device: torch.device) -> _ModelStage:
     model = model.eval().to(device)
     counted = [(count, rows.take(slice(0, count)).inputs) for count in (_FEW, max(batch_rows, _FEW + 1))]
-    cost = CallCost.measured(lambda part: ask(model, part, device), *counted, clock=_clock(device))
+    cost = CallCost.measured(lambda part: ask_scores(model, part, device), *counted, clock=_clock(device))
     scores = _all_scores(model, rows, batch_rows, device)
     accuracy = float((scores.argmax(dim=1) == rows.labels).float().mean())
     return _ModelStage(name, model, cost, scores, accuracy)
@@ -167,7 +167,7 @@ def _clock(device: torch.device) -> Callable[[], float]:
 
 def _all_scores(model: nn.Module, rows: LabelledInputs, batch_rows: int, device: torch.device) -> torch.Tensor:
     parts = [slice(at, at + batch_rows) for at in range(0, len(rows), batch_rows)]
-    return torch.cat([ask(model, rows_of(rows.inputs, part), device).cpu() for part in parts])
+    return torch.cat([ask_scores(model, rows_of(rows.inputs, part), device).cpu() for part in parts])
 
 
 def _verdicts(scores: torch.Tensor, last: torch.Tensor, rows: LabelledInputs) -> Verdicts:

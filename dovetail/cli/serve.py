@@ -1,0 +1,84 @@
+"""`dovetail serve`: the best model of a store, or a cascade of its models, over HTTP until it is stopped."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.answering import HOME, StoreOption, answering, say
+from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary.units import parse_seconds
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    best: Annotated[str, typer.Option(help="Answer by the model whose metric of this name is best.")] = "",
+    cascade: Annotated[
+        str, typer.Option(help="Answer by a cascade of the store's models that ends with the best by this metric.")
+    ] = "",
+    lose: Annotated[float, typer.Option(help="The share of rows that a cascade may lose at most.")] = 0.001,
+    confidence: Annotated[float, typer.Option(help="How sure that is.")] = 0.95,
+    goal: Annotated[str, typer.Option(help="Whether more of the metric is better: max, or min.")] = "max",
+    workload: Annotated[str | None, typer.Option(help="The workload whose models these are; without it, all.")] = None,
+    store: StoreOption = HOME,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free one.")] = 7440,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each in a process of its own.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that a replica computes with.")] = 1,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows that one call of the model has at most.")] = 32,
+    wait: Annotated[str, typer.Option(help="How long the first row of a call waits for others.")] = "2ms",
+    within: Annotated[
+        str, typer.Option(help="In which time a request is answered; where it would not be, it is refused with 429.")
+    ] = "1s",
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that a request must carry.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Serve the best model of a store over HTTP, or a cascade with a promise of how little it loses.
+
+    Requests that come close together are answered by one call. POST /predict takes {"inputs": [[...], ...]} or
+    safetensors, GET /schema says which; /health and /metrics are for those who watch; POST /reload exchanges the model
+    for the best one of now. SIGTERM ends it once all that was taken is answered.
+    """
+    with answering():
+        if bool(best) == bool(cascade):
+            raise DovetailError(
+                "what is served must be named, by --best METRIC or by --cascade METRIC, one of the two."
+            )
+        from dovetail.verbs.serve_model import ServedChoice
+        from dovetail.verbs.serve_model import serve as serve_models
+
+        choice = ServedChoice(
+            store=store,
+            metric=best or cascade,
+            goal=goal,
+            workload=workload,
+            lose=lose if cascade else None,
+            confidence=confidence,
+            batch_rows=batch_rows,
+        )
+        serve_models(
+            choice,
+            host=host,
+            port=port,
+            replicas=replicas,
+            threads=threads,
+            wait_seconds=parse_seconds(wait),
+            within=parse_seconds(within),
+            token=_token(token_file),
+            said=say,
+        )
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        found = file.read_text().strip()
+    except OSError as error:
+        raise DovetailError(f"the token must be readable in {file}; found: {error}.") from error
+    if len(found) < 16:
+        raise DovetailError(f"the token in {file} must have 16 letters at least, so that nobody guesses it.")
+    return found

@@ -1,0 +1,178 @@
+"""The HTTP side of a model server: who may ask, what is read, what is answered and with which status.
+
+`POST /predict` takes `{"inputs": ...}` as JSON, or safetensors with a tensor for each input; the answer comes in kind.
+`GET /schema`, `/health`, `/metrics`; `POST /reload` exchanges the model for the store's best one of now.
+"""
+
+import asyncio
+import hmac
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dovetail.serve.server.batching import Overloaded, RequestQueue
+from dovetail.serve.server.replica_pool import ReplicaPool
+from dovetail.serve.server.schema import BadRequest, Schema
+from dovetail.vocabulary import DovetailError
+
+TENSORS = "application/x-safetensors"
+# What a request may be large, and how long its sender may take to send it.
+MOST_BYTES, BODY_SECONDS = 32 << 20, 10.0
+
+
+class ModelApp:
+    """Answers by a pool of replicas. `reload` gives what the server is to say once another model answers."""
+
+    def __init__(
+        self,
+        pool: ReplicaPool,
+        queue: RequestQueue,
+        schema: Schema,
+        *,
+        within: float,
+        token: str = "",
+        reload: Callable[[], Awaitable[str]] | None = None,
+        about: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self._pool, self._queue, self._schema = pool, queue, schema
+        self._within, self._token, self._reload, self._about = within, token, reload, about
+        self._registry = CollectorRegistry()
+        self._answered = Counter("dovetail_requests", "Requests by status.", ["status"], registry=self._registry)
+        self._seconds = Histogram(
+            "dovetail_request_seconds",
+            "Seconds from a request's last byte to its answer.",
+            buckets=tuple(0.001 * 2**step for step in range(14)),
+            registry=self._registry,
+        )
+        Gauge("dovetail_rows_waiting", "Rows that wait.", registry=self._registry).set_function(
+            lambda: queue.rows_waiting
+        )
+        Gauge("dovetail_replicas", "Replicas that answer.", registry=self._registry).set_function(lambda: pool.ready)
+        for name in ("calls", "rows", "replicas_lost", "swaps", "compute_seconds"):
+            gauge = Gauge(f"dovetail_{name}_total", f"{name.replace('_', ' ')} so far.", registry=self._registry)
+            gauge.set_function(lambda name=name: getattr(pool.counts, name))  # type: ignore[misc]
+        self.app = Starlette(
+            routes=[
+                Route("/predict", self._guarded(self.predict), methods=["POST"]),
+                Route("/reload", self._guarded(self.reload), methods=["POST"]),
+                Route("/schema", self._guarded(self.schema)),
+                Route("/metrics", self._guarded(self.metrics)),
+                Route("/health", self.health),
+            ]
+        )
+
+    def _guarded(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """For whoever has the token, with errors as statuses."""
+
+        async def answer(request: Request) -> Response:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
+                return self._refused(401, "a request must carry 'Authorization: Bearer TOKEN' with the server's token.")
+            try:
+                return await handle(request)
+            except BadRequest as error:
+                return self._refused(400, str(error))
+            except Overloaded as error:
+                status = 503 if self._queue.is_closed else 429
+                return self._refused(status, str(error), {"Retry-After": str(max(1, math.ceil(error.retry_after)))})
+            except TimeoutError:
+                return self._refused(504, f"no answer within {self._within:g} s.", {"Retry-After": "1"})
+            except DovetailError as error:
+                return self._refused(422, str(error))
+            except ClientDisconnect:
+                return self._refused(499, "the client has gone.")
+
+        return answer
+
+    def _refused(self, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+        self._answered.labels(str(status)).inc()
+        return JSONResponse({"error": text}, status_code=status, headers=headers)
+
+    async def predict(self, request: Request) -> Response:
+        """The model's answer to the rows of a request."""
+        is_tensors = request.headers.get("content-type", "").startswith(TENSORS)
+        body = await self._body(request)
+        if isinstance(body, Response):
+            return body
+        arrays = self._tensors(body) if is_tensors else self._schema.read(_json(body))
+        began = time.perf_counter()
+        found = await self._queue.ask(arrays, within=self._within)
+        self._seconds.observe(time.perf_counter() - began)
+        self._answered.labels("200").inc()
+        if is_tensors:
+            import safetensors.numpy
+
+            content = safetensors.numpy.save({"outputs": numpy.ascontiguousarray(found)})
+            return Response(content, media_type=TENSORS)
+        return JSONResponse({"outputs": found.tolist()})
+
+    async def _body(self, request: Request) -> bytes | Response:
+        """All of it, unless it is too large or too slow."""
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > MOST_BYTES:
+                        return self._refused(413, f"a request may have {MOST_BYTES} bytes at most.")
+                    parts.append(part)
+        except TimeoutError:
+            return self._refused(408, f"a request must be sent within {BODY_SECONDS:g} s.")
+        return b"".join(parts)
+
+    def _tensors(self, body: bytes) -> list[numpy.ndarray]:
+        import safetensors
+        import safetensors.numpy
+
+        try:
+            given = safetensors.numpy.load(body)
+        except safetensors.SafetensorError as error:
+            raise BadRequest(f"the body must be safetensors; found: {error}.") from error
+        names = [field.name for field in self._schema.fields]
+        if set(given) != set(names):
+            raise BadRequest(f"the tensors must be {names}; got {sorted(given)}.")
+        for field in self._schema.fields:
+            if str(given[field.name].dtype) != field.dtype:
+                raise BadRequest(f"{field.name} must be {field.dtype}; got {given[field.name].dtype}.")
+        return self._schema.check([given[name] for name in names])
+
+    async def reload(self, request: Request) -> Response:
+        """Exchange the model."""
+        if self._reload is None:
+            raise BadRequest("this server has one model, given when it was started.")
+        return JSONResponse({"answering": await self._reload()})
+
+    async def schema(self, request: Request) -> Response:
+        """What to send."""
+        return JSONResponse(self._schema.describe())
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def health(self, request: Request) -> Response:
+        """Whether it answers: 503 where no replica does."""
+        is_well = self._pool.ready > 0 and not self._queue.is_closed
+        return JSONResponse(
+            {"status": "ok" if is_well else "unavailable", "replicas": self._pool.ready, **self._about()},
+            status_code=200 if is_well else 503,
+        )
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body must be JSON; found: {error}.") from error

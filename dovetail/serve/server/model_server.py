@@ -1,0 +1,77 @@
+"""A model server as a process: a port, replicas, and an orderly end."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.serve.server.batching import RequestQueue
+from dovetail.serve.server.replica import Answering
+from dovetail.serve.server.replica_pool import ReplicaPool
+from dovetail.serve.server.schema import Schema
+from dovetail.vocabulary import DovetailError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_DRAIN_SECONDS = 30
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on the port, or on any free one for 0. Raises `DovetailError` where it is taken."""
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        raise DovetailError(f"port {port} of {host} must be free; found: {error}. Give another by --port.") from error
+
+
+async def serve_model(
+    load: Callable[[], Answering],
+    schema: Schema,
+    listener: socket.socket,
+    *,
+    choose: Callable[[], tuple[Callable[[], Answering], dict[str, Any]]] | None = None,
+    about: dict[str, Any] | None = None,
+    replicas: int = 1,
+    threads: int = 1,
+    batch_rows: int = 32,
+    wait_seconds: float = 0.002,
+    within: float = 1.0,
+    token: str = "",
+    said: Callable[[str], None] = print,
+) -> None:
+    """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered. `choose` says which
+    model is to answer now, when a reload is asked for."""
+    import uvicorn
+
+    from dovetail.serve.server.model_app import ModelApp
+
+    queue = RequestQueue(batch_rows=batch_rows, wait_seconds=wait_seconds)
+    pool = ReplicaPool(load, queue=queue, replicas=replicas, threads=threads)
+    now = dict(about or {})
+
+    async def reload() -> str:
+        assert choose is not None
+        found, said_now = await asyncio.to_thread(choose)
+        await pool.swap(found)
+        now.update(said_now)
+        return str(now.get("model", ""))
+
+    await pool.start()
+    app = ModelApp(
+        pool, queue, schema, within=within, token=token, reload=reload if choose else None, about=lambda: now
+    )
+    config = uvicorn.Config(
+        app.app, log_level="warning", access_log=False, timeout_graceful_shutdown=_DRAIN_SECONDS, lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+    # An end that was asked for is no failure: uvicorn would raise the signal once more when all is done.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
+    said(f"http://{listener.getsockname()[0]}:{listener.getsockname()[1]}/predict")
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await pool.close()

@@ -1,0 +1,173 @@
+"""Replicas that take calls from one queue: a lost one is replaced and its requests are asked again, all are exchanged
+for those of another model without a request between."""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy
+
+from dovetail.serve.server.batching import Overloaded, PendingRequest, RequestQueue
+from dovetail.serve.server.replica import Answering, Replica, ReplicaLost
+from dovetail.vocabulary import DovetailError
+
+# Seconds for one call, after which a replica counts as lost; and how often the same rows are asked again.
+_CALL_SECONDS, _TRIES = 60.0, 2
+
+
+@dataclasses.dataclass(slots=True)
+class PoolCounts:
+    """What has happened so far."""
+
+    calls: int = 0
+    rows: int = 0
+    replicas_lost: int = 0
+    swaps: int = 0
+    compute_seconds: float = 0.0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Running:
+    replica: Replica
+    retire: asyncio.Event
+    task: asyncio.Task[None] | None = None
+
+
+class ReplicaPool:
+    """So many replicas of a model, each with `threads` to compute."""
+
+    def __init__(
+        self, load: Callable[[], Answering], *, queue: RequestQueue, replicas: int = 1, threads: int = 1
+    ) -> None:
+        self._load, self._queue, self._count, self._threads = load, queue, replicas, threads
+        self._running: list[_Running] = []
+        self._asking = concurrent.futures.ThreadPoolExecutor(max_workers=4 * replicas + 4)
+        self._is_closing = False
+        self.counts = PoolCounts()
+
+    @property
+    def ready(self) -> int:
+        """How many replicas answer."""
+        return sum(each.replica.process.is_alive() for each in self._running)
+
+    @property
+    def processes(self) -> list[int]:
+        """Their process numbers."""
+        return [each.replica.process.pid or 0 for each in self._running]
+
+    async def start(self) -> None:
+        """Return when all replicas have loaded the model."""
+        self._running = await self._started(self._load, self._count)
+        self._queue.replicas = self._count
+
+    async def swap(self, load: Callable[[], Answering]) -> None:
+        """Answer by another model from now on: it is loaded beside, then takes over; calls under way are finished.
+        Where it cannot be loaded, nothing changes."""
+        fresh = await self._started(load, self._count)
+        before, self._running, self._load = self._running, fresh, load
+        self.counts.swaps += 1
+        await self._retire(before)
+
+    async def close(self) -> None:
+        """Answer what waits, then end."""
+        self._is_closing = True
+        await self._queue.close()
+        tasks = [each.task for each in self._running if each.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._retire(self._running)
+        self._running = []
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
+    async def _started(self, load: Callable[[], Answering], count: int) -> list[_Running]:
+        loop = asyncio.get_running_loop()
+        made = [Replica(load, threads=self._threads) for _ in range(count)]
+        ready = [loop.run_in_executor(self._asking, replica.wait_ready) for replica in made]
+        try:
+            await asyncio.gather(*ready)
+        except BaseException:
+            await asyncio.gather(*ready, return_exceptions=True)
+            for replica in made:
+                replica.stop()
+            raise
+        found = [_Running(replica, asyncio.Event()) for replica in made]
+        for each in found:
+            each.task = loop.create_task(self._work(each))
+        return found
+
+    async def _retire(self, retired: Sequence[_Running]) -> None:
+        for each in retired:
+            each.retire.set()
+        await asyncio.gather(*(each.task for each in retired if each.task is not None), return_exceptions=True)
+        for each in retired:
+            each.replica.stop()
+
+    async def _work(self, each: _Running) -> None:
+        """Take calls until retired."""
+        retired = asyncio.ensure_future(each.retire.wait())
+        while True:
+            taking = asyncio.ensure_future(self._queue.take())
+            await asyncio.wait({taking, retired}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                taking.cancel()
+                return
+            requests = taking.result()
+            if not requests:
+                retired.cancel()
+                return
+            try:
+                await self._call(each.replica, requests)
+            except ReplicaLost:
+                retired.cancel()
+                await self._replace(each, requests)
+                return
+
+    async def _call(self, replica: Replica, requests: Sequence[PendingRequest]) -> None:
+        arrays = [numpy.concatenate(parts) for parts in zip(*(each.arrays for each in requests), strict=True)]
+        loop = asyncio.get_running_loop()
+        try:
+            answers, seconds = await loop.run_in_executor(
+                self._asking, lambda: replica.ask(arrays, within=_CALL_SECONDS)
+            )
+        except ReplicaLost:
+            raise
+        except DovetailError as error:
+            if len(requests) == 1:
+                _settle(requests[0], error)
+                return
+            for request in requests:  # one of them is to blame, the others are not
+                await self._call(replica, [request])
+            return
+        rows = len(arrays[0])
+        self._queue.learn(rows, seconds)
+        self.counts.calls += 1
+        self.counts.rows += rows
+        self.counts.compute_seconds += seconds
+        at = 0
+        for request in requests:
+            _settle(request, answers[at : at + request.rows])
+            at += request.rows
+
+    async def _replace(self, lost: _Running, requests: Sequence[PendingRequest]) -> None:
+        """Another replica for one that was lost; its rows are asked again, not more often than twice in all."""
+        self.counts.replicas_lost += 1
+        again = [each for each in requests if each.tries + 1 < _TRIES]
+        for each in requests:
+            if each not in again:
+                _settle(each, Overloaded("the replicas that were asked were lost.", retry_after=1.0))
+        await self._queue.put_back(again)
+        if lost in self._running:
+            self._running.remove(lost)
+        lost.replica.stop()
+        if self._is_closing or lost.retire.is_set():
+            return
+        self._running += await self._started(self._load, 1)
+
+
+def _settle(request: PendingRequest, found: numpy.ndarray | Exception) -> None:
+    if request.answer.done():
+        return
+    if isinstance(found, Exception):
+        request.answer.set_exception(found)
+    else:
+        request.answer.set_result(found)

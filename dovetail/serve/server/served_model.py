@@ -1,0 +1,61 @@
+"""Models as a server has them: arrays in, arrays out; and what a program's batches say that a model takes."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from dovetail.serve.cascades.labelled import ask
+from dovetail.serve.cascades.model_cascade import ModelCascade
+from dovetail.serve.server.schema import Schema
+from dovetail.vocabulary import DovetailError
+
+# Under these names a batch has what the model is to say, not what it is told.
+_LABELS = ("labels", "label", "targets", "target")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model, or a cascade of them, with what it takes.
+
+    >>> served = ServedModel(nn.Linear(3, 2), Schema.of(numpy.zeros((1, 3), dtype="float32")))
+    >>> served.answer([numpy.ones((5, 3), dtype="float32")]).shape
+    (5, 2)
+    """
+
+    model: nn.Module | ModelCascade
+    schema: Schema
+    device: str = "cpu"
+
+    def answer(self, arrays: Sequence[numpy.ndarray]) -> numpy.ndarray:
+        """What it says of each row."""
+        inputs = self.schema.to_inputs([torch.from_numpy(array) for array in arrays])
+        if isinstance(self.model, ModelCascade):
+            found = self.model.scores(inputs)
+        else:
+            found = ask(self.model, inputs, torch.device(self.device))
+        answers: numpy.ndarray = found.float().cpu().numpy() if found.is_floating_point() else found.cpu().numpy()
+        if len(answers) != len(arrays[0]):
+            raise DovetailError(f"a model must answer each row; of {len(arrays[0])} rows it answered {len(answers)}.")
+        return answers
+
+
+def inputs_of(batch: Any) -> Any:
+    """What a model is told of a batch: the first of a pair, all but the labels by name, else all of it."""
+    if isinstance(batch, Mapping):
+        found = {name: torch.as_tensor(value).numpy() for name, value in batch.items() if name not in _LABELS}
+        if not found:
+            raise DovetailError(f"a batch must have inputs beside labels to be served; it has {sorted(batch)}.")
+        return found
+    if isinstance(batch, tuple | list):
+        return inputs_of(batch[0])
+    return torch.as_tensor(batch).numpy()
+
+
+def best_device() -> str:
+    """An accelerator where there is one."""
+    return "cuda" if torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES", "0") else "cpu"
