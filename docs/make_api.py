@@ -63,6 +63,7 @@ PUBLIC = {
         "serve.incremental:OcclusionMap",
         "serve.incremental:IncrementalModel",
     ],
+    "Why": ["explain"],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": [
         "Workload",

@@ -32,6 +32,7 @@ _WHERE = {
     "choice": "dovetail.describe",
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
+    "explain": "dovetail.watch.explain",
     "feed": "dovetail.feeds",
     "from_lightning": "dovetail.adapters",
     "from_trainer": "dovetail.adapters",
@@ -79,6 +80,7 @@ __all__ = [
     "choice",
     "connect",
     "detect",
+    "explain",
     "feed",
     "from_lightning",
     "from_trainer",
@@ -143,6 +145,7 @@ if TYPE_CHECKING:
         TrainingError,
         Workload,
     )
+    from dovetail.watch.explain import explain
 
 
 def __getattr__(name: str) -> Any:

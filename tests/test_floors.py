@@ -16,6 +16,7 @@ FLOORS = {
     "store": 1,
     "metrics": 1,
     "feeds": 1,
+    "watch": 1,
     "train": 2,
     "adapters": 3,
     "profile": 3,

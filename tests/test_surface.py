@@ -36,6 +36,7 @@ NAMES = [
     "choice",
     "connect",
     "detect",
+    "explain",
     "feed",
     "from_lightning",
     "from_trainer",
