@@ -92,7 +92,7 @@ def gain_of(inside: Any, rows: Any, *, outliers: Any, of: Any) -> Any:
     [37, 143, 38]
     """
     import numpy as np
-    from scipy.special import xlogy  # type: ignore[import-untyped]
+    from scipy.special import xlogy
 
     def likelihood(k: "np.ndarray", n: "np.ndarray") -> Any:
         return xlogy(k, k) + xlogy(n - k, n - k) - xlogy(n, n)
