@@ -1,5 +1,6 @@
-"""The door to the machine's C compiler: a source file becomes a loaded library, once a process. Knows no kernel."""
+"""The door to the machine's C compiler: a source becomes a loaded library. Knows no kernel."""
 
 from dovetail.native.compiled import load_library
+from dovetail.native.library_cache import cached_library
 
-__all__ = ["load_library"]
+__all__ = ["cached_library", "load_library"]

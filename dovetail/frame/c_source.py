@@ -1,0 +1,217 @@
+"""The C of a loop: one translation unit, the same for every array of the same types.
+
+A block of elements goes through short loops, one for all light operations that can be done at once and one for each heavy
+one: a processor then works on several elements of it at the same time, which it cannot where one long loop computes all of
+an element, and what passes between them stays in the nearest cache. Blocks, units and threads are loop_runtime.h's.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy
+
+from dovetail.frame.loops import Loop
+from dovetail.frame.nodes import Node
+from dovetail.frame.operations import C_TYPES, OPERATIONS, c_of
+
+_HERE = Path(__file__).parent
+# What vectors need of -ffast-math, and not the whole, which would break NaN and infinity. Contracted products would round
+# once where NumPy rounds twice.
+FLAGS = ("-pthread", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off")
+_ACCUMULATORS = {"b": "i", "i": "i", "u": "u", "f": "f"}
+
+
+def c_source(loop: Loop) -> str:
+    """The whole file."""
+    return "\n".join([*_head(loop), *_block(loop), *_reductions(loop), ""])
+
+
+def _head(loop: Loop) -> list[str]:
+    items = ", ".join(str(node.dtype.itemsize) for node in loop.inputs) or "0"
+    buffers = [f"    {C_TYPES[node.dtype.char]} {name}[256] __attribute__((aligned(64)));" for node, name in _buffers(loop)]
+    return [
+        f"#define HEAD {object.__basicsize__}",
+        f"#define INPUTS {len(loop.inputs)}",
+        f"#define OUTPUTS {len(loop.outputs)}",
+        f"#define REDUCTIONS {len(loop.reductions)}",
+        f"#define ROWS {int(loop.rows)}",
+        (_HERE / "vector_math.h").read_text(),
+        (_HERE / "scalar_math.h").read_text(),
+        f"static const int64_t ITEMS[] = {{{items}}};",
+        "struct scratch {",
+        "    double gathered[INPUTS + 1][256] __attribute__((aligned(64)));",
+        *buffers,
+        "};",
+        (_HERE / "loop_runtime.h").read_text(),
+    ]
+
+
+def _names(loop: Loop) -> dict[Node, str]:
+    """What each value is called in the block's loops."""
+    names = {node: f"x{number}" for number, node in enumerate(loop.inputs)}
+    names |= {node: f"w{number}" for number, node in enumerate(loop.numbers)}
+    return names | {node: f"v{number}" for number, node in enumerate(loop.body)}
+
+
+def _is_single(node: Node, loop: Loop) -> bool:
+    """Whether it is one number for the whole loop, computed ahead of it."""
+    return node.shape == () and loop.shape != ()
+
+
+def _phases(loop: Loop) -> dict[Node, tuple[int, int]]:
+    """Which of the short loops computes a value: a phase's light operations together, then its heavy ones."""
+    found: dict[Node, tuple[int, int]] = {}
+    heavies = 0
+    for node in loop.body:
+        if _is_single(node, loop):
+            continue
+        heavy = OPERATIONS[node.name].heavy
+        phase = 0
+        for arg in node.args:
+            if arg in found:
+                before, number = found[arg]
+                phase = max(phase, before + (number > 0))
+        heavies += heavy
+        found[node] = (phase, heavies if heavy else 0)
+    return found
+
+
+def _buffers(loop: Loop) -> list[tuple[Node, str]]:
+    """Values that pass from one short loop to another, with the names of their buffers; outputs have their own place."""
+    phases, names = _phases(loop), _names(loop)
+    passing = {node.args[0]: None for node in loop.reductions if node.args[0] in phases}
+    for node, phase in phases.items():
+        passing |= {arg: None for arg in node.args if arg in phases and phases[arg] != phase}
+        if OPERATIONS[node.name].within:
+            passing[node] = None
+    return [(node, f"{names[node]}_") for node in passing if node not in loop.outputs]
+
+
+def _block(loop: Loop) -> list[str]:
+    names, phases = _names(loop), _phases(loop)
+    places = dict(_buffers(loop)) | {node: f"{names[node]}_" for node in loop.outputs}
+    lines = ["static void block(const struct job *job, struct scratch *scratch, int64_t start, int64_t n, value *partial) {"]
+    for number, node in enumerate(loop.inputs):
+        kind = C_TYPES[node.dtype.char]
+        if _is_single(node, loop):
+            lines.append(f"    const {kind} x{number} = *(const {kind} *)job->in[{number}].data;")
+        else:
+            lines.append(
+                f"    const {kind} *restrict x{number}_ = elements(job, {number}, scratch->gathered[{number}], start, n);"
+            )
+            places[node] = f"x{number}_"
+    lines += [f"    const double w{number} = job->scalars[{number}];" for number in range(len(loop.numbers))]
+    for number, node in enumerate(loop.outputs):
+        kind = C_TYPES[node.dtype.char]
+        lines.append(f"    {kind} *restrict {names[node]}_ = ({kind} *)job->out[{number}] + start;")
+    for node, name in _buffers(loop):
+        lines.append(f"    {C_TYPES[node.dtype.char]} *restrict {name} = scratch->{name};")
+    lines += [f"    {_statement(node, names, libm=True)}" for node in loop.body if _is_single(node, loop)]
+    for phase in sorted(set(phases.values())):
+        lines += _short_loop([node for node in loop.body if phases.get(node) == phase], places, names)
+    for number, node in enumerate(loop.outputs):
+        if node not in phases:  # one number, wanted as it is
+            lines.append(f"    ({names[node]}_)[0] = {names[node]}; (void)job->out[{number}];")
+    lines += [f"    {_partial(number, node, places)}" for number, node in enumerate(loop.reductions)]
+    return [*lines, "}"]
+
+
+def _short_loop(nodes: list[Node], places: dict[Node, str], names: dict[Node, str]) -> list[str]:
+    own = set(nodes)
+    read = {arg: None for node in nodes for arg in node.args if arg in places and arg not in own}
+    loads = [f"        const {C_TYPES[arg.dtype.char]} {names[arg]} = {places[arg]}[i];" for arg in read]
+    stores = [f"        {places[node]}[i] = {names[node]};" for node in nodes if node in places]
+    tests = [node for node in nodes if OPERATIONS[node.name].within]
+    return [
+        *(["    int64_t outside_%s = 0;" % names[node] for node in tests]),
+        "    for (int64_t i = 0; i < n; i++) {",
+        *loads,
+        *[f"        {_statement(node, names)}" for node in nodes],
+        *stores,
+        *[f"        outside_{names[n]} |= !{OPERATIONS[n.name].within}({_argument(n.args[0], names)});" for n in tests],
+        "    }",
+        *[line for node in tests for line in _repair(node, places, names)],
+    ]
+
+
+def _repair(node: Node, places: dict[Node, str], names: dict[Node, str]) -> list[str]:
+    """Elements beyond what the vector function takes are libm's, where a block has any."""
+    operation, (arg,) = OPERATIONS[node.name], node.args
+    from_place = places.get(arg)
+    load = f"const double x = {f'{from_place}[i]' if from_place else _argument(arg, names)};"
+    return [
+        f"    if (outside_{names[node]}) for (int64_t i = 0; i < n; i++) {{",
+        f"        {load}",
+        f"        if (!{operation.within}(x)) {places[node]}[i] = {operation.libm}(x);",
+        "    }",
+    ]
+
+
+def _statement(node: Node, names: dict[Node, str], *, libm: bool = False) -> str:
+    kind = C_TYPES[node.dtype.char]
+    operation = OPERATIONS[node.name]
+    template = c_of(node.name, node.args[-1].dtype)
+    assert template is not None, node.name
+    if libm and operation.libm:
+        template = f"{operation.libm}({{0}})"
+    return f"const {kind} {names[node]} = ({kind}){template.format(*(_argument(arg, names) for arg in node.args))};"
+
+
+def _argument(node: Node, names: dict[Node, str]) -> str:
+    return _literal(node) if node.kind == "constant" else names[node]
+
+
+def _literal(node: Node) -> str:
+    value, kind = node.value, C_TYPES[node.dtype.char]
+    if node.dtype.kind != "f":
+        number = int(value)
+        text = f"{number}ULL" if node.dtype.kind == "u" else f"(-{-(number + 1)}LL - 1)" if number < 0 else f"{number}LL"
+        return f"(({kind}){text})"
+    number = float(value)
+    if math.isnan(number):
+        return f"(({kind})NAN)"
+    if math.isinf(number):
+        return f"(({kind}){'-' if number < 0 else ''}INFINITY)"
+    return f"(({kind}){number.hex()})"
+
+
+def _partial(number: int, node: Node, places: dict[Node, str]) -> str:
+    slot = _slot(node)
+    return f"REDUCE_{node.name.upper()}({slot}, partial[{number}].{slot}, {places[node.args[0]]}, n);"
+
+
+def _slot(node: Node) -> str:
+    return _ACCUMULATORS[node.args[0].dtype.kind]
+
+
+def _reductions(loop: Loop) -> list[str]:
+    combined = [f"    COMBINE_{n.name.upper()}(into[{k}].{_slot(n)}, other[{k}].{_slot(n)});" for k, n in enumerate(loop.reductions)]
+    finished = []
+    for number, node in enumerate(loop.reductions):
+        kind = C_TYPES[node.dtype.char]
+        share = " / job->count" if node.name == "mean" else ""
+        finished.append(f"    (({kind} *)job->reduced[{number}])[number] = ({kind})(result[{number}].{_slot(node)}{share});")
+    return [
+        "static void combine(value *into, const value *other) {",
+        *combined,
+        "    (void)into, (void)other;",
+        "}",
+        "static void finish(const struct job *job, const value *result, int64_t number) {",
+        *finished,
+        "    (void)job, (void)result, (void)number;",
+        "}",
+    ]
+
+
+def describe(loop: Loop) -> Iterable[str]:
+    """What it computes, a line for each value, as `explain` shows it."""
+    names = _names(loop)
+    for node in loop.body:
+        yield f"{names[node]} = {node.name}({', '.join(_shown(arg, names) for arg in node.args)})"
+    for node in loop.reductions:
+        yield f"{node.name}({_shown(node.args[0], names)})"
+
+
+def _shown(node: Node, names: dict[Node, str]) -> str:
+    return str(numpy.asarray(node.value)[()]) if node.kind == "constant" else names[node]

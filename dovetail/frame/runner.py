@@ -1,0 +1,140 @@
+"""Plans are carried out: each loop by its kernel where that is ready, by the interpreter until then.
+
+A loop that is being interpreted goes over to its kernel in the middle, once it is compiled. Knows no front end.
+"""
+
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy
+
+from dovetail.frame.interpreter import blocks, finish, interpret, rows_of
+from dovetail.frame.kernels import Kernel, kernel_of
+from dovetail.frame.loops import Loop, LoopPlan, plan_loops
+from dovetail.frame.nodes import Node, broadcast
+
+# Below this many elements threads cost more than they bring.
+_ALONE = 65536
+
+
+@dataclasses.dataclass(slots=True)
+class LoopRun:
+    """How a loop was carried out last, for `explain`."""
+
+    back_end: str = "not run yet"
+    elements: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PreparedPlan:
+    """A plan and the kernels of its loops, which compile meanwhile."""
+
+    plan: LoopPlan
+    kernels: dict[Loop, Kernel]
+
+
+def prepare(plan: LoopPlan) -> PreparedPlan:
+    return PreparedPlan(plan, {loop: kernel_of(loop) for loop in plan.loops()})
+
+
+def thread_count() -> int:
+    """Threads of a loop: the cores this process may use, or one where the caller is itself one of several threads."""
+    if threading.current_thread() is not threading.main_thread():
+        return 1
+    return _cores()
+
+
+@functools.cache
+def _cores() -> int:
+    return int(os.environ.get("DOVETAIL_FRAME_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def compute(nodes: list[Node]) -> list[numpy.ndarray]:
+    """The values of these, now. What was computed is kept on the nodes, for whoever asks next."""
+    wanted = [node for node in nodes if node.value is None]
+    if wanted:
+        plan = plan_loops(wanted, known=lambda node: node.value is not None)
+        values = {node: node.value for node in plan.inputs}
+        for node, value in zip(wanted, run_plan(prepare(plan), values), strict=True):
+            node.value = value
+    return [numpy.asarray(node.value) for node in nodes]
+
+
+class ShapeChanged(Exception):  # noqa: N818 - the plan is made anew, which is no error
+    """A call gave another type, or shapes that fit together otherwise, than when the plan was made."""
+
+
+def run_plan(prepared: PreparedPlan, values: dict[Node, Any]) -> list[Any]:
+    """The plan's outputs for these values of its inputs, which are left in `values` with everything that is stored."""
+    for step in prepared.plan.steps:
+        if isinstance(step, Loop):
+            results = run_loop(step, prepared.kernels[step], [values[node] for node in step.inputs],
+                               [float(values[node]) for node in step.numbers])  # fmt: skip
+            values.update(zip((*step.outputs, *step.reductions), results, strict=True))
+        else:
+            values[step] = _call(step, values)
+    return [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
+
+
+def _call(step: Node, values: dict[Node, Any]) -> Any:
+    assert step.function is not None
+    args = [arg.value if arg.kind == "constant" else values[arg] for arg in step.args]
+    found = numpy.asarray(step.function(*(each if numpy.ndim(each) else numpy.asarray(each)[()] for each in args)))
+    if found.dtype != step.dtype or found.ndim != len(step.shape):
+        raise ShapeChanged(step.name)
+    return found
+
+
+def run_loop(loop: Loop, kernel: Kernel, inputs: Sequence[Any], numbers: Sequence[float]) -> list[numpy.ndarray]:
+    """The outputs and then the reductions of one loop."""
+    arrays = [numpy.asarray(array) for array in inputs]
+    shape = broadcast(array.shape for array in arrays) if arrays else ()
+    outputs = [numpy.empty(shape, node.dtype) for node in loop.outputs]
+    if kernel.state == "ready" and 0 not in shape:
+        reduced = [numpy.empty(shape[:-1] if node.axis is not None else (), node.dtype) for node in loop.reductions]
+        kernel.run([*arrays, *outputs, *reduced], numbers, shape, thread_count())
+        return [*outputs, *reduced]
+    return [*outputs, *_interpret(loop, kernel, shape, arrays, numbers, outputs)]
+
+
+def _interpret(
+    loop: Loop,
+    kernel: Kernel,
+    shape: tuple[int, ...],
+    arrays: list[numpy.ndarray],
+    numbers: Sequence[float],
+    outputs: list[numpy.ndarray],
+) -> list[numpy.ndarray]:
+    def piece(bounds: tuple[int, int]) -> list[numpy.ndarray]:
+        with numpy.errstate(all="ignore"):
+            return interpret(loop, shape, arrays, numbers, outputs, *bounds)
+
+    todo = list(blocks(shape))
+    parts: list[list[numpy.ndarray]] = []
+    threads = thread_count() if numpy.prod(shape, dtype=int) > _ALONE else 1
+    with ThreadPoolExecutor(threads) if threads > 1 else _NO_POOL as pool:
+        while len(parts) < len(todo):
+            ahead = todo[len(parts) : len(parts) + 4 * threads]
+            parts += list(pool.map(piece, ahead) if pool else map(piece, ahead))
+            if kernel.state == "ready" and not loop.reductions and len(parts) < len(todo):
+                start, stop = todo[len(parts)][0], todo[-1][1]
+                rest = [rows_of(array, shape, start, stop) for array in arrays]
+                views = [output[start:stop] for output in outputs]
+                kernel.run([*rest, *views], numbers, (stop - start, *shape[1:]), thread_count())
+                break
+    return finish(loop, shape, parts)
+
+
+class _NoPool:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+_NO_POOL = _NoPool()
