@@ -45,6 +45,7 @@ PUBLIC = {
         "from_trainer",
     ],
     "Feed": ["feed", "Shards", "DataShard", "feeds:Feed", "feeds:RunningFeed"],
+    "Frames": ["frame:fuse", "frame:FusedFunction"],
     "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Race": [

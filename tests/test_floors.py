@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1] / "dovetail"
 FLOORS = {
     "vocabulary": 0,
     "native": 0,
+    "frame": 0.5,  # above the compiler, below those that compute with it
     "describe": 1,
     "planning": 1,
     "store": 1,

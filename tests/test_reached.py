@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOORS = ("dovetail", "dovetail.__main__", "dovetail.cli", "dovetail.verbs", "dovetail.engines.worker")
+DOORS = ("dovetail", "dovetail.__main__", "dovetail.frame", "dovetail.cli", "dovetail.verbs", "dovetail.engines.worker")
 
 
 def module_name(path: Path) -> str:

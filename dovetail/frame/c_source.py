@@ -1,8 +1,9 @@
 """The C of a loop: one translation unit, the same for every array of the same types.
 
-A block of elements goes through short loops, one for all light operations that can be done at once and one for each heavy
-one: a processor then works on several elements of it at the same time, which it cannot where one long loop computes all of
-an element, and what passes between them stays in the nearest cache. Blocks, units and threads are loop_runtime.h's.
+A block of elements goes through short loops, one for all light operations that can be done at once and one for each
+heavy one: a processor then works on several elements of it at the same time, which it cannot where one long loop
+computes all of an element, and what passes between them stays in the nearest cache. Blocks, units and threads are
+loop_runtime.h's.
 """
 
 import math
@@ -12,12 +13,12 @@ from pathlib import Path
 import numpy
 
 from dovetail.frame.loops import Loop
-from dovetail.frame.nodes import Node
+from dovetail.frame.nodes import FrameNode
 from dovetail.frame.operations import C_TYPES, OPERATIONS, c_of
 
 _HERE = Path(__file__).parent
-# What vectors need of -ffast-math, and not the whole, which would break NaN and infinity. Contracted products would round
-# once where NumPy rounds twice.
+# What vectors need of -ffast-math, and not the whole, which would break NaN and infinity. Contracted products would
+# round once where NumPy rounds twice.
 FLAGS = ("-pthread", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off")
 _ACCUMULATORS = {"b": "i", "i": "i", "u": "u", "f": "f"}
 
@@ -29,7 +30,9 @@ def c_source(loop: Loop) -> str:
 
 def _head(loop: Loop) -> list[str]:
     items = ", ".join(str(node.dtype.itemsize) for node in loop.inputs) or "0"
-    buffers = [f"    {C_TYPES[node.dtype.char]} {name}[256] __attribute__((aligned(64)));" for node, name in _buffers(loop)]
+    buffers = [
+        f"    {C_TYPES[node.dtype.char]} {name}[256] __attribute__((aligned(64)));" for node, name in _buffers(loop)
+    ]
     return [
         f"#define HEAD {object.__basicsize__}",
         f"#define INPUTS {len(loop.inputs)}",
@@ -47,21 +50,21 @@ def _head(loop: Loop) -> list[str]:
     ]
 
 
-def _names(loop: Loop) -> dict[Node, str]:
+def _names(loop: Loop) -> dict[FrameNode, str]:
     """What each value is called in the block's loops."""
     names = {node: f"x{number}" for number, node in enumerate(loop.inputs)}
     names |= {node: f"w{number}" for number, node in enumerate(loop.numbers)}
     return names | {node: f"v{number}" for number, node in enumerate(loop.body)}
 
 
-def _is_single(node: Node, loop: Loop) -> bool:
+def _is_single(node: FrameNode, loop: Loop) -> bool:
     """Whether it is one number for the whole loop, computed ahead of it."""
     return node.shape == () and loop.shape != ()
 
 
-def _phases(loop: Loop) -> dict[Node, tuple[int, int]]:
+def _phases(loop: Loop) -> dict[FrameNode, tuple[int, int]]:
     """Which of the short loops computes a value: a phase's light operations together, then its heavy ones."""
-    found: dict[Node, tuple[int, int]] = {}
+    found: dict[FrameNode, tuple[int, int]] = {}
     heavies = 0
     for node in loop.body:
         if _is_single(node, loop):
@@ -77,8 +80,8 @@ def _phases(loop: Loop) -> dict[Node, tuple[int, int]]:
     return found
 
 
-def _buffers(loop: Loop) -> list[tuple[Node, str]]:
-    """Values that pass from one short loop to another, with the names of their buffers; outputs have their own place."""
+def _buffers(loop: Loop) -> list[tuple[FrameNode, str]]:
+    """Values that pass from one short loop to another, with their buffers' names; outputs have their own place."""
     phases, names = _phases(loop), _names(loop)
     passing = {node.args[0]: None for node in loop.reductions if node.args[0] in phases}
     for node, phase in phases.items():
@@ -91,14 +94,17 @@ def _buffers(loop: Loop) -> list[tuple[Node, str]]:
 def _block(loop: Loop) -> list[str]:
     names, phases = _names(loop), _phases(loop)
     places = dict(_buffers(loop)) | {node: f"{names[node]}_" for node in loop.outputs}
-    lines = ["static void block(const struct job *job, struct scratch *scratch, int64_t start, int64_t n, value *partial) {"]
+    lines = [
+        "static void block(const struct job *job, struct scratch *scratch, int64_t start, int64_t n, value *partial) {"
+    ]
     for number, node in enumerate(loop.inputs):
         kind = C_TYPES[node.dtype.char]
         if _is_single(node, loop):
             lines.append(f"    const {kind} x{number} = *(const {kind} *)job->in[{number}].data;")
         else:
             lines.append(
-                f"    const {kind} *restrict x{number}_ = elements(job, {number}, scratch->gathered[{number}], start, n);"
+                f"    const {kind} *restrict x{number}_ = "
+                f"elements(job, {number}, scratch->gathered[{number}], start, n);"
             )
             places[node] = f"x{number}_"
     lines += [f"    const double w{number} = job->scalars[{number}];" for number in range(len(loop.numbers))]
@@ -117,14 +123,14 @@ def _block(loop: Loop) -> list[str]:
     return [*lines, "}"]
 
 
-def _short_loop(nodes: list[Node], places: dict[Node, str], names: dict[Node, str]) -> list[str]:
+def _short_loop(nodes: list[FrameNode], places: dict[FrameNode, str], names: dict[FrameNode, str]) -> list[str]:
     own = set(nodes)
     read = {arg: None for node in nodes for arg in node.args if arg in places and arg not in own}
     loads = [f"        const {C_TYPES[arg.dtype.char]} {names[arg]} = {places[arg]}[i];" for arg in read]
     stores = [f"        {places[node]}[i] = {names[node]};" for node in nodes if node in places]
     tests = [node for node in nodes if OPERATIONS[node.name].within]
     return [
-        *(["    int64_t outside_%s = 0;" % names[node] for node in tests]),
+        *(f"    int64_t outside_{names[node]} = 0;" for node in tests),
         "    for (int64_t i = 0; i < n; i++) {",
         *loads,
         *[f"        {_statement(node, names)}" for node in nodes],
@@ -135,7 +141,7 @@ def _short_loop(nodes: list[Node], places: dict[Node, str], names: dict[Node, st
     ]
 
 
-def _repair(node: Node, places: dict[Node, str], names: dict[Node, str]) -> list[str]:
+def _repair(node: FrameNode, places: dict[FrameNode, str], names: dict[FrameNode, str]) -> list[str]:
     """Elements beyond what the vector function takes are libm's, where a block has any."""
     operation, (arg,) = OPERATIONS[node.name], node.args
     from_place = places.get(arg)
@@ -148,7 +154,7 @@ def _repair(node: Node, places: dict[Node, str], names: dict[Node, str]) -> list
     ]
 
 
-def _statement(node: Node, names: dict[Node, str], *, libm: bool = False) -> str:
+def _statement(node: FrameNode, names: dict[FrameNode, str], *, libm: bool = False) -> str:
     kind = C_TYPES[node.dtype.char]
     operation = OPERATIONS[node.name]
     template = c_of(node.name, node.args[-1].dtype)
@@ -158,40 +164,47 @@ def _statement(node: Node, names: dict[Node, str], *, libm: bool = False) -> str
     return f"const {kind} {names[node]} = ({kind}){template.format(*(_argument(arg, names) for arg in node.args))};"
 
 
-def _argument(node: Node, names: dict[Node, str]) -> str:
+def _argument(node: FrameNode, names: dict[FrameNode, str]) -> str:
     return _literal(node) if node.kind == "constant" else names[node]
 
 
-def _literal(node: Node) -> str:
-    value, kind = node.value, C_TYPES[node.dtype.char]
+def _literal(node: FrameNode) -> str:
+    return f"(({C_TYPES[node.dtype.char]}){_number(node)})"
+
+
+def _number(node: FrameNode) -> str:
     if node.dtype.kind != "f":
-        number = int(value)
-        text = f"{number}ULL" if node.dtype.kind == "u" else f"(-{-(number + 1)}LL - 1)" if number < 0 else f"{number}LL"
-        return f"(({kind}){text})"
-    number = float(value)
+        whole = int(node.value)
+        if whole < 0:  # the least has no positive
+            return f"({whole + 1}LL - 1)"
+        return f"{whole}{'ULL' if node.dtype.kind == 'u' else 'LL'}"
+    number = float(node.value)
     if math.isnan(number):
-        return f"(({kind})NAN)"
-    if math.isinf(number):
-        return f"(({kind}){'-' if number < 0 else ''}INFINITY)"
-    return f"(({kind}){number.hex()})"
+        return "NAN"
+    return f"{'-' * (number < 0)}INFINITY" if math.isinf(number) else f"({number.hex()})"
 
 
-def _partial(number: int, node: Node, places: dict[Node, str]) -> str:
+def _partial(number: int, node: FrameNode, places: dict[FrameNode, str]) -> str:
     slot = _slot(node)
     return f"REDUCE_{node.name.upper()}({slot}, partial[{number}].{slot}, {places[node.args[0]]}, n);"
 
 
-def _slot(node: Node) -> str:
+def _slot(node: FrameNode) -> str:
     return _ACCUMULATORS[node.args[0].dtype.kind]
 
 
 def _reductions(loop: Loop) -> list[str]:
-    combined = [f"    COMBINE_{n.name.upper()}(into[{k}].{_slot(n)}, other[{k}].{_slot(n)});" for k, n in enumerate(loop.reductions)]
+    combined = [
+        f"    COMBINE_{n.name.upper()}(into[{k}].{_slot(n)}, other[{k}].{_slot(n)});"
+        for k, n in enumerate(loop.reductions)
+    ]
     finished = []
     for number, node in enumerate(loop.reductions):
         kind = C_TYPES[node.dtype.char]
         share = " / job->count" if node.name == "mean" else ""
-        finished.append(f"    (({kind} *)job->reduced[{number}])[number] = ({kind})(result[{number}].{_slot(node)}{share});")
+        finished.append(
+            f"    (({kind} *)job->reduced[{number}])[number] = ({kind})(result[{number}].{_slot(node)}{share});"
+        )
     return [
         "static void combine(value *into, const value *other) {",
         *combined,
@@ -213,5 +226,5 @@ def describe(loop: Loop) -> Iterable[str]:
         yield f"{node.name}({_shown(node.args[0], names)})"
 
 
-def _shown(node: Node, names: dict[Node, str]) -> str:
+def _shown(node: FrameNode, names: dict[FrameNode, str]) -> str:
     return str(numpy.asarray(node.value)[()]) if node.kind == "constant" else names[node]

@@ -50,7 +50,9 @@ def bytes_per_element(loop: Loop) -> tuple[int, int]:
     share = [node.dtype.itemsize * (math.prod(node.shape) / size) for node in loop.inputs]
     fused = sum(share) + sum(node.dtype.itemsize for node in loop.outputs)
     whole = [node for node in loop.body if node.shape == loop.shape]
-    apart = sum(node.dtype.itemsize + sum(a.dtype.itemsize for a in node.args if a.shape == loop.shape) for node in whole)
+    apart = sum(
+        node.dtype.itemsize + sum(a.dtype.itemsize for a in node.args if a.shape == loop.shape) for node in whole
+    )
     return round(apart + sum(node.args[0].dtype.itemsize for node in loop.reductions)), round(fused)
 
 

@@ -1,8 +1,8 @@
 """`@df.fuse`: a NumPy function runs once on lazy arrays, and from then on as its loops.
 
-What it was traced to holds for every call with the same types and with shapes that fit together in the same way. Where the
-function looks at values (`if`, `float`) it runs each time, on lazy arrays; where it changes arrays in place, or is given
-what loops do not hold, it is called as it is. `explain` says which it was, and why.
+What it was traced to holds for every call with the same types and with shapes that fit together in the same way. Where
+the function looks at values (`if`, `float`) it runs each time, on lazy arrays; where it changes arrays in place, or is
+given what loops do not hold, it is called as it is. `explain` says which it was, and why.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy
 from dovetail.frame.explanation import explain_fused
 from dovetail.frame.lazy_array import LazyArray, Trace, Untraceable
 from dovetail.frame.loops import plan_loops
-from dovetail.frame.nodes import Node, input_node
+from dovetail.frame.nodes import FrameNode, input_node
 from dovetail.frame.operations import is_native
 from dovetail.frame.runner import PreparedPlan, ShapeChanged, compute, prepare, run_plan
 
@@ -29,7 +29,7 @@ _MOST_TRACES = 8
 _MOST_SHAPES = 1024
 
 
-class _Opaque(Exception):  # noqa: N818 - answered by calling NumPy
+class _Opaque(Exception):
     """An argument that loops do not hold."""
 
 
@@ -41,7 +41,7 @@ class TracedFunction:
     mode: str
     reasons: list[str]
     prepared: PreparedPlan | None = None
-    sources: list[tuple[Node, int, Any]] = dataclasses.field(default_factory=list)
+    sources: list[tuple[FrameNode, int, Any]] = dataclasses.field(default_factory=list)
     structure: Any = None
     numbers: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     calls: list[str] = dataclasses.field(default_factory=list)
@@ -53,7 +53,7 @@ class TracedFunction:
 
 
 @dataclasses.dataclass(slots=True)
-class _Dispatch:
+class _SizedCall:
     """One set of types and shapes: what it was traced to, and, where it is small, how long each way takes."""
 
     traced: TracedFunction
@@ -70,10 +70,13 @@ class FusedFunction:
     frees_lock = True
     """Says to a feed that its workers may be threads."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._dispatch: dict[Any, _Dispatch] = {}
+        self._dispatch: dict[Any, _SizedCall] = {}
         self._traced: dict[Any, TracedFunction] = {}
         self._traces: dict[Any, int] = {}
         self._last: TracedFunction | None = None
@@ -106,8 +109,10 @@ class FusedFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def __reduce__(self) -> Any:
-        found = functools.reduce(
-            lambda place, name: getattr(place, name, None), self.__qualname__.split("."), sys.modules.get(self.__module__)
+        found: Any = functools.reduce(
+            lambda place, name: getattr(place, name, None),
+            self.__qualname__.split("."),
+            sys.modules.get(self.__module__),
         )
         return self.__qualname__ if found is self else (fuse, (self._function,))
 
@@ -161,7 +166,7 @@ class FusedFunction:
         _note_seconds(traced, results, time.perf_counter() - began)
         return _put_back(traced.structure, results)
 
-    def _small(self, dispatch: _Dispatch, leaves: list[Any], args: Any, options: Any) -> Any:
+    def _small(self, dispatch: _SizedCall, leaves: list[Any], args: Any, options: Any) -> Any:
         """By NumPy until there is compiled code, then by whichever was faster of a few calls each."""
         if dispatch.plain is None:
             ready = all(kernel.state == "ready" for kernel in dispatch.traced.prepared.kernels.values())  # type: ignore[union-attr]
@@ -190,7 +195,7 @@ class FusedFunction:
         if traced is not None and self._holds(traced, leaves):
             if len(self._dispatch) >= _MOST_SHAPES:
                 self._dispatch.clear()
-            self._dispatch[key] = _Dispatch(traced, small)
+            self._dispatch[key] = _SizedCall(traced, small)
             return self(*args, **options)
         self._traces[pattern] = self._traces.get(pattern, 0) + 1
         if self._traces[pattern] > _MOST_TRACES:
@@ -198,7 +203,7 @@ class FusedFunction:
         else:
             traced, result = self._trace(leaves, args, options)
         self._last = traced
-        self._dispatch[key] = _Dispatch(traced, small)
+        self._dispatch[key] = _SizedCall(traced, small)
         if not traced.by_shape:
             self._traced[pattern] = traced
         return self._function(*args, **options) if traced.mode == "plain" else result
@@ -217,7 +222,7 @@ class FusedFunction:
         known = {id(value) for _, _, value in self._guards}
         places = {id(node.value): number for number, node in enumerate(inputs)}
         weak = {id(node): number for number, node in enumerate(inputs) if node.weak}
-        sources: list[tuple[Node, int, Any]] = []
+        sources: list[tuple[FrameNode, int, Any]] = []
         for node in plan.inputs:
             number = weak.get(id(node), -1) if node.weak else places.get(id(node.value), -1)
             if number < 0 and id(node.value) not in known:
@@ -233,7 +238,7 @@ class FusedFunction:
         _note_seconds(traced, [], time.perf_counter() - began)
         return traced, result
 
-    def _run_lazily(self, leaves: list[Any], args: Any, options: Any) -> tuple[Any, Any, Trace, list[Node]]:
+    def _run_lazily(self, leaves: list[Any], args: Any, options: Any) -> tuple[Any, Any, Trace, list[FrameNode]]:
         """Run the function on lazy arrays: what it gave, computed and as it was, and what was seen."""
         trace = Trace()
         inputs = [input_node(leaf, weak=isinstance(leaf, float)) for leaf in leaves]
@@ -251,8 +256,8 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
 
     The first call with new types traces the function and has its loops compiled in the background; NumPy itself answers
     until they are. Results are NumPy's, within the units in the last place that `docs/frames.md` states, whole numbers
-    exactly; floating-point warnings are not given. What loops do not know is NumPy's to compute, between them. The function
-    must give the same for the same arguments, as far as arrays and its module's names tell.
+    exactly; floating-point warnings are not given. What loops do not know is NumPy's to compute, between them. The
+    function must give the same for the same arguments, as far as arrays and its module's names tell.
 
     >>> import numpy, dovetail.frame as df
     >>> @df.fuse
@@ -260,7 +265,7 @@ def fuse(function: Callable[..., Any]) -> FusedFunction:
     ...     a = numpy.sin(latitude / 2) ** 2 + numpy.cos(latitude) * numpy.sin(longitude / 2) ** 2
     ...     return 2 * 6371 * numpy.arcsin(numpy.sqrt(a))
     >>> haversine(numpy.array([0.0, 0.1]), numpy.array([0.0, 0.2])).round(3)
-    array([   0.   , 1422.299])
+    array([   0.   , 1422.692])
     """
     return FusedFunction(function)
 
@@ -315,7 +320,7 @@ def _made_lazy(value: Any, lazies: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Result:
+class _ResultPlace:
     """Where a computed array belongs in what a function gives."""
 
     number: int
@@ -324,7 +329,7 @@ class _Result:
 def _take_arrays(value: Any, found: list[LazyArray], trace: Trace) -> Any:
     if isinstance(value, LazyArray):
         found.append(value)
-        return _Result(len(found) - 1)
+        return _ResultPlace(len(found) - 1)
     if type(value) in (tuple, list):
         return type(value)(_take_arrays(each, found, trace) for each in value)
     if type(value) is dict:
@@ -336,7 +341,7 @@ def _take_arrays(value: Any, found: list[LazyArray], trace: Trace) -> Any:
 
 def _put_back(structure: Any, results: list[Any]) -> Any:
     kind = type(structure)
-    if kind is _Result:
+    if kind is _ResultPlace:
         value = results[structure.number]
         return value if getattr(value, "ndim", 1) else value[()]
     if kind is tuple or kind is list:
@@ -346,7 +351,7 @@ def _put_back(structure: Any, results: list[Any]) -> Any:
     return structure
 
 
-def _forget(roots: list[Node]) -> None:
+def _forget(roots: list[FrameNode]) -> None:
     """Let go of values that were computed while tracing."""
     from dovetail.frame.nodes import walk
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from dovetail.frame.loops import Loop
-from dovetail.frame.nodes import Node
+from dovetail.frame.nodes import FrameNode
 
 _BLOCK = 8192
 _REDUCERS = {"sum": numpy.add, "mean": numpy.add, "prod": numpy.multiply, "min": numpy.minimum, "max": numpy.maximum,
@@ -43,34 +43,34 @@ def interpret(
     stop: int,
 ) -> list[numpy.ndarray]:
     """Compute some rows of the outputs; gives what these rows add to each reduction."""
-    values: dict[Node, Any] = dict(zip(loop.numbers, map(numpy.float64, numbers), strict=True))
+    values: dict[FrameNode, Any] = dict(zip(loop.numbers, map(numpy.float64, numbers), strict=True))
     values |= {node: rows_of(array, shape, start, stop) for node, array in zip(loop.inputs, inputs, strict=True)}
     for node in loop.body:
         values[node] = _apply(node, [arg.value if arg.kind == "constant" else values[arg] for arg in node.args])
     for node, output in zip(loop.outputs, outputs, strict=True):
-        output[start:stop if shape else None] = values[node] if shape else values[node]
+        output[slice(start, stop) if shape else ()] = values[node]
     return [_reduced(node, values[node.args[0]], (stop - start, *shape[1:])) for node in loop.reductions]
 
 
-def _apply(node: Node, args: list[Any]) -> Any:
+def _apply(node: FrameNode, args: list[Any]) -> Any:
     if node.name == "cast":
         return numpy.asarray(args[0]).astype(node.dtype)
     if node.name == "where":
         return numpy.where(*args)
     if node.name == "erf":
-        from scipy.special import erf
+        from scipy.special import erf  # type: ignore[import-untyped]
 
         return erf(*args)
     return getattr(numpy, node.name)(*args)
 
 
-def _reduced(node: Node, values: Any, shape: tuple[int, ...]) -> numpy.ndarray:
+def _reduced(node: FrameNode, values: Any, shape: tuple[int, ...]) -> Any:
     whole = numpy.broadcast_to(values, shape)
     dtype = accumulator(node)
     return _REDUCERS[node.name].reduce(whole, axis=node.axis, dtype=dtype)
 
 
-def accumulator(node: Node) -> numpy.dtype:
+def accumulator(node: FrameNode) -> numpy.dtype:
     """The type in which partial results are kept: sums of floats in double precision."""
     return numpy.dtype("float64") if node.dtype.kind == "f" and node.name in ("sum", "mean", "prod") else node.dtype
 

@@ -1,7 +1,7 @@
 """Compiled loops: asked for once, compiled in the background, called without the interpreter's lock.
 
-One thread of a process compiles, one loop after another, at a lower priority than what computes. Until a kernel is ready,
-and where it never will be (no compiler, one that fails or hangs), callers interpret.
+One thread of a process compiles, one loop after another, at a lower priority than what computes. Until a kernel is
+ready, and where it never will be (no compiler, one that fails or hangs), callers interpret.
 """
 
 import atexit
@@ -49,7 +49,9 @@ class Kernel:
         self.state = "failed" if library is None else "ready"
         self._done.set()
 
-    def run(self, arrays: Sequence[numpy.ndarray], numbers: Sequence[float], shape: tuple[int, ...], threads: int) -> None:
+    def run(
+        self, arrays: Sequence[numpy.ndarray], numbers: Sequence[float], shape: tuple[int, ...], threads: int
+    ) -> None:
         """Carry the loop out: inputs, outputs and reduced numbers in this order, all held by the caller."""
         pointers = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
         doubles = (ctypes.c_double * len(numbers))(*numbers) if numbers else None

@@ -1,11 +1,12 @@
 """An array that is not computed yet: what NumPy is asked to do with it becomes nodes.
 
-NumPy itself hands its calls over (`__array_ufunc__`, `__array_function__`). What loops do not know is called as it is, on
-computed values, and becomes a node too. Whatever needs a value at once (`if`, `float`, printing) computes it; a trace
-notes that, since then the program itself must run each time. Knows nothing of how values are computed.
+NumPy itself hands its calls over (`__array_ufunc__`, `__array_function__`). What loops do not know is called as it is,
+on computed values, and becomes a node too. Whatever needs a value at once (`if`, `float`, printing) computes it; a
+trace notes that, since then the program itself must run each time. Knows nothing of how values are computed.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.nodes import (
     FLOAT64,
-    Node,
+    FrameNode,
     Unknown,
     call_node,
     cast,
@@ -27,11 +28,19 @@ from dovetail.frame.nodes import (
 from dovetail.frame.operations import OPERATIONS, is_native
 from dovetail.vocabulary import DovetailError
 
-_REDUCED_BY = {"add": "sum", "multiply": "prod", "minimum": "min", "maximum": "max", "logical_and": "all", "logical_or": "any"}
+_REDUCED_BY = {
+    "add": "sum",
+    "multiply": "prod",
+    "minimum": "min",
+    "maximum": "max",
+    "logical_and": "all",
+    "logical_or": "any",
+}
 _CHANGING = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}
 # Of Python's numbers these give what the loop's doubles give; others are computed when traced, and guarded.
 _OF_NUMBERS = {"add", "subtract", "multiply", "negative", "positive"}
-_BY_PYTHON = {"divide", "floor_divide", "remainder", "power", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}  # fmt: skip
+_BY_PYTHON = {"divide", "floor_divide", "remainder", "power"}
+_BY_PYTHON |= {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 
 
 class Untraceable(DovetailError):
@@ -45,18 +54,18 @@ class Trace:
 
     reasons: list[str] = dataclasses.field(default_factory=list)
     calls: list[str] = dataclasses.field(default_factory=list)
-    numbers: list[Node] = dataclasses.field(default_factory=list)
+    numbers: list[FrameNode] = dataclasses.field(default_factory=list)
     by_shape: bool = False
 
 
-Compute = Callable[[list[Node]], list[numpy.ndarray]]
+Compute = Callable[[list[FrameNode]], list[numpy.ndarray]]
 
 
 class LazyArray(NDArrayOperatorsMixin):
     """What stands for an array while a fused function is traced, and for the columns of a table.
 
-    >>> import dovetail.frame as df
-    >>> column = df.table({"price": [1.0, 2.0, 3.0]}).price
+    >>> from dovetail.frame.runner import compute
+    >>> column = LazyArray(input_node(numpy.array([1.0, 2.0, 3.0])), compute=compute)
     >>> (column * 2).sum()
     LazyArray(float64, shape=())
     >>> float((column * 2).sum())
@@ -66,7 +75,7 @@ class LazyArray(NDArrayOperatorsMixin):
     __slots__ = ("_compute", "_node", "_shared", "_trace")
     __array_priority__ = 1000
 
-    def __init__(self, node: Node, *, compute: Compute, trace: Trace | None = None) -> None:
+    def __init__(self, node: FrameNode, *, compute: Compute, trace: Trace | None = None) -> None:
         self._node, self._compute, self._trace = node, compute, trace
         self._shared = node.kind != "map"
 
@@ -119,7 +128,7 @@ class LazyArray(NDArrayOperatorsMixin):
         return int(numpy.prod(self.shape, dtype=int))
 
     @property
-    def T(self) -> "LazyArray":  # noqa: N802 - NumPy's name
+    def T(self) -> Any:
         return self._called(numpy.transpose, (self,), {})
 
     def __len__(self) -> int:
@@ -127,7 +136,7 @@ class LazyArray(NDArrayOperatorsMixin):
             raise TypeError("len() of unsized object")
         return self.shape[0]
 
-    def astype(self, dtype: Any, **options: Any) -> "LazyArray":
+    def astype(self, dtype: Any, **options: Any) -> Any:
         wanted = numpy.dtype(dtype)
         # A float that does not fit an integer is undefined in C and in NumPy alike, and not the same.
         sound = not (self.dtype.kind == "f" and wanted.kind in "iu")
@@ -192,7 +201,7 @@ class LazyArray(NDArrayOperatorsMixin):
         return int(self._value("int"))
 
     def __index__(self) -> int:
-        return self._value("an index").__index__()
+        return operator.index(self._value("an index"))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._value("iter"))
@@ -221,10 +230,10 @@ class LazyArray(NDArrayOperatorsMixin):
 
     # How that is done.
 
-    def _lazy(self, node: Node) -> "LazyArray":
+    def _lazy(self, node: FrameNode) -> "LazyArray":
         return LazyArray(node, compute=self._compute, trace=self._trace)
 
-    def _value(self, reason: str) -> numpy.ndarray | numpy.generic:
+    def _value(self, reason: str) -> Any:
         """The value, now; the trace notes why."""
         node = self._node
         if node.weak and node.kind == "input" and self._trace:
@@ -246,7 +255,7 @@ class LazyArray(NDArrayOperatorsMixin):
             return self._lazy(dataclasses.replace(node, weak=name in _OF_NUMBERS))
         return self._lazy(map_node(name, ufunc, nodes))
 
-    def _node_of(self, value: Any) -> Node:
+    def _node_of(self, value: Any) -> FrameNode:
         if isinstance(value, LazyArray):
             return value._node
         if isinstance(value, int | float | numpy.generic):
@@ -262,7 +271,7 @@ class LazyArray(NDArrayOperatorsMixin):
         if any(value is not numpy._NoValue for value in options.values()) or keepdims not in (False, numpy._NoValue):
             raise Unknown(name)
         dimensions = array.ndim
-        if axis is not None and axis not in (-1, dimensions - 1) or not dimensions:
+        if (axis is not None and axis not in (-1, dimensions - 1)) or not dimensions:
             raise Unknown(f"{name} over axis {axis}")
         rows = axis is not None and dimensions > 1
         wanted = None if dtype in (None, numpy._NoValue) else numpy.dtype(dtype)
@@ -300,7 +309,8 @@ class LazyArray(NDArrayOperatorsMixin):
             return function(*words, **named)
 
         apply.__name__ = name or getattr(function, "__name__", "call")
-        value = apply(*(each if each.ndim else each[()] for each in self._compute([each._node for each in found])))
+        with numpy.errstate(all="ignore"):
+            value = apply(*(each if each.ndim else each[()] for each in self._compute([each._node for each in found])))
         for each in found:
             each._shared = True  # what was given may be a view of it
         pure = str(getattr(function, "__module__", None) or "numpy").startswith("numpy")
@@ -336,7 +346,7 @@ def _take_out(value: Any, found: list[LazyArray]) -> Any:
     """The same containers with a number for each lazy array, which is put into `found`."""
     if isinstance(value, LazyArray):
         found.append(value)
-        return _Place(len(found) - 1)
+        return _ArgumentPlace(len(found) - 1)
     if type(value) in (tuple, list):
         return type(value)(_take_out(each, found) for each in value)
     if type(value) is dict:
@@ -345,7 +355,7 @@ def _take_out(value: Any, found: list[LazyArray]) -> Any:
 
 
 def _put_in(value: Any, arrays: tuple[Any, ...]) -> Any:
-    if isinstance(value, _Place):
+    if isinstance(value, _ArgumentPlace):
         return arrays[value.number]
     if type(value) in (tuple, list):
         return type(value)(_put_in(each, arrays) for each in value)
@@ -355,7 +365,7 @@ def _put_in(value: Any, arrays: tuple[Any, ...]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
+class _ArgumentPlace:
     """Where an array belongs in the arguments of a call."""
 
     number: int

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Node:
+class FrameNode:
     """One value. `weak` says that it is a Python number, which takes the type of what it meets. `value` is an input's
     array or a constant's number, and of a call what it gave when it was traced; `axis` is None where all elements are
     reduced."""
@@ -32,7 +32,7 @@ class Node:
     name: str
     dtype: numpy.dtype
     shape: Shape = ()
-    args: tuple["Node", ...] = ()
+    args: tuple["FrameNode", ...] = ()
     value: Any = None
     weak: bool = False
     axis: int | None = None
@@ -42,52 +42,57 @@ class Node:
         return self.kind in ("input", "constant")
 
 
-class Unknown(Exception):  # noqa: N818 - says that NumPy is to be asked, which is no error
+class Unknown(Exception):
     """An operation that loops do not know."""
 
 
 FLOAT64, BOOL = numpy.dtype("float64"), numpy.dtype("bool")
 
 
-def input_node(value: Any, *, weak: bool = False) -> Node:
+def input_node(value: Any, *, weak: bool = False) -> FrameNode:
     """An array, or a number, that is given."""
     array = numpy.asarray(value)
-    return Node("input", "input", array.dtype, array.shape, value=value if weak else array, weak=weak)
+    return FrameNode("input", "input", array.dtype, array.shape, value=value if weak else array, weak=weak)
 
 
-def constant_node(value: Any) -> Node:
+def constant_node(value: Any) -> FrameNode:
     """A number of the program: Python's are weak, NumPy's are not."""
     if isinstance(value, bool):
-        return Node("constant", "constant", BOOL, value=value)
+        return FrameNode("constant", "constant", BOOL, value=numpy.bool_(value))
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise Unknown(f"the number {value}")
     array = numpy.asarray(value)
     if not is_native(array.dtype):
         raise Unknown(f"a number of type {array.dtype}")
-    return Node("constant", "constant", array.dtype, value=array[()], weak=isinstance(value, int | float)
+    return FrameNode("constant", "constant", array.dtype, value=array[()], weak=isinstance(value, int | float)
                 and not isinstance(value, numpy.generic))  # fmt: skip
 
 
-def cast(node: Node, dtype: numpy.dtype) -> Node:
+def cast(node: FrameNode, dtype: numpy.dtype) -> FrameNode:
     """The same numbers in another type."""
     if node.dtype == dtype:
         return dataclasses.replace(node, weak=False) if node.weak and node.kind == "constant" else node
     if node.kind == "constant":
         whole = node.weak and node.dtype.kind == "i" and dtype.kind in "iu"
         value = numpy.array(int(node.value), dtype) if whole else node.value.astype(dtype)  # NumPy's OverflowError
-        return Node("constant", "constant", dtype, value=value[()])
-    return Node("map", "cast", dtype, node.shape, (node,))
+        return FrameNode("constant", "constant", dtype, value=value[()])
+    return FrameNode("map", "cast", dtype, node.shape, (node,))
 
 
-def map_node(name: str, ufunc: numpy.ufunc, args: tuple[Node, ...]) -> Node:
+def map_node(name: str, ufunc: numpy.ufunc, args: tuple[FrameNode, ...]) -> FrameNode:
     """A ufunc of these, with the types that NumPy would have."""
+    _require_native(name, *args)
     if all(arg.weak and arg.kind == "constant" for arg in args):
         raise Unknown("numbers alone")
     found = _resolve(ufunc, tuple(_kind_of(arg) for arg in args))
     if found is None:
         raise Unknown(f"{name} of {', '.join(str(arg.dtype) for arg in args)}")
     *wanted, given = found
-    if any(dtype != wanted[0] for dtype in wanted[1:]) or c_of(name, wanted[0]) is None or not is_native(given):
+    if (
+        any(dtype != wanted[0] for dtype in wanted[1:])
+        or c_of(name, wanted[0]) is None
+        or not all(map(is_native, found))
+    ):
         raise Unknown(f"{name} of {', '.join(str(arg.dtype) for arg in args)}")
     try:
         converted = tuple(cast(arg, dtype) for arg, dtype in zip(args, wanted, strict=True))
@@ -95,25 +100,31 @@ def map_node(name: str, ufunc: numpy.ufunc, args: tuple[Node, ...]) -> Node:
         if given == BOOL:  # NumPy compares with any whole number
             raise Unknown("a number out of range") from error
         raise
-    return Node("map", name, given, broadcast(arg.shape for arg in args), converted)
+    return FrameNode("map", name, given, broadcast(arg.shape for arg in args), converted)
 
 
-def where_node(condition: Node, yes: Node, no: Node) -> Node:
+def where_node(condition: FrameNode, yes: FrameNode, no: FrameNode) -> FrameNode:
     """`numpy.where` of three."""
+    _require_native("where", condition, yes, no)
     dtype = numpy.result_type(*(_sample(arg) for arg in (yes, no)))
     if not is_native(dtype):
         raise Unknown(f"where of {dtype}")
-    truth = condition if condition.dtype == BOOL else map_node("not_equal", numpy.not_equal, (condition, constant_node(0)))
+    truth = (
+        condition if condition.dtype == BOOL else map_node("not_equal", numpy.not_equal, (condition, constant_node(0)))
+    )
     args = (truth, cast(yes, dtype), cast(no, dtype))
-    return Node("map", "where", dtype, broadcast(arg.shape for arg in args), args)
+    return FrameNode("map", "where", dtype, broadcast(arg.shape for arg in args), args)
 
 
-def reduce_node(name: str, node: Node, axis: int | None, dtype: numpy.dtype | None = None) -> Node:
+def reduce_node(name: str, node: FrameNode, axis: int | None, dtype: numpy.dtype | None = None) -> FrameNode:
     """A reduction over all elements (`axis` None) or along the last axis."""
-    if node.weak or node.dtype.kind not in "biuf":
-        raise Unknown(f"{name} of {node.dtype}")
+    _require_native(name, node)
+    if node.weak:
+        raise Unknown(f"{name} of a number")
     if name in ("sum", "prod"):
-        given = numpy.dtype("int64" if node.dtype.kind in "bi" else "uint64") if node.dtype.kind in "biu" else node.dtype
+        given = (
+            numpy.dtype("int64" if node.dtype.kind in "bi" else "uint64") if node.dtype.kind in "biu" else node.dtype
+        )
     elif name == "mean":
         given = node.dtype if node.dtype.kind == "f" else FLOAT64
     else:
@@ -124,13 +135,15 @@ def reduce_node(name: str, node: Node, axis: int | None, dtype: numpy.dtype | No
         node = map_node("not_equal", numpy.not_equal, (node, constant_node(0)))
     if name in ("min", "max") and 0 in node.shape:
         raise Unknown(f"{name} of nothing")  # NumPy's own error
-    return Node("reduce", name, given, () if axis is None else node.shape[:-1], (node,), axis=axis)
+    return FrameNode("reduce", name, given, () if axis is None else node.shape[:-1], (node,), axis=axis)
 
 
-def call_node(function: Callable[..., Any], args: tuple[Node, ...], value: Any) -> Node:
+def call_node(function: Callable[..., Any], args: tuple[FrameNode, ...], value: Any) -> FrameNode:
     """What a function that loops do not know gave for the values of these."""
     array = numpy.asarray(value)
-    return Node("call", getattr(function, "__name__", "call"), array.dtype, array.shape, args, value, function=function)
+    return FrameNode(
+        "call", getattr(function, "__name__", "call"), array.dtype, array.shape, args, value, function=function
+    )
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
@@ -141,7 +154,7 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
     return numpy.broadcast_shapes(*found)
 
 
-def walk(roots: Iterable[Node], *, stop: Callable[[Node], bool] = lambda node: False) -> Iterator[Node]:
+def walk(roots: Iterable[FrameNode], *, stop: Callable[[FrameNode], bool] = lambda node: False) -> Iterator[FrameNode]:
     """All nodes below these and themselves, each once, arguments first. Below nodes that stop it, none."""
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(list(roots))]
@@ -156,10 +169,10 @@ def walk(roots: Iterable[Node], *, stop: Callable[[Node], bool] = lambda node: F
                 stack += [(arg, False) for arg in reversed(node.args) if id(arg) not in seen]
 
 
-def merge_equal(roots: list[Node]) -> list[Node]:
+def merge_equal(roots: list[FrameNode]) -> list[FrameNode]:
     """The same values, each computed once: common subexpressions become one node."""
-    known: dict[Any, Node] = {}
-    merged: dict[int, Node] = {}
+    known: dict[Any, FrameNode] = {}
+    merged: dict[int, FrameNode] = {}
     for node in walk(roots):
         args = tuple(merged[id(arg)] for arg in node.args)
         key: Any = (node.kind, node.name, node.dtype, node.shape, node.axis, tuple(map(id, args)))
@@ -174,14 +187,20 @@ def merge_equal(roots: list[Node]) -> list[Node]:
     return [merged[id(root)] for root in roots]
 
 
-def _kind_of(node: Node) -> Any:
+def _require_native(name: str, *args: FrameNode) -> None:
+    for arg in args:
+        if not is_native(arg.dtype):
+            raise Unknown(f"{name} of {arg.dtype}")
+
+
+def _kind_of(node: FrameNode) -> Any:
     """As `resolve_dtypes` takes it: a type, or int or float for a Python number."""
     if not node.weak:
         return node.dtype
     return float if node.dtype.kind == "f" else int
 
 
-def _sample(node: Node) -> Any:
+def _sample(node: FrameNode) -> Any:
     """As `result_type` takes it."""
     if not node.weak:
         return node.dtype

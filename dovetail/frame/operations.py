@@ -1,8 +1,9 @@
 """What fused loops know how to compute: NumPy's name of each operation, its C for each kind of number, how far from the
 true value it may be, and what torch calls it. Knows neither loops nor arrays.
 
-Kinds are NumPy's: `b` for bool, `i` and `u` for integers, `f` for floats. An operation whose kind has no C here is left to
-NumPy. `{0}`, `{1}`, `{2}` stand for its arguments, which have been converted to the types that NumPy converts them to.
+Kinds are NumPy's: `b` for bool, `i` and `u` for integers, `f` for floats. An operation whose kind has no C here is
+left to NumPy. `{0}`, `{1}`, `{2}` stand for its arguments, which have been converted to the types that NumPy converts
+them to.
 """
 
 import dataclasses
@@ -19,8 +20,8 @@ C_TYPES = {
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One operation. `heavy` ones have a loop of their own, in which a processor works on several elements at once;
-    `within` names the test of the elements that the vector function takes, the others being libm's. `ulp` is the largest
-    error in units in the last place of a double; 0.5 is a correctly rounded one."""
+    `within` names the test of the elements that the vector function takes, the others being libm's. `ulp` is the
+    largest error in units in the last place of a double; 0.5 is a correctly rounded one."""
 
     c: dict[str, str]
     ulp: float = 0.5
@@ -37,7 +38,9 @@ def _same(kinds: str, c: str, torch: str = "", **others: str) -> Operation:
 
 def _vector(c: str, *, ulp: float, within: str = "", libm: str = "") -> Operation:
     """One of vector_math.h, in double precision for floats of either size."""
-    return Operation(c={"f": f"v_{c}({{0}})"}, ulp=ulp, heavy=True, within=within, libm=libm or c, torch=c, seconds=8e-9)
+    return Operation(
+        c={"f": f"v_{c}({{0}})"}, ulp=ulp, heavy=True, within=within, libm=libm or c, torch=c, seconds=8e-9
+    )
 
 
 def _libm(c: str, arguments: int = 1, torch: str = "") -> Operation:
@@ -50,17 +53,33 @@ def _compared(sign: str, torch: str) -> Operation:
     return Operation(c=dict.fromkeys("biuf", f"({{0}} {sign} {{1}})"), torch=torch)
 
 
+def _extreme(sign: str, torch: str) -> Operation:
+    """The lesser or greater; of NaN and a number, NaN, or with `<=` and `>=` the number."""
+    whole = f"({{0}} {sign} {{1}} ? {{0}} : {{1}})"
+    test = "{1} != {1}" if sign.endswith("=") else "{0} != {0}"
+    floats = f"({{0}} {sign} {{1}} || {test} ? {{0}} : {{1}})"
+    return Operation(c=dict.fromkeys("biu", whole) | {"f": floats}, torch=torch)
+
+
 OPERATIONS: dict[str, Operation] = {
     "add": _same("iuf", "({0} + {1})", "add", b="({0} | {1})"),
     "subtract": _same("iuf", "({0} - {1})", "sub"),
     "multiply": _same("iuf", "({0} * {1})", "mul", b="({0} & {1})"),
     "divide": _same("f", "({0} / {1})", "true_divide"),
     "floor_divide": Operation(
-        c={"i": "FLOOR_DIVIDE({0}, {1})", "u": "({1} == 0 ? 0 : {0} / ({1} == 0 ? 1 : {1}))", "f": "floor_divided({0}, {1})"},
+        c={
+            "i": "FLOOR_DIVIDE({0}, {1})",
+            "u": "({1} == 0 ? 0 : {0} / ({1} == 0 ? 1 : {1}))",
+            "f": "floor_divided({0}, {1})",
+        },
         heavy=True, torch="floor_divide", seconds=5e-9,
     ),
     "remainder": Operation(
-        c={"i": "REMAINDER({0}, {1})", "u": "({1} == 0 ? 0 : {0} % ({1} == 0 ? 1 : {1}))", "f": "remaindered({0}, {1})"},
+        c={
+            "i": "REMAINDER({0}, {1})",
+            "u": "({1} == 0 ? 0 : {0} % ({1} == 0 ? 1 : {1}))",
+            "f": "remaindered({0}, {1})",
+        },
         heavy=True, torch="remainder", seconds=5e-9,
     ),
     "negative": _same("iuf", "(-{0})", "neg"),
@@ -68,7 +87,7 @@ OPERATIONS: dict[str, Operation] = {
     "absolute": Operation(c={"i": "({0} < 0 ? -{0} : {0})", "u": "{0}", "b": "{0}", "f": "fabs({0})"}, torch="abs"),
     "fabs": _same("f", "fabs({0})", "abs"),
     "sign": Operation(
-        c={"i": "(({0} > 0) - ({0} < 0))", "u": "({0} > 0)", "f": "({0} > 0 ? 1.0 : {0} < 0 ? -1.0 : {0} == 0 ? 0.0 : {0})"},
+        c={"i": "(({0} > 0) - ({0} < 0))", "u": "({0} > 0)", "f": "({0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0})"},
         torch="sign",
     ),
     "square": _same("iuf", "({0} * {0})", "square"),
@@ -107,10 +126,10 @@ OPERATIONS: dict[str, Operation] = {
     "power": _libm("pow", 2, torch="pow"),
     "arctan2": _libm("atan2", 2, torch="atan2"),
     "hypot": _libm("hypot", 2, torch="hypot"),
-    "minimum": Operation(c=dict.fromkeys("biu", "({0} < {1} ? {0} : {1})") | {"f": "({0} < {1} || {0} != {0} ? {0} : {1})"}, torch="minimum"),
-    "maximum": Operation(c=dict.fromkeys("biu", "({0} > {1} ? {0} : {1})") | {"f": "({0} > {1} || {0} != {0} ? {0} : {1})"}, torch="maximum"),
-    "fmin": Operation(c=dict.fromkeys("biu", "({0} < {1} ? {0} : {1})") | {"f": "({0} <= {1} || {1} != {1} ? {0} : {1})"}, torch="fmin"),
-    "fmax": Operation(c=dict.fromkeys("biu", "({0} > {1} ? {0} : {1})") | {"f": "({0} >= {1} || {1} != {1} ? {0} : {1})"}, torch="fmax"),
+    "minimum": _extreme("<", "minimum"),
+    "maximum": _extreme(">", "maximum"),
+    "fmin": _extreme("<=", "fmin"),
+    "fmax": _extreme(">=", "fmax"),
     "bitwise_and": _same("biu", "({0} & {1})", "bitwise_and"),
     "bitwise_or": _same("biu", "({0} | {1})", "bitwise_or"),
     "bitwise_xor": _same("biu", "({0} ^ {1})", "bitwise_xor"),

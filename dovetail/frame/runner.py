@@ -16,19 +16,10 @@ import numpy
 from dovetail.frame.interpreter import blocks, finish, interpret, rows_of
 from dovetail.frame.kernels import Kernel, kernel_of
 from dovetail.frame.loops import Loop, LoopPlan, plan_loops
-from dovetail.frame.nodes import Node, broadcast
+from dovetail.frame.nodes import FrameNode, broadcast
 
 # Below this many elements threads cost more than they bring.
 _ALONE = 65536
-
-
-@dataclasses.dataclass(slots=True)
-class LoopRun:
-    """How a loop was carried out last, for `explain`."""
-
-    back_end: str = "not run yet"
-    elements: int = 0
-    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +46,7 @@ def _cores() -> int:
     return int(os.environ.get("DOVETAIL_FRAME_THREADS") or len(os.sched_getaffinity(0)))
 
 
-def compute(nodes: list[Node]) -> list[numpy.ndarray]:
+def compute(nodes: list[FrameNode]) -> list[numpy.ndarray]:
     """The values of these, now. What was computed is kept on the nodes, for whoever asks next."""
     wanted = [node for node in nodes if node.value is None]
     if wanted:
@@ -66,11 +57,11 @@ def compute(nodes: list[Node]) -> list[numpy.ndarray]:
     return [numpy.asarray(node.value) for node in nodes]
 
 
-class ShapeChanged(Exception):  # noqa: N818 - the plan is made anew, which is no error
+class ShapeChanged(Exception):
     """A call gave another type, or shapes that fit together otherwise, than when the plan was made."""
 
 
-def run_plan(prepared: PreparedPlan, values: dict[Node, Any]) -> list[Any]:
+def run_plan(prepared: PreparedPlan, values: dict[FrameNode, Any]) -> list[Any]:
     """The plan's outputs for these values of its inputs, which are left in `values` with everything that is stored."""
     for step in prepared.plan.steps:
         if isinstance(step, Loop):
@@ -82,10 +73,11 @@ def run_plan(prepared: PreparedPlan, values: dict[Node, Any]) -> list[Any]:
     return [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
 
 
-def _call(step: Node, values: dict[Node, Any]) -> Any:
+def _call(step: FrameNode, values: dict[FrameNode, Any]) -> Any:
     assert step.function is not None
     args = [arg.value if arg.kind == "constant" else values[arg] for arg in step.args]
-    found = numpy.asarray(step.function(*(each if numpy.ndim(each) else numpy.asarray(each)[()] for each in args)))
+    with numpy.errstate(all="ignore"):
+        found = numpy.asarray(step.function(*(each if numpy.ndim(each) else numpy.asarray(each)[()] for each in args)))
     if found.dtype != step.dtype or found.ndim != len(step.shape):
         raise ShapeChanged(step.name)
     return found

@@ -1,8 +1,8 @@
 """Libraries of generated C, kept on disk by what they were made of, so that the next process need not compile.
 
-A name is the digest of source, flags, compiler and processor: what another machine left on a shared disk is never loaded.
-The folder must belong to this user and be closed to others, since a library is code. Files appear by renaming, so that two
-processes that compile the same do no harm to each other.
+A name is the digest of source, flags, compiler and processor: what another machine left on a shared disk is never
+loaded. The folder must belong to this user and be closed to others, since a library is code. Files appear by renaming,
+so that two processes that compile the same do no harm to each other.
 """
 
 import contextlib
@@ -45,9 +45,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], kept: Path | No
         text.write_text(source)
         command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", *flags, "-o", str(made), str(text), "-lm"]
         try:
-            subprocess.run(
-                command, check=True, capture_output=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL
-            )
+            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL)
             library = ctypes.CDLL(str(made))  # outlives its file
         except (OSError, subprocess.SubprocessError):
             return None
