@@ -16,6 +16,7 @@ from dovetail.control.daemon.requests import Answer, Requests
 from dovetail.control.deciding import Decider
 from dovetail.control.deciding.scheduling import Scheduling
 from dovetail.control.disk_room import DiskRoom
+from dovetail.control.emptying import Emptying
 from dovetail.control.judging import judge
 from dovetail.control.measuring.measuring import Measuring
 from dovetail.control.orders import Orders
@@ -25,6 +26,7 @@ from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import Offers
 from dovetail.control.task_source import Promotion, Prune, SourceMaker, Wish
 from dovetail.engines import Engine, Order
+from dovetail.metrics.attendance import node_of
 from dovetail.metrics.progress import Progress
 from dovetail.planning import PLANNERS, Problem
 from dovetail.store import Store
@@ -46,8 +48,6 @@ from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
     CheckpointSaved,
-    DevicesJoined,
-    DevicesLeft,
     DevicesReleased,
     OptionRejected,
     RungReached,
@@ -59,6 +59,7 @@ from dovetail.vocabulary.events import (
     TrialMeasured,
     Warned,
 )
+from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving
 
 # How long an order that was told to stop may take over its current step and its save.
 GRACE_SECONDS = 120.0
@@ -105,6 +106,7 @@ class Controller:
             now=engine.now,
             offers=offers,
             find=engine.find,
+            may_grow=engine.may_grow,
         )
         self._ledger, self._running, self._queues = self._state.ledger, self._state.running, self._state.queues
         self._scheduling = Scheduling(self._state, planner=planner, given=given)
@@ -114,6 +116,7 @@ class Controller:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping, self._stopped_at = "", 0.0
         self._measuring = Measuring(self._state, orders=self._orders)
+        self._emptying = Emptying(self._state)
         self._disk_room = DiskRoom(self._state, store=store)
         self._requests = Requests(self._state, store=store, deciding=self._deciding)
         self._is_answering, self._refused = False, ""
@@ -285,7 +288,8 @@ class Controller:
         if not (self._running or self._stale or self._queues.empty()):
             self._stale = "nothing was left to start"
             return False
-        self._engine.wake(min(self._deciding.wake_seconds(), self._state.recovery.wake_seconds()))
+        wakes = self._deciding.wake_seconds(), self._state.recovery.wake_seconds(), self._emptying.wake_seconds()
+        self._engine.wake(min(wakes))
         return True
 
     # What is to be done
@@ -351,6 +355,7 @@ class Controller:
 
     def _step(self) -> None:
         self._take_commands()
+        self._empty_nodes()
         self._handle(self._engine.wait())
         self._observe(self)
 
@@ -376,11 +381,12 @@ class Controller:
                 case TrialMeasured() if not self._measuring.holds():
                     self._note("a task can be placed")
                 case DevicesLeft():
-                    self._state.leave(event.devices, for_good=event.back_seconds is None)
-                    self._note("devices left the cluster")
+                    self._after_departure(event)
+                case NodeLeaving():
+                    self._emptying.begin(event)
+                    self._note(f"node {event.node} leaves")
                 case DevicesJoined():
-                    self._state.join(event.devices)
-                    self._note("devices are back in the cluster")
+                    self._after_arrival(event)
 
     def _accept(self, event: Event) -> list[Event]:
         """What an event is put on record as: nothing for what a stale attempt says."""
@@ -418,6 +424,27 @@ class Controller:
             self._ledger.record([self._ledger.ending(event.task, step=one.saved_step)])
             return
         self._ledger.record(self._state.recovery.after_loss(event, self._order_of(event)))
+
+    def _after_departure(self, event: DevicesLeft) -> None:
+        for node in dict.fromkeys(map(node_of, event.devices)):
+            self._emptying.end(node)
+        self._state.leave(event.devices, for_good=event.back_seconds is None)
+        self._measuring.is_stale = True  # what is left may have to be used in other ways
+        self._note("devices left the cluster")
+
+    def _after_arrival(self, event: DevicesJoined) -> None:
+        before = self._state.cluster.devices
+        self._state.join(event.devices, cluster=event.cluster)
+        if self._state.cluster.devices != before:
+            self._measuring.is_stale = True  # they may be of a kind of which nothing is known
+            self._note("devices joined the cluster")
+
+    def _empty_nodes(self) -> None:
+        """Stop what is on nodes that leave, and let go of those on which nothing is any more."""
+        for name, reason, save in list(self._emptying.unwanted()):
+            self._engine.stop(name, reason=reason, save=save)
+        for node in self._emptying.emptied():
+            self._engine.dismiss(self._state.devices_of(node))
 
     def _after_end(self, event: RungReached | TaskFailed | TaskFinished) -> None:
         self._note(self._deciding.ended(event.task))

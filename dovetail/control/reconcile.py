@@ -8,9 +8,9 @@ from dovetail.control.state import State
 from dovetail.describe import deposit
 from dovetail.store import Store, write_atomically
 from dovetail.vocabulary import Event, StoreError, Task, TaskId, Workload
+from dovetail.vocabulary.event_base import E
 from dovetail.vocabulary.events import (
     AttemptLost,
-    E,
     TaskChanged,
     TaskDescribed,
     TaskExtended,

@@ -81,8 +81,12 @@ class Engine(abc.ABC):
     Everything an order leads to comes back through `wait` as events. Whatever happens to an order, the last
     event it leads to is `released`, after which its devices are free; before it, every member that was to be
     trained has ended with one of finished, waiting, stopped, failed or lost. Devices that are gone for the rest of the
-    run are `departed`, together with what their orders come to.
+    run are `departed`, together with what their orders come to; those that will be gone are `leaving`, and those that
+    came are `joined`.
     """
+
+    may_grow = False
+    """Whether devices may join that are not in the cluster which it was made for."""
 
     @abc.abstractmethod
     def start(self, order: Order) -> None:
@@ -106,6 +110,9 @@ class Engine(abc.ABC):
     def interrupt(self) -> None:  # noqa: B027
         """Let a `wait` that is under way return soon, because somebody asks for something. May be called from any
         thread or signal handler. An engine whose `wait` never blocks for long need not do anything."""
+
+    def dismiss(self, devices: Collection[str]) -> None:  # noqa: B027
+        """Hold these devices no longer, on which nothing runs: they are to leave, or did."""
 
     def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]] | None:
         """Which of these paths exist on which nodes, by the nodes' names; None where that cannot be told."""

@@ -18,8 +18,6 @@ from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStopped,
     CheckpointSaved,
-    DevicesJoined,
-    DevicesLeft,
     DevicesReleased,
     OptionRejected,
     RungReached,
@@ -28,6 +26,7 @@ from dovetail.vocabulary.events import (
     TaskFinished,
     TrialMeasured,
 )
+from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft
 
 # What is due within so many seconds is due now: instants are sums of floats.
 _INSTANT = 1e-6

@@ -18,11 +18,11 @@ from dovetail.train.ranked_session import RankedSession
 from dovetail.train.schedulers import steps_on_metrics
 from dovetail.train.state import with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
+from dovetail.vocabulary.event_base import Event
 from dovetail.vocabulary.events import (
     AttemptStopped,
     CheckpointDamaged,
     CheckpointSaved,
-    Event,
     PipelineTimed,
     RungReached,
     StepsDone,

@@ -20,7 +20,8 @@ from dovetail.train.base import Training
 from dovetail.train.build import Builder
 from dovetail.train.ranks import Ranks, is_of_others
 from dovetail.vocabulary import DovetailError, Event, Kind, Task, TechniqueRefused
-from dovetail.vocabulary.events import AttemptLost, E, TaskFailed
+from dovetail.vocabulary.event_base import E
+from dovetail.vocabulary.events import AttemptLost, TaskFailed
 from dovetail.vocabulary.redact import Redactor
 
 # As much of a reason may be the error's own words: what stands around them must have room.

@@ -26,6 +26,7 @@ from dovetail.vocabulary.events import (
     TaskFingerprinted,
     TaskFinished,
     TaskHalved,
+    TaskHeld,
     TaskPaused,
     TaskPromoted,
     TaskPruned,
@@ -114,6 +115,8 @@ class Progress:
     ending: str = ""
     endings: int = 0
     alone: bool = False
+    # Why nothing that is there can train it, though what has left could.
+    held: str = ""
     # Not to be tried again before this, on the engine's clock.
     retry_at_seconds: float = 0.0
     # The threads it last had, where its devices are cores: it keeps them, for its rounding depends on them.
@@ -172,6 +175,7 @@ def _threads_before(event: AttemptStarted) -> int:
 
 def _started(one: Progress, event: AttemptStarted) -> None:
     one.status, one.attempt, one.step, one.reason = "running", event.attempt, event.step, ""
+    one.held = ""
     one.retry_at_seconds = 0.0
     one.count = event.threads or _threads_before(event)
     one.spans.append(
@@ -204,7 +208,7 @@ def _saved(one: Progress, event: CheckpointSaved) -> None:
 
 def _end(one: Progress, event: Event, *, status: str, step: int | None = None, reason: str = "") -> None:
     """An attempt is over, or a task is."""
-    one.status, one.reason, one.retry_at_seconds = status, reason, 0.0
+    one.status, one.reason, one.retry_at_seconds, one.held = status, reason, 0.0, ""
     if step is not None:
         one.step = step
     if one.spans and one.spans[-1].end_seconds is None:
@@ -298,6 +302,10 @@ def _restarted(one: Progress, event: TaskRestarted) -> None:
     one.former_spans, one.spans = [*one.former_spans, *one.spans], []
 
 
+def _held(one: Progress, event: TaskHeld) -> None:
+    one.held = event.reason
+
+
 def _promoted(one: Progress, event: TaskPromoted) -> None:
     one.status, one.promoted_step = _idle(one), event.step
     one.judged[event.step] = event.value
@@ -354,6 +362,7 @@ _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
     OptionRejected: _rejected,
     TaskRetried: _retried,
     TaskRestarted: _restarted,
+    TaskHeld: _held,
     TaskPromoted: _promoted,
     TaskPaused: _paused,
     TaskResumed: _paused,

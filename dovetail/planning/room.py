@@ -175,6 +175,10 @@ class Room:
         self._gone.update(devices)
         self.occupy(None, devices)
 
+    def withdrawn(self) -> tuple[int, ...]:
+        """The devices that are gone."""
+        return tuple(self._gone)
+
     def restore(self, devices: Iterable[int]) -> tuple[int, ...]:
         """Those of these devices that had been withdrawn are back, and free: which they are."""
         back = tuple(device for device in devices if device in self._gone)

@@ -54,8 +54,9 @@ def open_place(
         from dovetail.engines.ray import RayEngine, connected, survey
 
         with connected(address, programs=programs, home=home):
-            cluster, nodes = survey(home, shared=_shared(programs, home))
-            yield cluster, functools.partial(RayEngine, nodes=nodes)
+            shared = _shared(programs, home)
+            cluster, nodes = survey(home, shared=shared)
+            yield cluster, functools.partial(RayEngine, nodes=nodes, shared=shared)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,8 @@ from dovetail.vocabulary.errors import (
     TechniqueRefused,
     TrainingError,
 )
-from dovetail.vocabulary.events import EVENTS, Event, read_event
+from dovetail.vocabulary.event_base import Event
+from dovetail.vocabulary.events import EVENTS, read_event
 from dovetail.vocabulary.feeds import FEED_BYTES, FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.hardware import Cluster, Device, Kind, Link, Node
 from dovetail.vocabulary.objectives import OBJECTIVES, Objective

@@ -7,42 +7,16 @@ fields at their default are not written. `EVENTS` lists the kinds.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
+from dovetail.vocabulary.event_base import COLUMNS, Event
+from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving
 from dovetail.vocabulary.profiles import Fingerprint, Profile
 from dovetail.vocabulary.records import FrozenDict, from_field, schema
 from dovetail.vocabulary.user_text import shorten
 from dovetail.vocabulary.work import TaskId
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something that happened to a task (or, with an empty task, to the whole), in its n-th attempt."""
-
-    kind: ClassVar[str]
-    body: ClassVar[str] = ""
-    """The one field whose own fields are stored in place of it, where there is one."""
-
-    at_seconds: float
-    task: TaskId = TaskId("")
-    attempt: int = 0
-
-    def data(self) -> dict[str, Any]:
-        """What is stored beside kind, task, attempt and time; records in it go through `to_json`.
-
-        >>> CheckpointSaved(task="a", attempt=1, at_seconds=12.5, step=10).data()
-        {'step': 10}
-        """
-        found = {key: value for key, name, default in _COLUMNS[self.kind] if (value := getattr(self, name)) != default}
-        if not self.body:
-            return found
-        inner = found.pop(self.body)
-        return {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner) if field.init} | found
-
-
-E = TypeVar("E", bound=Event)
 
 # Who comes and goes
 
@@ -404,6 +378,14 @@ class TaskFailed(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHeld(Event):
+    """A task waits for devices: those that could train it have left, and nothing that is there can."""
+
+    kind: ClassVar[str] = "held"
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCancelled(Event):
     """A user ended a task."""
 
@@ -481,27 +463,6 @@ class DeadlineChanged(Event):
     asked_by: str = ""
 
 
-# The cluster
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesLeft(Event):
-    """Devices left the cluster, for the rest of the run or, with `back_seconds`, until then."""
-
-    kind: ClassVar[str] = "departed"
-    devices: tuple[str, ...]
-    reason: str = ""
-    back_seconds: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesJoined(Event):
-    """Devices that had left are in the cluster again."""
-
-    kind: ClassVar[str] = "joined"
-    devices: tuple[str, ...]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
     """Something the user should know."""
@@ -550,29 +511,32 @@ EVENTS: dict[str, type[Event]] = {
         PruneAsked,
         TaskPaused,
         TaskResumed,
+        TaskHeld,
         PriorityChanged,
         DeadlineChanged,
         DevicesLeft,
         DevicesJoined,
+        NodeLeaving,
         Warned,
     )
 }
 
-# By kind, of each field beside kind, task, attempt and time: its key in the store, its name, and its default.
-_COLUMNS: dict[str, tuple[tuple[str, str, Any], ...]] = {
-    kind: tuple(
-        (field.metadata.get("stored", field.name), field.name, field.default)
-        for field in dataclasses.fields(cls)
-        if field.name not in ("at_seconds", "task", "attempt")
-    )
-    for kind, cls in EVENTS.items()
-}
+COLUMNS.update(
+    {
+        kind: tuple(
+            (field.metadata.get("stored", field.name), field.name, field.default)
+            for field in dataclasses.fields(cls)
+            if field.name not in ("at_seconds", "task", "attempt")
+        )
+        for kind, cls in EVENTS.items()
+    }
+)
 
 
 # By kind, the name and type of the field that each key in the store stands for.
 _FIELDS: dict[str, dict[str, tuple[str, Any]]] = {
     kind: {key: (name, schema(cast(type, EVENTS[kind]))[name]) for key, name, _ in columns}
-    for kind, columns in _COLUMNS.items()
+    for kind, columns in COLUMNS.items()
 }
 
 

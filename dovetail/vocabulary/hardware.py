@@ -141,6 +141,39 @@ class Cluster:
         gone = set(devices)
         return dataclasses.replace(self, devices=tuple(each for each in self.devices if each.name not in gone))
 
+    def part(self, nodes: Iterable[str]) -> "Cluster":
+        """Some of its nodes as a cluster of their own.
+
+        >>> Cluster.uniform(Kind(name="v100", processor="cuda"), nodes=3).part(["n1"]).devices[0].name
+        'n1:0'
+        """
+        names = set(nodes)
+        devices = tuple(device for device in self.devices if device.node in names)
+        kinds = {device.kind for device in devices}
+        return Cluster(
+            kinds=tuple(kind for kind in self.kinds if kind.name in kinds),
+            nodes=tuple(node for node in self.nodes if node.name in names),
+            devices=devices,
+            links=self.links,
+        )
+
+    def joined_by(self, other: "Cluster") -> "Cluster":
+        """It and nodes that are not in it yet, after its own; of a kind that both have, what is known here.
+
+        >>> kind = Kind(name="v100", processor="cuda")
+        >>> Cluster.uniform(kind).joined_by(Cluster.uniform(kind, nodes=2)).count("v100")
+        2
+        """
+        kinds, nodes = {kind.name for kind in self.kinds}, {node.name for node in self.nodes}
+        new = tuple(node for node in other.nodes if node.name not in nodes)
+        names = {node.name for node in new}
+        return Cluster(
+            kinds=(*self.kinds, *(kind for kind in other.kinds if kind.name not in kinds)),
+            nodes=(*self.nodes, *new),
+            devices=(*self.devices, *(device for device in other.devices if device.node in names)),
+            links=self.links or other.links,
+        )
+
     def limit_memory(self, device_bytes: int) -> "Cluster":
         """The same with accelerators that have no more memory than this.
 

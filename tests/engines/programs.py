@@ -32,6 +32,17 @@ def steady():
     return _training(_square)
 
 
+def paced(seed=0, seconds=0.01):
+    """Waits in each step, so that any number of them may share a core; its weights are a metric."""
+    torch.manual_seed(seed)
+
+    def loss(model, batch):
+        time.sleep(seconds)
+        return _square(model, batch)
+
+    return _training(loss, evaluate=lambda model: {"norm": float(model.weight.norm())}, evaluate_every=1 << 30)
+
+
 def telling():
     """Reports its process and its threads as metrics."""
     return _training(_square, evaluate=lambda model: {"process": os.getpid(), "threads": torch.get_num_threads()})

@@ -79,6 +79,8 @@ def _why(state: State, one: Progress, found: Outlook) -> str:
         return "new: its program is to be built and measured first"
     if state.recovery.waits(one.task):
         return f"lost {one.losses} times in a row ({one.reason}); tried again in a moment"
+    if one.held:
+        return one.held
     if state.trouble:
         return f"no decision can be made: {state.trouble}"
     return found.why or "not in a plan yet; the next one is about to be made"

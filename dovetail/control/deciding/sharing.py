@@ -234,7 +234,8 @@ class Rounds(Deciding):
         found = [
             gangs[name]
             for tasks, name in placed.items()
-            if len(tasks) == 1 or all(ledger[task].status == "running" for task in tasks)
+            if self._state.is_there(gangs[name].devices)
+            and (len(tasks) == 1 or all(ledger[task].status == "running" for task in tasks))
         ]
         if self._claims.names:
             return tuple(gang._replace(option=self._renamed(gang.option, gang.tasks)) for gang in found)

@@ -21,9 +21,9 @@ from dovetail.vocabulary import (
     Task,
     TaskId,
 )
+from dovetail.vocabulary.event_base import E
 from dovetail.vocabulary.events import (
     BatchDivided,
-    E,
     OptionRejected,
     PlanMade,
     RungReached,

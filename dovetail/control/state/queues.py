@@ -70,6 +70,19 @@ class Queues:
         back = self.room.restore(self.room.numbers(devices))
         self._touched.update(self._names(back))
 
+    def grow(self, cluster: Cluster, *, taken: Iterable[tuple[tuple[str, ...], Option | None]]) -> None:
+        """The cluster has more devices from now on, after those it had, of which these are taken. What was planned
+        waits for another plan."""
+        gone, self._cluster, self.room = self.room.withdrawn(), cluster, Room(cluster)
+        for device in cluster.devices:
+            if device.name not in self._queues:
+                self._queues[device.name] = deque()
+                self._on_node.setdefault(device.node, []).append(device.name)
+        self.room.withdraw(gone)
+        for devices, option in taken:
+            self.occupy(devices, option)
+        self.load(Schedule(placements=()))
+
     def occupy(self, devices: Iterable[str], option: Option | None) -> None:
         """These devices are busy, with an option or, for a trial, without one."""
         self.room.occupy(option, self.room.numbers(devices))

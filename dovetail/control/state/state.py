@@ -36,7 +36,7 @@ from dovetail.vocabulary import (
     TaskId,
     Workload,
 )
-from dovetail.vocabulary.events import TaskFailed
+from dovetail.vocabulary.events import TaskFailed, TaskHeld
 from dovetail.vocabulary.work import name_tasks
 
 
@@ -76,6 +76,7 @@ class State:
         now: Callable[[], float],
         offers: Offers | None = None,
         find: Find = lambda paths: None,
+        may_grow: bool = False,
     ) -> None:
         self._places = ShardPlaces(find)
         self.cluster, self.settings, self.now = cluster, settings, now
@@ -88,7 +89,7 @@ class State:
         self.recovery = Recovery(
             self.ledger,
             now=now,
-            kind_of=lambda device: cluster.device(device).kind,
+            kind_of=lambda device: self._whole.device(device).kind,
             retries=settings.retries,
             exact=settings.exact,
         )
@@ -100,8 +101,8 @@ class State:
         self.to_come: int | None = None
         self._is_closed = False
         self._whole, self._gone = cluster, set[str]()
+        self.may_grow = may_grow
         self._processors = {device.name: cluster.kind(device.kind).processor for device in cluster.devices}
-        self.has_cpus = "cpu" in self._processors.values()
         self._offers, self.measures = offers, offers is None  # what is given need not be measured
         self._measured: tuple[object, ...] = ()
         self._unended: set[TaskId] = set()
@@ -185,22 +186,37 @@ class State:
 
     def leave(self, devices: Iterable[str], *, for_good: bool = True) -> None:
         """Plan without these devices from now on. Raises `DovetailError` where none is left and none comes back."""
+        devices = [device for device in devices if device not in self._gone]
         self._set_cluster(self._gone.union(devices))
         self.queues.leave(devices)
-        if for_good and not self.cluster.devices:
+        if for_good and not (self.cluster.devices or self.may_grow):
             raise DovetailError(
                 "a run must have devices; all of them have left the cluster. What was saved is safe: run the same "
                 "command to go on when there are some."
             )
 
-    def join(self, devices: Iterable[str]) -> None:
-        """Devices that had left may be planned with again."""
+    def join(self, devices: Iterable[str], *, cluster: Cluster | None = None) -> None:
+        """Devices that had left may be planned with again, or new ones, of which a `cluster` says what they are."""
+        if cluster is not None and (whole := self._whole.joined_by(cluster)).devices != self._whole.devices:
+            self._whole = whole
+            self._processors = {device.name: whole.kind(device.kind).processor for device in whole.devices}
+            taken = [(each.order.devices, each.option) for each in self.running.values()]
+            self.queues.grow(whole, taken=taken)
         self._set_cluster(self._gone.difference(devices))
         self.queues.join(devices)
+
+    def devices_of(self, node: str) -> tuple[str, ...]:
+        """The devices of a node, whether or not they are there."""
+        return tuple(device.name for device in self._whole.devices if device.node == node)
 
     def _set_cluster(self, gone: set[str]) -> None:
         self._gone, self.cluster = gone, self._whole.without(gone)
         self._measured = ()
+
+    @property
+    def has_cpus(self) -> bool:
+        """Whether some devices are cores."""
+        return "cpu" in self._processors.values()
 
     @property
     def is_whole(self) -> bool:
@@ -231,8 +247,42 @@ class State:
             problem = dataclasses.replace(problem, rejections=rejections) if rejections else problem
         nowhere = unvisitable(problem) | unplaceable(problem, techniques=self.workload.techniques)
         if not self.is_measuring:
-            self.fail(nowhere)
+            held = self._held(nowhere)
+            self.hold(held)
+            self.fail({task: reason for task, reason in nowhere.items() if task not in held})
         return without(problem, nowhere) if nowhere else problem
+
+    def _held(self, nowhere: Mapping[TaskId, str]) -> dict[TaskId, str]:
+        """Of the tasks that nothing fits, those that could be trained if what has left were there, or any device."""
+        if not nowhere or not (self._gone or self.may_grow):
+            return {}
+        offered, _ = derive_options(
+            self._profiles(), self._whole, members=self.sizes(), divided=self._divided(), rejected=(), may=self.may
+        )
+        unfit = {(each.families, each.technique, each.kind, each.count) for each in self.ledger.rejections().values()}
+        able = {
+            family
+            for each in offered
+            for family in each.families
+            if (each.families, each.technique, each.kind, each.count) not in unfit
+        }
+        left = sorted({device.node for device in self._whole.devices if device.name in self._gone})
+        return {
+            task: f"held until devices join: nothing that is there can train it, {why} ({reason})"
+            for task, reason in nowhere.items()
+            if (known := self.ledger[task].fingerprint) is not None
+            and (why := self._why_held(known.family in able, left))
+        }
+
+    def _why_held(self, is_able: bool, left: list[str]) -> str:
+        if is_able and left:
+            return f"and node{'s' if len(left) > 1 else ''} {', '.join(left)} left"
+        return "" if self.cluster.devices else "for there is no device"
+
+    def hold(self, reasons: Mapping[TaskId, str]) -> None:
+        """These tasks wait for devices, for these reasons; each is said once."""
+        new = {task: reason for task, reason in reasons.items() if self.ledger[task].held != reason}
+        self.ledger.record(self.ledger.event(TaskHeld, task, reason=reason) for task, reason in new.items())
 
     def fail(self, reasons: Mapping[TaskId, str]) -> None:
         """These tasks cannot go on, for these reasons."""
@@ -261,10 +311,7 @@ class State:
             profiles=self._profiles(),
             cluster=self.cluster,
             may=self.may,
-            running=tuple(
-                self._remaining(each, now) if each.placement else self._measures(each, now)
-                for each in self.running.values()
-            ),
+            running=self._running_here(now),
             rejected=self.ledger.rejections().values(),
             divided=self._divided(),
             objective=self._objective(),
@@ -421,10 +468,29 @@ class State:
         end = max(seen) if seen else start + length if start + length > 0 else 0.1 * length
         return dataclasses.replace(running.placement, start_seconds=start, duration_seconds=end - start)
 
-    def _measures(self, running: Running, now: float) -> Placement:
-        """The devices of an order that measures as planners see them: taken, for ten times as long as they have been.
-        One that takes long may hang, and nothing else is to wait for it; when it ends, all is planned anew."""
-        devices, taken = running.order.devices, now - running.started_at
+    def remaining_seconds(self, running: Running) -> float:
+        """For how long a placement is expected to run on."""
+        now = self.now()
+        return self._remaining(running, now).end_seconds
+
+    def is_there(self, devices: Iterable[str]) -> bool:
+        """Whether all of these are there to be planned with."""
+        return self._gone.isdisjoint(devices)
+
+    def _running_here(self, now: float) -> tuple[Placement, ...]:
+        """What runs as planners see it, on devices that they are shown: of a gang on a node that leaves, the others."""
+        found = []
+        for each in self.running.values():
+            here = tuple(device for device in each.order.devices if device not in self._gone)
+            if each.placement and len(here) == len(each.order.devices):
+                found.append(self._remaining(each, now))
+            elif here:
+                found.append(self._taken(here, now - each.started_at))
+        return tuple(found)
+
+    def _taken(self, devices: tuple[str, ...], taken: float) -> Placement:
+        """Devices of an order that measures, or is to end, as planners see them: taken, for ten times as long as they
+        have been. One that takes long may hang, and nothing else is to wait for it; when it ends, all is planned anew."""
         kind = self.cluster.device(devices[0]).kind
         option = Option(families=("",), technique="resident", kind=kind, count=len(devices), step_seconds=(1.0,))
         return Placement(

@@ -6,8 +6,11 @@ accelerator type. CPU cores are devices where a node has nothing better, as on o
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
+import platform
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,36 +21,48 @@ from dovetail.engines.ray.connection import installed
 from dovetail.planning.options.kinds import SHEETS
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
 
-LOOK_SECONDS = 120.0
+LOOK_SECONDS = 55.0
 _ACCELERATOR, _KIND = "accelerator_type:", "kind:"
 
 
 def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster, dict[str, str]]:
     """The Ray cluster to which this process is connected, and Ray's number for each of its nodes by name. Refuses one
     whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     ray = installed()
     nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=_rank)
-    remote = ray.remote(_look)
     folders = [home] if shared is None else list(shared)
     with contextlib.ExitStack() as stack:
-        marks = [
-            stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".ray-")).name for folder in folders
-        ]
-        looks = [
-            remote.options(
-                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(marks)
-            for node in nodes
-        ]
+        marks = place_marks(folders, stack)
+        looks = [begin_look(node["NodeID"], marks) for node in nodes]
+        _, silent = ray.wait(looks, num_returns=len(looks), timeout=LOOK_SECONDS)
+        if silent:
+            machines = ", ".join(
+                n["NodeManagerHostname"] for n, look in zip(nodes, looks, strict=True) if look in silent
+            )
+            raise DovetailError(
+                f"each node of the Ray cluster must tell what it has; {machines} did not within {LOOK_SECONDS:.0f} s. "
+                f"Look whether its ports are open to the other nodes, and whether it has the same Ray and Python."
+            )
         try:
-            found = [json.loads(each) for each in ray.get(looks, timeout=LOOK_SECONDS)]
+            found = [json.loads(each) for each in ray.get(looks)]
         except ray.exceptions.RayError as error:
             raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
     for node, each in zip(nodes, found, strict=True):
-        _check(node["NodeManagerHostname"], each, folders)
+        check_look(node["NodeManagerHostname"], each, folders)
     return described(nodes, found)
+
+
+def place_marks(folders: Sequence[Path], stack: contextlib.ExitStack) -> list[str]:
+    """A file in each of these folders, until the stack is closed: a node that sees them shares the folders."""
+    return [stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".ray-")).name for folder in folders]
+
+
+def begin_look(number: str, marks: Sequence[str]) -> Any:
+    """Ask the node with this number what it has, and whether it sees these files; Ray's call."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    where = NodeAffinitySchedulingStrategy(number, soft=False)
+    return installed().remote(_look).options(num_cpus=0, scheduling_strategy=where).remote(list(marks))
 
 
 def find_paths(nodes: Mapping[str, str], paths: Sequence[str]) -> dict[str, list[str]]:
@@ -87,11 +102,22 @@ def _look(marks: list[str]) -> bytes:
             "cores": available_cores(),
             "shares": [Path(mark).is_file() for mark in marks],
             "guarded": is_token_auth_enabled(),
+            "ray": importlib.metadata.version("ray"),
+            "python": platform.python_version(),
+            "clock": time.time(),
         }
     ).encode()
 
 
-def _check(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> None:
+def check_look(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> None:
+    """Refuse a node that found this of itself, where it cannot be used."""
+    for what, here in (("ray", importlib.metadata.version("ray")), ("python", platform.python_version())):
+        there = found.get(what, here)
+        if there.split(".")[:2] != here.split(".")[:2]:
+            raise DovetailError(
+                f"all nodes must have the same {what.capitalize()}; {machine} has {there}, the controller {here}. "
+                f"Install {here} there."
+            )
     if not found["guarded"]:
         raise DovetailError(
             f"the Ray cluster must have token authentication on; on {machine} it is off, so anybody who reaches that "
@@ -106,8 +132,16 @@ def _check(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> N
             )
 
 
-def described(nodes: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> tuple[Cluster, dict[str, str]]:
-    """The cluster of these nodes, as `ray.nodes()` gives them, of which each found itself to have so much.
+def described(
+    nodes: Sequence[Mapping[str, Any]],
+    found: Sequence[Mapping[str, Any]],
+    *,
+    first: int = 0,
+    dealt: Counter[str] | None = None,
+) -> tuple[Cluster, dict[str, str]]:
+    """The cluster of these nodes, as `ray.nodes()` gives them, of which each found itself to have so much, named from
+    number `first` on. Several nodes may be on one machine: each gets cores of its own, if there are, after those that
+    were `dealt`.
 
     >>> node = {"NodeID": "ab", "NodeManagerHostname": "a", "Resources": {"CPU": 2.0, "kind:fast": 1.0}}
     >>> here = Cluster.uniform(Kind(name="cpu-xeon", processor="cpu"), devices_per_node=4)
@@ -119,13 +153,13 @@ def described(nodes: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, A
     hosts: list[Node] = []
     devices: list[Device] = []
     numbers: dict[str, str] = {}
-    dealt: Counter[str] = Counter()  # several nodes may be on one machine: each gets cores of its own, if there are
+    dealt = Counter() if dealt is None else dealt
     for node, each in zip(nodes, found, strict=True):
         resources, here = node["Resources"], from_json(Cluster, each["cluster"])
         cores, accelerators = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
         if not (cores or accelerators):
             continue  # a head that only leads
-        name, machine = f"n{len(hosts)}", node["NodeManagerHostname"]
+        name, machine = f"n{first + len(hosts)}", node["NodeManagerHostname"]
         numbers[name] = node["NodeID"]
         kind = _kind(resources, here, processor="cuda" if accelerators else "cpu")
         kinds.setdefault(kind.name, kind)

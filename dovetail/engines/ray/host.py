@@ -70,12 +70,11 @@ class Host:
         self._devices = tuple(device for device in self._cluster.devices if device.node == self._node)
         self._lender = CoreLender(self._idle_cores, code=self._shipment.folder)
         self._borrower: CoreBorrower | None = None
-        self._meetings: Meetings | None = None
-        if len(self._cluster.nodes) > 1:  # else there is nobody to borrow from, or to meet
-            self._meetings = Meetings(self._folder.path)
-            if interface := interface_of(self._address):
-                for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-                    os.environ.setdefault(variable, interface)  # where ranks on other nodes reach those here
+        self._meetings = Meetings(self._folder.path)  # nodes may join with which ranks here are to meet
+        if interface := interface_of(self._address):
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(variable, interface)  # where ranks on other nodes reach those here
+        if len(self._cluster.nodes) > 1:  # else there is nobody to borrow from
             self._borrower = CoreBorrower(
                 self._folder.path, code=self._shipment.folder, wish=lambda: self._say({"wants_peers": True})
             )
@@ -106,12 +105,10 @@ class Host:
 
     def attend(self, order: str, leader: Any) -> None:
         """Have the ranks of an order that are here meet at the host of another node."""
-        assert self._meetings is not None, "a host without others has no meetings"
         self._meetings.begin(order, leader=leader)
 
     def meet(self, order: str, word: str, key: str, value: bytes) -> bytes | None:
         """What a rank of another node says to those of its order that meet here, or asks. See `Meetings`."""
-        assert self._meetings is not None, "a host without others has no meetings"
         return self._meetings.answer(order, word, key, value)
 
     def idle_cores(self) -> int:
@@ -180,8 +177,7 @@ class Host:
             self._make_rendezvous(message["order"], is_alone=message["is_alone"])
         elif what == "remove_rendezvous":
             shutil.rmtree(self._folders.pop(message["order"], ""), ignore_errors=True)
-            if self._meetings is not None:
-                self._meetings.end(message["order"])
+            self._meetings.end(message["order"])
         elif worker is None:
             return  # it has ended, which the engine will have heard by now
         elif what == "kill":
@@ -203,13 +199,11 @@ class Host:
             # With the code that came here: on this node's own disk.
             self._folders[order] = tempfile.mkdtemp(prefix="meeting-", dir=self._shipment.folder)
         else:
-            assert self._meetings is not None, "ranks on several nodes need several nodes"
             self._meetings.begin(order)
 
     def _rendezvous(self, order: str) -> str:
         if (folder := self._folders.get(order)) is not None:
             return f"file://{folder}/meeting"
-        assert self._meetings is not None, "ranks on several nodes need several nodes"
         return f"meeting:{self._meetings.address}#{order}"
 
     def _start(self, number: int, devices: tuple[str, ...]) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from dovetail.vocabulary import DovetailError
 
 ASK_SECONDS = 1.0
+# Whoever drains a node need not say until when it stays.
+NOTICE_SECONDS = 600.0
 
 
 class NodeMonitor:
@@ -24,6 +26,10 @@ class NodeMonitor:
         self._told_at = time.monotonic()
         self._ran_seconds = self._answered_at = 0.0
         self._lost: dict[str, str] = {}
+        #: The nodes that there are, as Ray gives them.
+        self.nodes: list[dict[str, Any]] = []
+        #: When each node that was given notice will be gone, in seconds since 1970, by Ray's number.
+        self.draining: dict[str, float] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
         threading.Thread(target=self._tell, daemon=True).start()
@@ -62,10 +68,19 @@ class NodeMonitor:
         while not self._closed.wait(ASK_SECONDS):
             try:
                 nodes = self._ray.nodes()
+                draining = _draining(self._ray)
             except Exception:  # whatever it is, it is no answer: `check` says so when there was none
                 continue
             self._answered_at = self.running_seconds()
+            self.nodes, self.draining = nodes, draining
             for node in nodes:
                 if not node["Alive"]:
                     said = node.get("DeathReasonMessage") or "it has left the cluster"
                     self._lost[node["NodeID"]] = said
+
+
+def _draining(ray: Any) -> dict[str, float]:
+    """The nodes that Ray drains, and when each will be gone."""
+    deadlines: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    latest = time.time() + NOTICE_SECONDS
+    return {node: deadline / 1000 if 0 < deadline / 1000 < latest else latest for node, deadline in deadlines.items()}

@@ -8,10 +8,12 @@ node, so that all devices of a gang are there when it starts, and no other job o
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.ray.arrivals import Arrivals, RefusedNode
 from dovetail.engines.ray.cluster_survey import find_paths
 from dovetail.engines.ray.connection import installed
 from dovetail.engines.ray.core_borrowing import GROUP
@@ -22,7 +24,8 @@ from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
 from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
-from dovetail.vocabulary.events import DevicesLeft
+from dovetail.vocabulary.events import Warned
+from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving
 
 RESERVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
@@ -34,18 +37,34 @@ _STAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "VIRT
 
 class RayEngine(WorkerEngine):
     """Placements on a Ray cluster to which this process is connected. `nodes` are Ray's numbers of the cluster's
-    nodes, by name, as `survey` gives them."""
+    nodes, by name, as `survey` gives them; `shared` are the folders that those must see that join later, `home` unless
+    told otherwise."""
+
+    may_grow = True
 
     def __init__(
-        self, cluster: Cluster, *, nodes: Mapping[str, str], home: Path, silence_seconds: float = 20.0
+        self,
+        cluster: Cluster,
+        *,
+        nodes: Mapping[str, str],
+        home: Path,
+        silence_seconds: float = 20.0,
+        shared: Sequence[Path] | None = None,
     ) -> None:
         super().__init__(cluster, home=home, silence_seconds=silence_seconds)
         self._ray, self._nodes = installed(), dict(nodes)
         self._links: dict[str, HostLink] = {}
         self._meetings: dict[str, list[HostLink]] = {}
         self._monitor = NodeMonitor(self._ray, beat=self._send_heartbeats)
-        self._addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in self._ray.nodes()}
+        present = self._ray.nodes()
+        self._addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in present}
         self._groups: dict[str, Any] = {}
+        self._arrivals = Arrivals(self._ray, folders=[home] if shared is None else shared, reserve=self._reserve_node)
+        counts = Counter(device.node for device in cluster.devices)
+        self._arrivals.know(present, devices={number: counts[node] for node, number in self._nodes.items()})
+        everything = tuple(device.name for device in cluster.devices)
+        self._pending.append(DevicesJoined(at_seconds=self.now(), devices=everything, cluster=cluster, anew=True))
+        self._noticed: set[str] = set()  # nodes of which it was said that they leave
         self._departed: set[str] = set()  # nodes of which that was said
         try:
             self._reserve()
@@ -78,23 +97,35 @@ class RayEngine(WorkerEngine):
             self._ray.util.remove_placement_group(group)
 
     def _reserve(self) -> None:
-        from ray.util.placement_group import placement_group
-
         for node, number in self._nodes.items():
-            devices = tuple(device.name for device in self._cluster.devices if device.node == node)
-            cores = cores_of(devices, self._cluster)
-            bundle = {"CPU": len(cores) or self._cluster.node(node).cores, "GPU": len(devices) - len(cores)}
-            self._groups[node] = placement_group(
-                [{name: count for name, count in bundle.items() if count}],
-                strategy="STRICT_PACK",
-                bundle_label_selector=[{"ray.io/node-id": number}],
-            )
+            self._groups[node] = self._reserve_node(node, self._cluster, number)
         for node, group in self._groups.items():
             if not group.wait(RESERVE_SECONDS):
                 raise DovetailError(
                     f"the devices of node {node} must be free for this run; after {RESERVE_SECONDS:.0f} s Ray could "
                     f"not reserve {group.bundle_specs[0]} there. See 'ray status' for who holds them."
                 )
+
+    def _reserve_node(self, node: str, cluster: Cluster, number: str) -> Any:
+        """Ask Ray for the devices of a node; the placement group may take a moment to be there."""
+        from ray.util.placement_group import placement_group
+
+        devices = tuple(device.name for device in cluster.devices if device.node == node)
+        cores = cores_of(devices, cluster)
+        bundle = {"CPU": len(cores) or cluster.node(node).cores, "GPU": len(devices) - len(cores)}
+        return placement_group(
+            [{name: count for name, count in bundle.items() if count}],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{"ray.io/node-id": number}],
+        )
+
+    def dismiss(self, devices: Collection[str]) -> None:
+        """Give a node's reservation back, and end its host: Ray may take it away once it is idle."""
+        for node in {self._cluster.device(device).node for device in devices}:
+            if (link := self._links.get(node)) is not None:
+                link.close()
+            if (group := self._groups.pop(node, None)) is not None and node not in self._departed:
+                self._ray.util.remove_placement_group(group)
 
     def _start_worker(self, devices: tuple[str, ...], lane: int = 0) -> WorkerHandle:
         (node,) = {self._cluster.device(device).node for device in devices}
@@ -127,7 +158,7 @@ class RayEngine(WorkerEngine):
         }
         cores = self._cluster.node(node).cores
         # For each core that it lends or borrows one that waits, and one that sends; and for ranks that meet there.
-        lending = {GROUP: 4 * cores + 8 + len(self._cluster.devices)}
+        lending = {GROUP: 4 * cores + 40 + len(self._cluster.devices)}
         remote = self._ray.remote(concurrency_groups=lending)(Host).options(
             num_cpus=0,  # the group holds what the workers use
             max_restarts=0,
@@ -141,10 +172,11 @@ class RayEngine(WorkerEngine):
         while True:
             self._monitor.check(self._silence_seconds)
             self._check_nodes()
+            self._admit_nodes()
             self._take_answers(until - time.monotonic())
             self._introduce_hosts()
             heard = [w for w in self._workers.values() if isinstance(w, RemoteWorker) and (w.lines or w.is_gone)]
-            if heard or time.monotonic() >= until:
+            if heard or self._pending or time.monotonic() >= until:
                 break
         for worker in heard:
             if self._workers.get(worker.place) is worker:
@@ -160,11 +192,31 @@ class RayEngine(WorkerEngine):
             if reason and node not in self._departed:
                 self._departed.add(node)
                 devices = tuple(device.name for device in self._cluster.devices if device.node == node)
-                left = DevicesLeft(at_seconds=time.time(), devices=devices, reason=f"node {node} is lost: {reason}")
+                left = DevicesLeft(at_seconds=self.now(), devices=devices, reason=f"node {node} is lost: {reason}")
                 self._pending.append(left)
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
                 link.mark_lost(reason)
+            leaves = self._monitor.draining.get(number)
+            if leaves is not None and node not in (self._noticed | self._departed):
+                self._noticed.add(node)
+                told = "Ray drains it"
+                self._pending.append(NodeLeaving(at_seconds=self.now(), node=node, leaves_seconds=leaves, reason=told))
+
+    def _admit_nodes(self) -> None:
+        """Report the nodes that have joined, and those that cannot be used."""
+        for each in self._arrivals.poll(self._monitor.nodes):
+            if isinstance(each, RefusedNode):
+                message = f"a node on {each.machine} has joined and is not used: {each.reason}"
+                self._pending.append(Warned(at_seconds=self.now(), message=message))
+                continue
+            limits = [kind.memory_bytes for kind in self._cluster.kinds if kind.limited]
+            part = each.cluster.limit_memory(min(limits)) if limits else each.cluster
+            self._cluster = self._cluster.joined_by(part)
+            self._nodes[each.name], self._groups[each.name] = each.number, each.group
+            self._addresses[each.number] = each.address
+            devices = tuple(device.name for device in part.devices)
+            self._pending.append(DevicesJoined(at_seconds=self.now(), devices=devices, cluster=part))
 
     def _introduce_hosts(self) -> None:
         """Make hosts known to those that ask for others, whose idle cores their workers' feeds would borrow; a node
