@@ -409,14 +409,24 @@ def cluster(
     measure: Annotated[
         bool, typer.Option(help="Also measure how fast they multiply matrices, read memory and talk to each other.")
     ] = False,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
+    market: MarketOption = None,
     store: StoreOption = HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the devices of this machine."""
+    """Show the devices of this machine, or with --engine ray the nodes of a Ray cluster: kinds, prices, notices."""
     with answering():
         from dovetail.cli import show
+        from dovetail.verbs.engine_places import check_engine
         from dovetail.verbs.measure import cluster as find_cluster
+        from dovetail.verbs.nodes import look_at_nodes, past_nodes
 
+        check_engine(engine)
+        if engine == "ray":
+            found = look_at_nodes(address=address, store=store, market=market)
+            show.nodes(found, past_nodes(store), as_json=as_json)
+            return
         show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
 

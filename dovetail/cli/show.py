@@ -21,6 +21,8 @@ from dovetail.vocabulary.user_text import escape_controls, shorten
 
 if TYPE_CHECKING:
     from dovetail.control import Result
+    from dovetail.metrics.attendance import Attendance
+    from dovetail.verbs.nodes import NodeStanding
     from dovetail.web.timetable_charts import PipelineDrawing
 
 _RANK_COLUMNS = 8  # what stands before a rank's row
@@ -267,6 +269,49 @@ def cluster(found: Cluster, *, as_json: bool = False) -> None:
     for link in found.links:
         rate, latency = show_bytes(link.bytes_per_second), show_seconds(link.latency_seconds)
         console.print(f"{link.source} → {link.target}: {rate}/s, {latency} latency")
+
+
+def nodes(found: "Sequence[NodeStanding]", past: "Sequence[Attendance]", *, as_json: bool = False) -> None:
+    """The nodes of a Ray cluster, and those of a store's newest run."""
+    from dovetail.describe.markets import show_time
+
+    def moment(seconds: float) -> str | None:
+        return show_time(seconds) if seconds < math.inf else None
+
+    now: list[dict[str, Any]] = [
+        {
+            "node": each.name,
+            "devices": each.devices,
+            "kind": each.kind,
+            "leaves": moment(each.leaves_seconds),
+            "prices": {str(market): price for market, price in each.prices},
+        }
+        for each in found
+    ]
+    then: list[dict[str, Any]] = [
+        {
+            "node": each.node,
+            "status": each.status,
+            "joined": moment(each.joined_seconds),
+            "notice": moment(each.notice_seconds),
+            "left": moment(each.left_seconds),
+            "reason": each.reason,
+        }
+        for each in past
+    ]
+    if as_json:
+        print_json({"nodes": now, "last_run": then})
+        return
+    rows, console = _table("node", "devices", "kind", "leaves", "price an hour"), Console()
+    for one in now:
+        prices = "; ".join(f"{price:g} {market}" for market, price in one["prices"].items())
+        rows.add_row(one["node"], str(one["devices"]), plain(one["kind"]), one["leaves"] or "stays", plain(prices))
+    console.print(rows)
+    if then:
+        rows = _table("in the last run", "status", "joined", "notice", "left", "reason")
+        for past_node in then:
+            rows.add_row(*(plain(each or "") for each in past_node.values()))
+        console.print(rows)
 
 
 def _layer_table(profile: Profile) -> Table:

@@ -12,7 +12,7 @@ from dovetail.control import Controller, Settings
 from dovetail.engines import LocalEngine
 from dovetail.engines.ray import RayEngine, connected, survey
 from dovetail.engines.ray.connection import OBJECT_STORE_BYTES
-from dovetail.metrics.attendance import fold_attendance
+from dovetail.metrics.attendance import fold_attendance, node_of
 from dovetail.store import Store
 from tests.engines.test_ray import environment
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'"),
 ]
-SEEDS, STEPS = 8, 600
+SEEDS, STEPS = 5, 1000
 NODE = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False, "num_cpus": 1}
 
 
@@ -64,17 +64,14 @@ class Script:
 
     def __call__(self, controller):
         present = {device.node for device in controller.cluster.devices}
-        busy = {
-            device.partition(":")[0]
-            for one in controller.progress.values()
-            if one.status == "running" and one.step
-            for device in one.spans[-1].devices
-        }
+        running = [one for one in controller.progress.values() if one.status == "running"]
+        busy = {node_of(one.spans[-1].devices[0]) for one in running}
+        trains = {node_of(one.spans[-1].devices[0]) for one in running if one.step}
         if self.stage == 0 and controller.phase == "running" and busy:
             self.do(self.join, self.join)
         elif self.stage == 1 and busy >= {"n0", "n1", "n2"}:
-            self.do(lambda: drain(self.nodes[0], seconds=60))
-        elif self.stage == 2 and len(present) == 2 and busy >= present:
+            self.do(lambda: drain(self.nodes[0], seconds=6))
+        elif self.stage == 2 and len(present) == 2 and trains >= present:
             self.do(lambda: self.machines.remove_node(self.nodes[1], allow_graceful=False))
 
     def join(self):
@@ -94,6 +91,7 @@ def norms(progress):
     return [one.metrics["norm"] for one in progress.values()]
 
 
+@pytest.mark.slow  # hosts of joined nodes take their time to start
 def test_a_sweep_uses_who_joins_and_loses_nothing_with_who_leaves(machines, tmp_path):
     cluster, numbers = survey(tmp_path)
     engine = RayEngine(cluster, nodes=numbers, home=tmp_path)
@@ -106,11 +104,14 @@ def test_a_sweep_uses_who_joins_and_loses_nothing_with_who_leaves(machines, tmp_
     assert sorted(one.status for one in attendance.values()) == ["gone", "gone", "there"]
     (noticed,) = [event for event in events if event.kind == "leaving"]
     assert attendance[noticed.node].notice_seconds == noticed.at_seconds
-    # What was there when the notice came was saved and went on from where it was; what was lost, from the last save.
-    lost = [event for event in events if event.kind == "lost" and event.attempt]
-    assert {next(iter(one.devices)) for event in lost for one in found[event.task].spans} - {f"{noticed.node}:0"}
-    stopped = [event for event in events if event.kind == "stopped" and f"node {noticed.node} leaves" in event.reason]
-    assert len(stopped) == 1
+    where = {}
+    for event in events:
+        if event.kind == "started":
+            where[event.task, event.attempt] = event.devices
+        elif event.kind == "lost" and event.attempt:  # by whoever vanished, not by whoever was given notice
+            assert where[event.task, event.attempt] != (f"{noticed.node}:0",)
+        elif event.kind == "stopped":
+            assert f"node {noticed.node} leaves" in event.reason
     engine = LocalEngine(cluster, home=tmp_path / "local")
     with contextlib.closing(engine), Store(tmp_path / "local", write=True) as store:
         alone = run(sweep(seconds=0.0), cluster, store, engine)

@@ -490,7 +490,7 @@ class State:
 
     def _taken(self, devices: tuple[str, ...], taken: float) -> Placement:
         """Devices of an order that measures, or is to end, as planners see them: taken, for ten times as long as they
-        have been. One that takes long may hang, and nothing else is to wait for it; when it ends, all is planned anew."""
+        have been. One that takes long may hang, and nothing else is to wait; when it ends, all is planned anew."""
         kind = self.cluster.device(devices[0]).kind
         option = Option(families=("",), technique="resident", kind=kind, count=len(devices), step_seconds=(1.0,))
         return Placement(

@@ -2,6 +2,7 @@
 
 from dovetail.engines.ray.cluster_survey import survey
 from dovetail.engines.ray.connection import connected
+from dovetail.engines.ray.node_monitor import find_notices
 from dovetail.engines.ray.ray_engine import RayEngine
 
-__all__ = ["RayEngine", "connected", "survey"]
+__all__ = ["RayEngine", "connected", "find_notices", "survey"]

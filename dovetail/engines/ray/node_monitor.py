@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.engines.ray.connection import installed
 from dovetail.vocabulary import DovetailError
 
 ASK_SECONDS = 1.0
@@ -68,7 +69,7 @@ class NodeMonitor:
         while not self._closed.wait(ASK_SECONDS):
             try:
                 nodes = self._ray.nodes()
-                draining = _draining(self._ray)
+                draining = find_notices()
             except Exception:  # whatever it is, it is no answer: `check` says so when there was none
                 continue
             self._answered_at = self.running_seconds()
@@ -79,8 +80,8 @@ class NodeMonitor:
                     self._lost[node["NodeID"]] = said
 
 
-def _draining(ray: Any) -> dict[str, float]:
+def find_notices() -> dict[str, float]:
     """The nodes that Ray drains, and when each will be gone."""
-    deadlines: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    deadlines: dict[str, int] = installed()._private.state.state.get_draining_nodes()
     latest = time.time() + NOTICE_SECONDS
     return {node: deadline / 1000 if 0 < deadline / 1000 < latest else latest for node, deadline in deadlines.items()}
