@@ -65,6 +65,12 @@ PUBLIC = {
         "serve.incremental:IncrementalModel",
     ],
     "Why": ["explain"],
+    "Watch": [
+        "drift",
+        "watch.drift:Drift",
+        "DriftDetector",
+        "Monitor",
+    ],
     "Results": ["open_result", "Result", "control:TaskResult"],
     "Records": [
         "Workload",

@@ -13,7 +13,9 @@ _WHERE = {
     "Cluster": "dovetail.vocabulary",
     "DataShard": "dovetail.vocabulary",
     "DovetailError": "dovetail.vocabulary",
+    "DriftDetector": "dovetail.watch.drift",
     "Halving": "dovetail.vocabulary",
+    "Monitor": "dovetail.watch.streams",
     "Plan": "dovetail.vocabulary",
     "Population": "dovetail.vocabulary",
     "Result": "dovetail.control",
@@ -32,6 +34,7 @@ _WHERE = {
     "choice": "dovetail.describe",
     "connect": "dovetail.verbs.client",
     "detect": "dovetail.engines",
+    "drift": "dovetail.watch.drift",
     "explain": "dovetail.watch.explain",
     "feed": "dovetail.feeds",
     "from_lightning": "dovetail.adapters",
@@ -60,7 +63,9 @@ __all__ = [
     "Cluster",
     "DataShard",
     "DovetailError",
+    "DriftDetector",
     "Halving",
+    "Monitor",
     "Plan",
     "Population",
     "Result",
@@ -80,6 +85,7 @@ __all__ = [
     "choice",
     "connect",
     "detect",
+    "drift",
     "explain",
     "feed",
     "from_lightning",
@@ -145,7 +151,9 @@ if TYPE_CHECKING:
         TrainingError,
         Workload,
     )
+    from dovetail.watch.drift import DriftDetector, drift
     from dovetail.watch.explain import explain
+    from dovetail.watch.streams import Monitor
 
 
 def __getattr__(name: str) -> Any:

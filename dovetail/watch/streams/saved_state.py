@@ -1,0 +1,49 @@
+"""State of a stream in one file: arrays as NumPy writes them, the rest as JSON. Nothing in it runs code when read."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.vocabulary import DovetailError
+
+_ARRAY = "array:"
+
+
+def write_state(path: Path, state: Any) -> Path:
+    """Write a tree of dicts, lists, arrays and plain values; a reader sees the file before or after, never half."""
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(_pack(state, arrays))
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("wb") as file:
+        np.savez(file, allow_pickle=False, state=np.array(text), **arrays)
+    unfinished.replace(path)
+    return path
+
+
+def read_state(path: Path, *, what: str) -> Any:
+    """What was written."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return _unpack(json.loads(str(file["state"])), file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DovetailError(f"{path} must be {what} that was saved; it cannot be read ({error}).") from error
+
+
+def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays[name := f"{_ARRAY}{len(arrays)}"] = value
+        return {_ARRAY: name}
+    if isinstance(value, dict):
+        return {key: _pack(each, arrays) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_pack(each, arrays) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unpack(value: Any, arrays: Any) -> Any:
+    if isinstance(value, dict):
+        return arrays[value[_ARRAY]] if _ARRAY in value else {key: _unpack(each, arrays) for key, each in value.items()}
+    return [_unpack(each, arrays) for each in value] if isinstance(value, list) else value
