@@ -17,6 +17,7 @@ from dovetail.cli import serve as serve_command
 from dovetail.cli import simulate, tasks
 from dovetail.cli import track as track_command
 from dovetail.cli import ui as ui_command
+from dovetail.cli import why as why_command
 from dovetail.cli.answering import (
     FAILED,
     HOME,
@@ -433,6 +434,7 @@ def cluster(
 app.add_typer(feed_command.app)
 app.add_typer(race_command.app)
 app.add_typer(select_command.app)
+app.add_typer(why_command.app)
 app.add_typer(serve_command.app)
 app.add_typer(tasks.app)
 app.add_typer(simulate.app)

@@ -1,0 +1,238 @@
+"""What `dovetail why` answers: of a store, why tasks failed, diverged, were halved or ran slower, and what the best or
+worst have in common; of a file, what its outliers have in common."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.store import Store
+from dovetail.verbs.sweep_table import SweepTable, read_sweep
+from dovetail.vocabulary import DovetailError
+from dovetail.watch.criteria import Criteria, Explanations
+from dovetail.watch.explain import explain_table, read_outliers
+from dovetail.watch.tables import TableReader
+
+# Below so many, whatever they have in common, so have others.
+_FEW = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WhyAnswer:
+    """A question about tasks, or rows, and what was found; `noun` is what those that stand out are called."""
+
+    question: str
+    noun: str
+    rows: str
+    found: Explanations
+
+    def lines(self) -> list[str]:
+        """The answer in words."""
+        lines = self.found.lines(outliers=self.noun, rows=self.rows)
+        return lines or [f"nothing that {self.noun} have in common is beyond chance"]
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        figures = [
+            {**dataclasses.asdict(each), "values": dict(each.values), "combination": each.combination}
+            for each in self.found.found
+        ]
+        return {
+            "question": self.question,
+            "outliers": self.found.outliers,
+            "rows": self.found.rows,
+            "lines": self.lines(),
+            "found": figures,
+            "notes": list(self.found.notes),
+        }
+
+
+def why_store(
+    store: Store,
+    *,
+    workload: str | None = None,
+    metric: str | None = None,
+    worst: str | None = None,
+    best: str | None = None,
+    where: str | None = None,
+    between: Sequence[str] = (),
+    on: Sequence[str] | None = None,
+    criteria: Criteria | None = None,
+) -> list[WhyAnswer]:
+    """Each question about a store's tasks that there is something to answer to: those that are asked, or all outcomes
+    that some tasks have and others have not."""
+    table = read_sweep(store, workload=workload)
+    criteria = criteria or Criteria()
+    if between:
+        return [_between(table, between, on, criteria)]
+    if where is not None:
+        mask = read_outliers(TableReader(table.columns()), where)
+        return [
+            _answer(
+                table, f"what do tasks with {where} have in common?", "such tasks", mask.tolist(), None, on, criteria
+            )
+        ]
+    if metric is not None or worst is not None or best is not None:
+        return [_of_metric(table, metric, worst=worst, best=best, on=on, criteria=criteria)]
+    answers = []
+    for name, (outliers, of) in table.outcomes().items():
+        count, total = sum(a and b for a, b in zip(outliers, of, strict=True)), sum(of)
+        if _FEW <= count < total:
+            noun = {"failed": "failures", "diverged": "that diverged", "halved early": "halved early"}.get(name, name)
+            question = f"why were tasks {name}?" if name[0] in "hs" else f"why have tasks {name}?"
+            question = {"failed": "why did tasks fail?", "diverged": "why did tasks diverge?"}.get(name, question)
+            answers.append(_answer(table, question, noun, outliers, of, on, criteria))
+    return answers
+
+
+def why_file(
+    path: Path, *, outliers: str, on: Sequence[str] | None, ranges: Sequence[str] = (), criteria: Criteria
+) -> WhyAnswer:
+    """What the outliers of a file of rows have in common."""
+    reader = TableReader(read_file(path))
+    found = explain_table(reader, outliers=outliers, on=on, ranges=ranges, criteria=criteria)
+    return WhyAnswer(
+        question=f"what do rows with {outliers} have in common?", noun="outliers", rows="rows", found=found
+    )
+
+
+def read_file(path: Path) -> Any:
+    """A table of Parquet, Arrow, CSV or lines of JSON, by its name."""
+    name = path.name.lower().removesuffix(".gz")
+    if not path.is_file():
+        raise DovetailError(f"a table must be a file; there is none at {path}.")
+    try:
+        import pyarrow as pa
+        from pyarrow import csv, feather, json, parquet
+    except ImportError:
+        raise DovetailError(
+            "a file of rows is read by pyarrow, which is not installed: pip install 'dovetail[parquet]'."
+        ) from None
+    ways = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".feather": feather.read_table}
+    ways |= {".arrow": feather.read_table, ".jsonl": json.read_json, ".ndjson": json.read_json}
+    suffix = next((each for each in ways if name.endswith(each)), None)
+    if suffix is None:
+        raise DovetailError(f"a table must be a file of {', '.join(ways)}, got {path.name!r}.")
+    try:
+        return ways[suffix](str(path))
+    except (pa.ArrowException, OSError) as error:
+        raise DovetailError(f"{path} must be a table in the format of {suffix}; reading it failed: {error}") from None
+
+
+def _answer(
+    table: SweepTable,
+    question: str,
+    noun: str,
+    outliers: Sequence[bool],
+    of: Sequence[bool] | None,
+    on: Sequence[str] | None,
+    criteria: Criteria,
+    *,
+    aside: Sequence[str] = (),
+) -> WhyAnswer:
+    kept = [number for number in range(len(table.tasks)) if of is None or of[number]]
+    columns = {name: [values[number] for number in kept] for name, values in _causes(table, aside, on).items()}
+    reader = TableReader(columns)
+    found = explain_table(
+        reader, outliers=[outliers[n] for n in kept], on=on, ranges=_measures(columns), criteria=criteria
+    )
+    # Of a store, what is the same for all tasks and what none can have in common go without saying.
+    notes = tuple(note for note in found.notes if on is not None or "left out" not in note)
+    return WhyAnswer(question=question, noun=noun, rows="tasks", found=dataclasses.replace(found, notes=notes))
+
+
+def _causes(table: SweepTable, aside: Sequence[str], on: Sequence[str] | None) -> Mapping[str, list[Any]]:
+    """What a task was given and how it ran, without what comes of an outcome rather than before it."""
+    if on is not None:
+        return table.columns()
+    varied = {
+        name: values
+        for name, values in table.attributes.items()
+        if name not in aside and len({str(value) for value in values}) > 1
+    }
+    if not varied:
+        raise DovetailError(
+            "tasks must differ in something to explain by; all of these have the same parameters and ran alike."
+        )
+    return varied
+
+
+def _measures(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The columns of numbers with more than two values: parameters are amounts, of which ranges mean something."""
+    found = []
+    for name, values in columns.items():
+        if name == "seed":  # a number that is a name
+            continue
+        there = [value for value in values if value is not None]
+        if there and all(isinstance(v, int | float) and not isinstance(v, bool) for v in there) and len(set(there)) > 2:
+            found.append(name)
+    return found
+
+
+def _of_metric(
+    table: SweepTable, metric: str | None, *, worst: str | None, best: str | None, on: Any, criteria: Criteria
+) -> WhyAnswer:
+    known = sorted(table.metrics)
+    if metric is None or metric not in table.metrics:
+        raise DovetailError(f"--metric must be one of {', '.join(known) or 'none, as there are none'}, got {metric!r}.")
+    if (worst is None) == (best is None):
+        raise DovetailError("--metric must come with one of --worst 10% and --best 5.")
+    values = table.metrics[metric]
+    there = [number for number, value in enumerate(values) if value is not None]
+    is_max = (table.goal(metric) == "max") == (best is not None)
+
+    def place(number: int) -> float:
+        value = values[number]
+        assert value is not None
+        if not math.isfinite(value):
+            return -math.inf if best is None else math.inf  # worst of all
+        return -value if is_max else value
+
+    count = _count_of(worst or best or "", len(there), option="--worst" if best is None else "--best")
+    chosen = set(sorted(there, key=place)[:count])
+    side = "worst" if best is None else "best"
+    question = f"what do the {count} tasks with the {side} {metric} have in common?"
+    mask = [number in chosen for number in range(len(values))]
+    return _answer(table, question, f"of the {side}", mask, [value is not None for value in values], on, criteria)
+
+
+def _count_of(text: str, total: int, *, option: str) -> int:
+    """How many `10%` or `5` are.
+
+    >>> _count_of("10%", 200, option="--worst"), _count_of("5", 200, option="--best")
+    (20, 5)
+    """
+    try:
+        found = math.ceil(float(text[:-1]) / 100 * total - 1e-9) if text.endswith("%") else int(text)
+    except ValueError:
+        found = 0
+    if not 0 < found < total:
+        raise DovetailError(
+            f"{option} must be a part, such as 10%, or a number, such as 5, and leave some of {total} tasks "
+            f"out, got {text!r}."
+        )
+    return found
+
+
+def _between(table: SweepTable, between: Sequence[str], on: Any, criteria: Criteria) -> WhyAnswer:
+    """How the tasks of one workload that went wrong differ from those of another."""
+    known = sorted(set(table.attributes["workload"]))
+    if len(between) != 2 or between[0] == between[1] or not set(between) <= set(known):
+        raise DovetailError(
+            f"--between must be two workloads of the store, which has {', '.join(known)}, got {' '.join(between)!r}."
+        )
+    first, second = between
+    names = table.attributes["workload"]
+    outliers = [name == second for name in names]
+    question = f"what have tasks of {second} that tasks of {first} have not?"
+    return _answer(
+        table,
+        question,
+        f"tasks of {second}",
+        outliers,
+        [name in between for name in names],
+        on,
+        criteria,
+        aside=("workload",),
+    )
