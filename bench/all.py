@@ -41,6 +41,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "page_load": ("page_load.py",),
     "page_cost": ("page_cost.py",),
     "occlusion": ("occlusion.py",),
+    "routing": ("routing.py",),
     "serve": ("serve.py",),
     "trackers": ("trackers.py",),
     "random_programs": ("random_programs.py",),

@@ -48,6 +48,7 @@ _WHERE = {
     "open_result": "dovetail.control",
     "plan": "dovetail.verbs.make_plan",
     "race": "dovetail.verbs.race",
+    "route": "dovetail.serve.routing",
     "run": "dovetail.verbs.run_workload",
     "sample": "dovetail.describe",
     "search": "dovetail.verbs.run_search",
@@ -99,6 +100,7 @@ __all__ = [
     "open_result",
     "plan",
     "race",
+    "route",
     "run",
     "sample",
     "search",
@@ -130,6 +132,7 @@ if TYPE_CHECKING:
     from dovetail.selection.record import Selection
     from dovetail.serve.cascades import CascadeClassifier
     from dovetail.serve.incremental import incremental, occlusion
+    from dovetail.serve.routing import route
     from dovetail.train import Scheduler, Training
     from dovetail.verbs.client import connect
     from dovetail.verbs.make_cascade import cascade

@@ -52,6 +52,7 @@ NAMES = [
     "open_result",
     "plan",
     "race",
+    "route",
     "run",
     "sample",
     "search",

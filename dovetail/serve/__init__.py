@@ -1,1 +1,1 @@
-"""What is done with models that are trained: answering fast, and asking them why."""
+"""What is done with models that are trained: answering fast, asking them why, and choosing among them."""

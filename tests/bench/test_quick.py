@@ -127,6 +127,14 @@ def test_occlusion_is_set_beside_whole_pictures() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
+def test_routers_are_judged_on_what_they_have_not_seen() -> None:
+    done = run("bench/routing.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     gsm8k, APGR by text" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
 def test_pages_beside_a_sweep_are_counted() -> None:
     done = run("bench/page_cost.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr

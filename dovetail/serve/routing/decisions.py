@@ -18,9 +18,7 @@ Choices = NDArray[np.int64]
 SURE = 1.0
 
 
-def by_worth(
-    estimate: QualityEstimate, price: Numbers, *, money: float, single: int, sure: float = SURE
-) -> Choices:
+def by_worth(estimate: QualityEstimate, price: Numbers, *, money: float, single: int, sure: float = SURE) -> Choices:
     """The model of the largest quality − λ·price; where its lead over `single`, the best single model at that λ, is
     within `sure` standard errors, that one.
 

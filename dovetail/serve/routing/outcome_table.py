@@ -148,9 +148,7 @@ def _answers(
     return tuple(tuple(by_model.get(model, {}).get("answer") for model in models) for by_model in kept)
 
 
-def _matrix(
-    kept: Sequence[Mapping[str, Mapping[str, Any]]], models: Sequence[str], name: str, where: str
-) -> Numbers:
+def _matrix(kept: Sequence[Mapping[str, Mapping[str, Any]]], models: Sequence[str], name: str, where: str) -> Numbers:
     try:
         return np.array([[float(one.get(m, {}).get(name, np.nan)) for m in models] for one in kept]).reshape(
             len(kept), len(models)

@@ -79,9 +79,7 @@ class Router:
         rows = self._estimator.represent(queries, domains if self._domains else None)
         return self._fitted.estimate(rows, self._is_familiar(queries, domains))
 
-    def choose(
-        self, queries: Sequence[str], domains: Sequence[str] | None = None, *, money: float = 0.0
-    ) -> list[str]:
+    def choose(self, queries: Sequence[str], domains: Sequence[str] | None = None, *, money: float = 0.0) -> list[str]:
         """The model for each query: the one of the largest quality − money·price, and the best single model at that
         price of money where none is surely better."""
         return self._names(self.choose_estimated(self.estimate(queries, domains), money))
@@ -98,7 +96,9 @@ class Router:
     def spread(self, queries: Sequence[str], domains: Sequence[str] | None = None, *, budget: float) -> list[str]:
         """The models for all these queries together that promise the most quality for at most `budget` a query on
         average, by a linear program."""
-        found = decisions.within_budget(self.estimate(queries, domains).quality, self._prices(len(queries)), budget=budget)
+        found = decisions.within_budget(
+            self.estimate(queries, domains).quality, self._prices(len(queries)), budget=budget
+        )
         # Of the one query that two models share, the cheaper has it all.
         shared = np.where(found.shares > 1e-9, self.price, np.inf)
         return self._names(np.where(found.shares.max(axis=1) > 1 - 1e-9, found.shares.argmax(1), shared.argmin(axis=1)))
@@ -108,7 +108,6 @@ class Router:
         from dovetail.serve.routing.routing_report import report_routing
 
         return report_routing(self.table, make=self._make)
-
 
     def spends(self, money: float) -> float:
         """What queries like the table's take on average at this price of money."""
@@ -127,7 +126,9 @@ class Router:
         """The model whose answer is worth having first at this price of money, or None to decide by the query."""
         held, every = self._fitted.held_out, np.arange(len(self.table))
         chosen = self.choose_estimated(held, money)
-        worths: dict[int | None, float] = {None: float((held.quality[every, chosen] - money * self.price[chosen]).mean())}
+        worths: dict[int | None, float] = {
+            None: float((held.quality[every, chosen] - money * self.price[chosen]).mean())
+        }
         for asked, judge in self._judges.items():
             worths[asked] = float(judge.worth(self.price, money).mean())
         return max(worths, key=lambda each: worths[each])

@@ -78,8 +78,10 @@ def score_routing(
     weights = np.concatenate([np.full((1, count), 1 / count), weights])
     at = [np.asarray(weights @ each) for each in (routed.price, routed.quality, ends.price, ends.quality)]
     figures = np.array([_figures(*(each[row] for each in at)) for row in range(len(weights))])
-    low, high = np.nanquantile(figures[1:], [0.025, 0.975], axis=0)
-    apgr, cpt50, cpt80, aiq = figures[0]
+    # Draws in which the cheapest model is the best have no gap to recover, and no figures but the last.
+    drawn = figures[1:][~np.isnan(figures[1:, 0])] if not np.isnan(figures[0, 0]) else figures[1:]
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    apgr, cpt50, cpt80, aiq = figures[0].tolist()
     return RoutingScore(
         apgr=apgr,
         apgr_interval=(float(low[0]), float(high[0])),

@@ -46,9 +46,7 @@ class RoutingReport:
         ]
 
 
-def report_routing(
-    table: OutcomeTable, *, make: MakeRouter = Router, seed: int = 0
-) -> RoutingReport:
+def report_routing(table: OutcomeTable, *, make: MakeRouter = Router, seed: int = 0) -> RoutingReport:
     """Judge routing on this table, in five folds drawn by `seed`."""
     table = complete(table)
     folds = np.random.default_rng(seed).permutation(np.arange(len(table)) % FOLDS)

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 # MMLU and GSM8K: half and twice as much are worse, if by little.
 SHAPE, DOMAIN = 0.1, 0.5
 _NUMBER = re.compile(r"\d[\d,]*\.?\d*")
-_MARKS = "?%$/,-\"\n=#<"
+_MARKS = '?%$/,-"\n=#<'
 
 
 def text_shape(text: str) -> list[float]:
