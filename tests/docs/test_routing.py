@@ -10,4 +10,4 @@ def test_its_program_runs(capsys):
     (text,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     exec(text, {})
     said = capsys.readouterr().out.splitlines()
-    assert said == ["large", "['small', 'large']", "['small', 'large', 'small']", "router"]
+    assert said == ["large", "['small', 'large']", "['small', 'small', 'large']", "router"]

@@ -167,7 +167,7 @@ class Router:
         """Qualities once a model, by its number, has answered each query."""
         return self._judges[asked].estimate(queries, domains, answers, self._is_familiar(queries, domains))
 
-    def _fit_judges(self, table: OutcomeTable, verifiers: Sequence[Verifier]) -> "dict[int, _Judge]":
+    def _fit_judges(self, table: OutcomeTable, verifiers: Sequence[Verifier]) -> "dict[int, _AnswerJudge]":
         if table.answers is None:
             return {}
         judges = {}
@@ -175,7 +175,7 @@ class Router:
             there = np.array([row[asked] is not None for row in table.answers])
             # The dearest model's answer has nobody to go on to.
             if there.sum() >= _LEAST_ANSWERS and self.price[asked] < self.price.max():
-                judges[asked] = _Judge(table.rows(np.flatnonzero(there)), asked, self.best, verifiers)
+                judges[asked] = _AnswerJudge(table.rows(np.flatnonzero(there)), asked, self.best, verifiers)
         return judges
 
     def _is_familiar(self, queries: Sequence[str], domains: Sequence[str] | None) -> NDArray[np.bool_]:
@@ -201,7 +201,7 @@ class Router:
         return self.models.index(name)
 
 
-class _Judge:
+class _AnswerJudge:
     """What the answers of one model say about all."""
 
     def __init__(self, table: OutcomeTable, asked: int, best: int, verifiers: Sequence[Verifier]) -> None:
