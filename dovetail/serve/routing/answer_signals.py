@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from scipy import sparse  # type: ignore[import-untyped]
 
 from dovetail.serve.routing.estimators import Predict, TextRidge
 from dovetail.serve.routing.outcome_table import Numbers
@@ -33,7 +33,7 @@ def final_answer(text: str) -> str:
     ('1007', 'paris')
     """
     if figures := _FIGURE.findall(text):
-        figure = figures[-1].replace(",", "")
+        figure: str = figures[-1].replace(",", "")
         return figure.rstrip("0").rstrip(".") if "." in figure else figure
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip().strip(".!").lower() if lines else ""

@@ -52,12 +52,12 @@ class AdvantageLine:
 
     def value(self, predicted: Numbers) -> Numbers:
         """The calibrated advantage."""
-        return self.middle + self.slope * (predicted - self.centre)
+        return np.asarray(self.middle + self.slope * (predicted - self.centre))
 
     def error(self, predicted: Numbers) -> Numbers:
         """Its standard error."""
         design = np.stack([np.ones_like(predicted), predicted - self.centre], axis=1)
-        return np.sqrt(np.einsum("ni,ij,nj->n", design, self.covariance, design))
+        return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", design, self.covariance, design)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

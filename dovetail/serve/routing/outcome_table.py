@@ -95,7 +95,9 @@ class OutcomeTable:
         """The queries of which at least one answer was judged; raises where there are too few to learn from."""
         known = np.flatnonzero(~np.isnan(self.quality).all(axis=1))
         if len(known) < LEAST or np.isnan(self.quality[known]).all(axis=0).any():
-            unjudged = [name for name, no in zip(self.models, np.isnan(self.quality).all(axis=0), strict=True) if no]
+            unjudged = [
+                name for name, no in zip(self.models, list(np.isnan(self.quality).all(axis=0)), strict=True) if no
+            ]
             raise DovetailError(
                 f"to learn a route takes at least {LEAST} queries with a quality and some for each model; found "
                 f"{len(known)}" + (f", and none for {', '.join(map(repr, unjudged))}." if unjudged else ".")

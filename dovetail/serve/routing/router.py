@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # A query with less in common with the table than all but this share of the table's own queries have is a stranger.
 _STRANGE = 0.02
-# So many of the table's queries are looked at to see whether one is a stranger: a millisecond's worth.
+# So many of the table's queries are looked at to see whether one is a stranger.
 _KNOWN_QUERIES = 5_000
 # An answer's own signals are learned from at least so many of a model's answers.
 _LEAST_ANSWERS = 50
@@ -226,7 +226,7 @@ class _AnswerJudge:
 
     def worth(self, price: Numbers, money: float) -> Numbers:
         """Of having this answer first, for each query of the table: the better of keeping it and of asking on."""
-        return self._worths(price, money).max(axis=1) - money * price[self._asked]
+        return np.asarray(self._worths(price, money).max(axis=1) - money * price[self._asked])
 
     def spend(self, price: Numbers, money: float) -> float:
         """What a query of the table takes on average, asked on where that is worth more."""
@@ -258,7 +258,7 @@ class _Familiarity:
 
 
 def _mean_prices(table: OutcomeTable) -> Numbers:
-    if bad := [name for name, no in zip(table.models, np.isnan(table.price).all(axis=0), strict=True) if no]:
+    if bad := [name for name, no in zip(table.models, list(np.isnan(table.price).all(axis=0)), strict=True) if no]:
         raise DovetailError(f"every model must have a price in the table; {', '.join(bad)} have none.")
     return np.asarray(np.nanmean(table.price, axis=0))
 

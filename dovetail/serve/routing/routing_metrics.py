@@ -16,7 +16,7 @@ import numpy as np
 from dovetail.serve.routing.outcome_table import Numbers
 
 SAMPLES = 400
-"""Of the bootstrap over queries: the ends of a 95% interval move by a twentieth of its width."""
+"""Of the bootstrap over queries."""
 _BUDGETS = np.linspace(0.0, 1.0, 401)
 
 

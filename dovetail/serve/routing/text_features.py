@@ -1,7 +1,7 @@
 """Texts as rows of numbers, without keys or downloads: their words (TF-IDF), their shape, and their domain.
 
 Words say what a question is about; its shape (how long, how many figures and sentences) says how much there is to it,
-which TF-IDF divides away. On GSM8K both together recover 5 points more of the gap than either.
+which TF-IDF divides away. Five-fold APGR on GSM8K: words alone .62, both together .65.
 """
 
 import re
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-# The weight of the shape's numbers beside a text's words, whose squares sum to one, and of its domain. Five-fold on
-# MMLU and GSM8K: half and twice as much are worse, if by little.
+# The weight of the shape's numbers beside a text's words, whose squares sum to one, and of its domain. Chosen by five-fold
+# APGR on MMLU and GSM8K: a shape of .05, .1, .2 gives .653, .651, .643 on GSM8K; .05 and .1 .706 on MMLU, as does a domain
+# of 1, and none .685.
 SHAPE, DOMAIN = 0.1, 0.5
 _NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 _MARKS = '?%$/,-"\n=#<'
@@ -70,7 +71,7 @@ class TextFeatures:
 
 
 def _shapes(texts: Sequence[str]) -> NDArray[np.float64]:
-    return np.log1p(np.array([text_shape(text) for text in texts]))
+    return np.asarray(np.log1p([text_shape(text) for text in texts]))
 
 
 def _column(domains: Sequence[str]) -> NDArray[np.object_]:
