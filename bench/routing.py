@@ -5,8 +5,9 @@ GSM8K (1,319), with whether each answered rightly; prices as RouteLLM has them, 
 folds, GSM8K with three draws of them. `after mixtral` asks Mixtral first and pays for it, and decides by its answer,
 whose sums are checked. Subjects left out: routers that have not seen a fifth of the subjects, at seven prices of money,
 beside the best single model at that price of money, in the units of quality. Budget: a stream of MMLU's questions,
-whose prices go with their lengths, at three budgets. The weights of the features were chosen on the five-fold figures of
-these two data sets, among some thirty settings that lie within .02 of one another; so APGR is that much in its own favour. `--quick` takes an eighth of MMLU and writes nothing.
+whose prices go with their lengths, at three budgets. The weights of the features were chosen on the five-fold figures
+of these two data sets, among some thirty settings that lie within .02 of one another; so APGR is that much in its own
+favour. `--quick` takes an eighth of MMLU and writes nothing.
 """
 
 import argparse

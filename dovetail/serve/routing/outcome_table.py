@@ -96,7 +96,9 @@ class OutcomeTable:
         known = np.flatnonzero(~np.isnan(self.quality).all(axis=1))
         if len(known) < LEAST or np.isnan(self.quality[known]).all(axis=0).any():
             unjudged = [
-                name for name, no in zip(self.models, list(np.isnan(self.quality).all(axis=0)), strict=True) if no
+                name
+                for name, no in zip(self.models, np.atleast_1d(np.isnan(self.quality).all(axis=0)), strict=True)
+                if no
             ]
             raise DovetailError(
                 f"to learn a route takes at least {LEAST} queries with a quality and some for each model; found "

@@ -258,7 +258,9 @@ class _Familiarity:
 
 
 def _mean_prices(table: OutcomeTable) -> Numbers:
-    if bad := [name for name, no in zip(table.models, list(np.isnan(table.price).all(axis=0)), strict=True) if no]:
+    if bad := [
+        name for name, no in zip(table.models, np.atleast_1d(np.isnan(table.price).all(axis=0)), strict=True) if no
+    ]:
         raise DovetailError(f"every model must have a price in the table; {', '.join(bad)} have none.")
     return np.asarray(np.nanmean(table.price, axis=0))
 
