@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dovetail.cli import drift as drift_command
 from dovetail.cli import feed as feed_command
 from dovetail.cli import race as race_command
 from dovetail.cli import select as select_command
@@ -431,6 +432,7 @@ def cluster(
         show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
 
+app.add_typer(drift_command.app)
 app.add_typer(feed_command.app)
 app.add_typer(race_command.app)
 app.add_typer(select_command.app)

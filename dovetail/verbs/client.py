@@ -33,9 +33,16 @@ Start one: dovetail daemon, or dovetail run.
         self._store, self._asked_by, self._patience_seconds = Path(store), asked_by, patience_seconds
 
     def submit(
-        self, workload: Workload, *, priority: float = 1.0, deadline_seconds: float | None = None, entity: str = ""
+        self,
+        workload: Workload,
+        *,
+        priority: float = 1.0,
+        deadline_seconds: float | None = None,
+        entity: str = "",
+        reason: str = "",
     ) -> list[str]:
-        """Give a daemon a workload's tasks; gives their names. `deadline_seconds` are from now."""
+        """Give a daemon a workload's tasks; gives their names. `deadline_seconds` are from now; the `reason` goes on
+        record."""
         _check_submittable(workload)
         answer = self.ask(
             {
@@ -45,6 +52,7 @@ Start one: dovetail daemon, or dovetail run.
                 "priority": priority,
                 "deadline_seconds": None if deadline_seconds is None else time.time() + deadline_seconds,
                 "entity": entity,
+                "reason": reason,
             }
         )
         return list(answer["tasks"])

@@ -31,7 +31,8 @@ class TaskDescribed(Event):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSubmitted(Event):
     """A task was given to a daemon: when it is to have ended, if ever, and on whose behalf it runs, if anybody's. A
-    clone has the name of the other task and the step of the weights that it begins with (0: its program's own)."""
+    clone has the name of the other task and the step of the weights that it begins with (0: its program's own). The
+    `reason` is why, where that was said: a drift, for one that is to be trained again."""
 
     kind: ClassVar[str] = "submitted"
     priority: float
@@ -40,6 +41,7 @@ class TaskSubmitted(Event):
     of: str = ""
     step: int = 0
     asked_by: str = ""
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,6 +277,7 @@ class Requests:
             "of": submission.of,
             "step": submission.step,
             "asked_by": asked_by,
+            "reason": submission.reason,
         }
         submitted = [self._ledger.event(TaskSubmitted, task.identity, **claim) for task in submission.tasks]
         self._ledger.record([*events, *submitted], tasks=[(submission.workload, task) for task in submission.tasks])

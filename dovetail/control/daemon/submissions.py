@@ -19,8 +19,8 @@ _DEPTH = 64
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Submission:
     """Tasks to take on, under the name of their workload, as urgent as `priority` says, to have ended by `deadline`, on
-    behalf of an `entity`, if of any. Clones say whose they are, by name, and the step of the weights that they begin
-    with. If `anew`, what the store has of these tasks already is removed."""
+    behalf of an `entity`, if of any, and for a `reason`, if one was said. Clones say whose they are, by name, and the
+    step of the weights that they begin with. If `anew`, what the store has of these tasks already is removed."""
 
     workload: str
     tasks: tuple[Task, ...]
@@ -30,6 +30,7 @@ class Submission:
     of: str = ""
     step: int = 0
     anew: bool = False
+    reason: str = ""
 
 
 def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
@@ -45,6 +46,7 @@ def read_submission(request: Mapping[str, Any], *, now: float) -> Submission:
         priority=read_priority(request.get("priority", 1.0)),
         deadline_seconds=read_deadline(request.get("deadline_seconds"), now=now),
         entity=read_name(request.get("entity", ""), what="an entity's name"),
+        reason=read_name(request.get("reason", ""), what="a reason"),
     )
 
 

@@ -81,7 +81,7 @@ def drift(
     """What changed between two tables, and for which combination of attributes.
 
     `metrics` are compared as numbers, `attributes` by their values and in combinations of up to `order` that at least
-    `least_share` of all rows have; where neither is named, columns of floats are metrics and others attributes. With a
+    `least_share` of all rows have; where it is not said, columns of floats are metrics and others attributes. With a
     `label` and a model's `prediction`, or the `probability` that it gave the label 1, whether its accuracy or
     calibration fell is among what is compared. Tables are mappings of columns, or frames of pandas, Polars, Arrow or
     DuckDB. Needs `pip install 'dovetail[watch]'`.
@@ -127,19 +127,18 @@ def drift(
 def choose_columns(
     table: Any, metrics: Sequence[str] | None, attributes: Sequence[str] | None, model: set[str]
 ) -> tuple[list[str], list[str]]:
-    """Which columns are metrics and which attributes: where neither is said, floats are metrics and others attributes.
+    """Which columns are metrics and which attributes: where it is not said, floats are metrics and others attributes.
 
     >>> choose_columns({"latency": np.array([0.5]), "region": np.array(["eu"])}, None, None, set())
     (['latency'], ['region'])
     """
-    if metrics is None and attributes is None:
-        names = [name for name in names_of(table) if name not in model]
-        floats = [name for name, column in columns_of(table, names).items() if getattr(column.dtype, "kind", "") == "f"]
-        return floats, [name for name in names if name not in floats]
     named = [*(metrics or ()), *(attributes or ()), *model]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DovetailError(f"metrics, attributes and a model's columns must be different; {twice} are named twice.")
-    return list(metrics or ()), list(attributes or ())
+    left = columns_of(table, [name for name in names_of(table) if name not in named])
+    floats = [name for name, column in left.items() if getattr(column.dtype, "kind", "") == "f"]
+    others = [name for name in left if name not in floats]
+    return floats if metrics is None else list(metrics), others if attributes is None else list(attributes)
 
 
 def check_rows(what: str, columns: dict[str, Any]) -> int:
