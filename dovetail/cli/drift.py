@@ -19,7 +19,8 @@ def drift(
     reference: Annotated[Path, typer.Argument(help="The rows to compare with: .parquet, .csv, .arrow or .jsonl.")],
     current: Annotated[Path, typer.Argument(help="The rows that came later.")],
     on: Annotated[
-        list[str] | None, typer.Option(help="Attributes by whose combinations to look: region,version. May be repeated.")
+        list[str] | None,
+        typer.Option(help="Attributes by whose combinations to look: region,version. May be repeated."),
     ] = None,
     metrics: Annotated[list[str] | None, typer.Option(help="Columns to compare as numbers. May be repeated.")] = None,
     label: Annotated[str | None, typer.Option(help="The column of what a model was to say.")] = None,
@@ -30,7 +31,8 @@ def drift(
         float, typer.Option(help="In which part of cases without drift anything may be found, at most.")
     ] = 0.05,
     on_drift: Annotated[
-        str | None, typer.Option(help="What to do where there is drift: retrain, which submits --workload to the daemon.")
+        str | None,
+        typer.Option(help="What to do where there is drift: retrain, which submits --workload to the daemon."),
     ] = None,
     workload: Annotated[
         str | None, typer.Option(help="For --on-drift retrain: the workload, as in 'dovetail submit': sweep.py.")
@@ -100,4 +102,6 @@ def _show(found: Any, submitted: list[str] | None, *, as_json: bool) -> None:
         say(note, err=True)
     if submitted is not None:
         count = f"{len(submitted)} task{'' if len(submitted) == 1 else 's'}"
-        say(f"{count} submitted with the new data" if submitted else "these data were submitted before; nothing is done")
+        say(
+            f"{count} submitted with the new data" if submitted else "these data were submitted before; nothing is done"
+        )

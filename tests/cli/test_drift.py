@@ -1,4 +1,4 @@
-"""`dovetail drift`: what it says of two files, and that what is to be trained again is submitted once, with the reason."""
+"""`dovetail drift`: what it says of two files, and that what is to be trained again is submitted once, and why."""
 
 import numpy as np
 import pandas as pd
