@@ -1,0 +1,98 @@
+"""River and Evidently on the streams of `bench/drift.py`, in an environment of their own.
+
+`python bench/drift_peers.py PART FOLDER` runs one of `hitters`, `river`, `evidently` inside it on the files of a folder
+and prints what came of it as JSON; `ask(part, folder)` makes the environment and runs it there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("river==0.26.1", "evidently==0.7.23", "pandas==2.3.3")
+WINDOW_ROWS = 5_000
+
+
+def ensure() -> tuple[Path | None, str]:
+    """The Python of the environment, made and filled where it is not there yet; or None and why."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / "dovetail-bench" / "drift"
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if not ready.exists():
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, capture_output=True)
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True, capture_output=True)
+        except subprocess.CalledProcessError as error:
+            return None, (error.stderr.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
+        ready.touch()
+    return python, ""
+
+
+def ask(part: str, folder: Path) -> dict[str, Any]:
+    """What a peer says of the files of a folder; or, under `reason`, why it says nothing."""
+    python, reason = ensure()
+    if python is None:
+        return {"reason": f"could not be installed: {reason}"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(python), str(Path(__file__)), part, str(folder)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"')]
+    said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+    return dict(json.loads(lines[-1])) if lines else {"reason": said[-1][:200]}
+
+
+def hitters(folder: Path) -> dict[str, Any]:
+    """Events a CPU second of River's heavy hitters, on one attribute."""
+    from river import sketch
+
+    values = json.loads((folder / "values.json").read_text())
+    counter = sketch.HeavyHitters(support=0.001, epsilon=0.0005)
+    began = time.process_time()
+    for value in values:
+        counter.update(value)
+    return {"rate": len(values) / (time.process_time() - began)}
+
+
+def river(folder: Path) -> dict[str, Any]:
+    """After how many rows ADWIN, at the same rate of false alarms, sees each stream's metric drift; None: never."""
+    import numpy as np
+    from river import drift
+
+    found = []
+    for file in sorted(folder.glob("stream-*.npz")):
+        detector, seen = drift.ADWIN(delta=0.001), []
+        for number, value in enumerate(np.load(file)["m"].tolist(), start=1):
+            detector.update(value)
+            if detector.drift_detected:
+                seen.append(number)
+        found.append(seen)
+    return {"seen": found}
+
+
+def evidently(folder: Path) -> dict[str, Any]:
+    """After how many rows of each stream a window of its own has columns that drifted, and which, as it comes."""
+    import numpy as np
+    import pandas as pd
+    from evidently import Report
+    from evidently.presets import DataDriftPreset
+
+    found = []
+    for file in sorted(folder.glob("stream-*.npz")):
+        with np.load(file) as columns:
+            table = pd.DataFrame({name: columns[name] for name in columns.files})
+        reference = pd.DataFrame(dict(np.load(folder / "reference.npz").items()))
+        seen = []
+        for start in range(0, len(table) - WINDOW_ROWS + 1, WINDOW_ROWS):
+            said = Report([DataDriftPreset()]).run(table[start : start + WINDOW_ROWS], reference).dict()
+            (columns,) = [each for each in said["metrics"] if each["metric_name"].startswith("DriftedColumnsCount")]
+            if columns["value"]["count"]:
+                seen.append(start + WINDOW_ROWS)
+        found.append(seen)
+    return {"seen": found}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"hitters": hitters, "river": river, "evidently": evidently}[sys.argv[1]](Path(sys.argv[2]))))
