@@ -43,6 +43,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "occlusion": ("occlusion.py",),
     "routing": ("routing.py",),
     "serve": ("serve.py",),
+    "server": ("server.py",),
     "trackers": ("trackers.py",),
     "random_programs": ("random_programs.py",),
     "adversary": ("adversary.py",),

@@ -43,6 +43,7 @@ PLANNING = {
     "pipeline": 1,
     "feeds": 1,
     "hopping": 1,
+    "serving": 1,
     "techniques": 2,
     "options": 3,
     "schedule": 4,

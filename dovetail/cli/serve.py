@@ -32,6 +32,10 @@ def serve(
     within: Annotated[
         str, typer.Option(help="In which time a request is answered; where it would not be, it is refused with 429.")
     ] = "1s",
+    p99: Annotated[
+        str, typer.Option(help="Plan replicas and rows of a call so that 99 of 100 answers come within this: '20ms'.")
+    ] = "",
+    rate: Annotated[float, typer.Option(help="Requests a second to plan for, with --p99.")] = 0.0,
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that a request must carry.", dir_okay=False)
     ] = None,
@@ -47,7 +51,9 @@ def serve(
             raise DovetailError(
                 "what is served must be named, by --best METRIC or by --cascade METRIC, one of the two."
             )
-        from dovetail.verbs.serve_model import ServedChoice
+        if bool(p99) != bool(rate):
+            raise DovetailError("a promise must have both: --p99 with a time, and --rate with requests a second.")
+        from dovetail.verbs.serve_model import LatencyPromise, ServedChoice
         from dovetail.verbs.serve_model import serve as serve_models
 
         choice = ServedChoice(
@@ -68,6 +74,7 @@ def serve(
             wait_seconds=parse_seconds(wait),
             within=parse_seconds(within),
             token=_token(token_file),
+            promise=LatencyPromise(parse_seconds(p99), rate) if p99 else None,
             said=say,
         )
 

@@ -119,6 +119,13 @@ def test_cascades_are_set_beside_the_plain_pipeline() -> None:
 
 
 @pytest.mark.process
+def test_a_server_loses_nothing() -> None:
+    done = run("bench/server.py", "losses", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     a kill and a swap, lost: 0" in done.stdout
+
+
+@pytest.mark.process
 def test_occlusion_is_set_beside_whole_pictures() -> None:
     done = run("bench/occlusion.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr

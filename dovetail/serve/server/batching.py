@@ -60,6 +60,7 @@ class RequestQueue:
         self._changed = asyncio.Condition()
         self._rows = 0
         self._row_seconds = 0.0
+        self.asked = 0
         self.replicas = 1
         self.is_closed = False
 
@@ -81,6 +82,7 @@ class RequestQueue:
         """The answer to these rows. Raises `Overloaded` at once where it would come too late, and `TimeoutError`
         where it does."""
         rows = len(arrays[0])
+        self.asked += 1
         expected = self.expected_seconds(rows)
         if self.is_closed or (self._waiting and expected > within):
             raise Overloaded(

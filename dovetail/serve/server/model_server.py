@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.planning.serving import ServingPlan
 from dovetail.serve.server.batching import RequestQueue
 from dovetail.serve.server.replica import Answering
 from dovetail.serve.server.replica_pool import ReplicaPool
@@ -15,6 +16,8 @@ from dovetail.vocabulary import DovetailError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DRAIN_SECONDS = 30
+# How often it is asked whether the plan still fits the rate of requests.
+_RATE_SECONDS = 10.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -38,10 +41,12 @@ async def serve_model(
     wait_seconds: float = 0.002,
     within: float = 1.0,
     token: str = "",
+    replan: Callable[[float], ServingPlan | None] | None = None,
     said: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered. `choose` says which
-    model is to answer now, when a reload is asked for."""
+    model is to answer now, when a reload is asked for; `replan` is asked where requests come at another rate, and says
+    with what they are answered from then on, or None where nothing changes."""
     import uvicorn
 
     from dovetail.serve.server.model_app import ModelApp
@@ -71,7 +76,32 @@ async def serve_model(
     # An end that was asked for is no failure: uvicorn would raise the signal once more when all is done.
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
     said(f"http://{listener.getsockname()[0]}:{listener.getsockname()[1]}/predict")
+    watching = asyncio.create_task(_watch_rate(queue, pool, replan, said)) if replan else None
     try:
         await server.serve(sockets=[listener])
     finally:
+        if watching is not None:
+            watching.cancel()
         await pool.close()
+
+
+async def _watch_rate(
+    queue: RequestQueue,
+    pool: ReplicaPool,
+    replan: Callable[[float], ServingPlan | None],
+    said: Callable[[str], None],
+) -> None:
+    """Plan again as the rate of requests changes; a plan that cannot be is told, and nothing changes."""
+    before = queue.asked
+    while True:
+        await asyncio.sleep(_RATE_SECONDS)
+        asked, before = queue.asked - before, queue.asked
+        try:
+            plan = await asyncio.to_thread(replan, asked / _RATE_SECONDS)
+        except DovetailError as error:
+            said(str(error))
+            continue
+        if plan is not None:
+            said(f"at {asked / _RATE_SECONDS:.3g} a second {plan}")
+            queue.batch_rows, queue.wait_seconds = plan.groups[0].batch_rows, plan.wait_seconds
+            await pool.resize(plan.groups[0].count)

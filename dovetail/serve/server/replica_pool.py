@@ -28,7 +28,7 @@ class PoolCounts:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Running:
+class _WorkingReplica:
     replica: Replica
     retire: asyncio.Event
     task: asyncio.Task[None] | None = None
@@ -41,7 +41,7 @@ class ReplicaPool:
         self, load: Callable[[], Answering], *, queue: RequestQueue, replicas: int = 1, threads: int = 1
     ) -> None:
         self._load, self._queue, self._count, self._threads = load, queue, replicas, threads
-        self._running: list[_Running] = []
+        self._running: list[_WorkingReplica] = []
         self._asking = concurrent.futures.ThreadPoolExecutor(max_workers=4 * replicas + 4)
         self._is_closing = False
         self.counts = PoolCounts()
@@ -69,6 +69,16 @@ class ReplicaPool:
         self.counts.swaps += 1
         await self._retire(before)
 
+    async def resize(self, count: int) -> None:
+        """More replicas, or fewer; calls under way are finished."""
+        more = count - len(self._running)
+        self._count = self._queue.replicas = count
+        if more > 0:
+            self._running += await self._started(self._load, more)
+        elif more < 0:
+            retired, self._running = self._running[more:], self._running[:more]
+            await self._retire(retired)
+
     async def close(self) -> None:
         """Answer what waits, then end."""
         self._is_closing = True
@@ -79,7 +89,7 @@ class ReplicaPool:
         self._running = []
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    async def _started(self, load: Callable[[], Answering], count: int) -> list[_Running]:
+    async def _started(self, load: Callable[[], Answering], count: int) -> list[_WorkingReplica]:
         loop = asyncio.get_running_loop()
         made = [Replica(load, threads=self._threads) for _ in range(count)]
         ready = [loop.run_in_executor(self._asking, replica.wait_ready) for replica in made]
@@ -90,19 +100,19 @@ class ReplicaPool:
             for replica in made:
                 replica.stop()
             raise
-        found = [_Running(replica, asyncio.Event()) for replica in made]
+        found = [_WorkingReplica(replica, asyncio.Event()) for replica in made]
         for each in found:
             each.task = loop.create_task(self._work(each))
         return found
 
-    async def _retire(self, retired: Sequence[_Running]) -> None:
+    async def _retire(self, retired: Sequence[_WorkingReplica]) -> None:
         for each in retired:
             each.retire.set()
         await asyncio.gather(*(each.task for each in retired if each.task is not None), return_exceptions=True)
         for each in retired:
             each.replica.stop()
 
-    async def _work(self, each: _Running) -> None:
+    async def _work(self, each: _WorkingReplica) -> None:
         """Take calls until retired."""
         retired = asyncio.ensure_future(each.retire.wait())
         while True:
@@ -148,7 +158,7 @@ class ReplicaPool:
             _settle(request, answers[at : at + request.rows])
             at += request.rows
 
-    async def _replace(self, lost: _Running, requests: Sequence[PendingRequest]) -> None:
+    async def _replace(self, lost: _WorkingReplica, requests: Sequence[PendingRequest]) -> None:
         """Another replica for one that was lost; its rows are asked again, not more often than twice in all."""
         self.counts.replicas_lost += 1
         again = [each for each in requests if each.tries + 1 < _TRIES]

@@ -8,6 +8,8 @@ import numpy
 
 from dovetail.vocabulary import DovetailError
 
+_ANY = 16
+
 
 class BadRequest(DovetailError):
     """A request that the schema refuses.
@@ -88,6 +90,13 @@ class Schema:
         if self.kind == "several":
             return tuple(arrays)
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
+
+    def example(self, rows: int) -> list[numpy.ndarray]:
+        """Zeros that fit, with a few for what may be of any length."""
+        return [
+            numpy.zeros((rows, *(_ANY if size is None else size for size in field.shape)), dtype=field.dtype)
+            for field in self.fields
+        ]
 
     def describe(self) -> dict[str, Any]:
         """For people and programs that ask what to send."""

@@ -156,12 +156,21 @@ def test_a_cascade_with_a_token(store, tmp_path):
         assert [max(range(2), key=row.__getitem__) for row in said["outputs"]] == [0, 1]
 
 
+def test_replicas_are_planned_for_a_promise(store):
+    with Served(store, "--best", "accuracy", "--p99", "500ms", "--rate", "20") as served:
+        said = "".join(served.said)
+        assert re.search(r"this model: 1 × replica with up to \d+ rows; 99% within [\d.]+ ms expected", said)
+        assert httpx.post(served.address + "/predict", json={"inputs": [[3, 0]]}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "must be named, by --best METRIC or by --cascade"),
         (("--best", "nonsense"), "must have reported 'nonsense'"),
         (("--best", "accuracy", "--host", "0.0.0.0"), "must have a token"),
+        (("--best", "accuracy", "--p99", "20ms"), "--rate with requests a second"),
+        (("--best", "accuracy", "--p99", "2.1ms", "--rate", "1"), "must be answered within 2.1 ms"),
         (("--best", "accuracy", "--token-file", "/nowhere/token"), "must be readable"),
     ],
 )
