@@ -45,7 +45,14 @@ PUBLIC = {
         "from_trainer",
     ],
     "Feed": ["feed", "Shards", "DataShard", "feeds:Feed", "feeds:RunningFeed"],
-    "Frames": ["frame:fuse", "frame:FusedFunction"],
+    "Frames": [
+        "frame:fuse",
+        "frame:FusedFunction",
+        "frame:table",
+        "frame:LazyTable",
+        "frame:LazyColumn",
+        "frame:GroupedTable",
+    ],
     "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
     "Race": [

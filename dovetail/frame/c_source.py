@@ -7,7 +7,7 @@ loop_runtime.h's.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy
@@ -28,6 +28,28 @@ def c_source(loop: Loop) -> str:
     return "\n".join([*_head(loop), *_block(loop), *_reductions(loop), ""])
 
 
+def c_group_source(loop: Loop, masked: bool) -> str:
+    """The whole file of a group-by: the loop's blocks, added to the groups that their rows belong to."""
+    values = loop.kept[1 + masked :]
+    head = [f"#define GROUPED {max(1, len(values))}", *_head(loop)]
+    return "\n".join([*head, *_block(loop, tail=_grouping(loop, masked)), *_reductions(loop), ""])
+
+
+def _grouping(loop: Loop, masked: bool) -> list[str]:
+    """Each row's values are added to its group. Sums of floats carry what rounding lost (Kahan), and leave NaN out, as
+    pandas does."""
+    places = _places(loop)
+    code, values = places[loop.kept[0]], loop.kept[1 + masked :]
+    lines = [f"    for (int64_t i = 0; i < n; i++) {{ {f'if (!{places[loop.kept[1]]}[i]) continue;' if masked else ''}"]
+    lines.append(f"        struct group *group = &scratch->groups[(int64_t){code}[i]];")
+    lines.append("        group->rows++;")
+    for number, node in enumerate(values):
+        add = {"f": "ADD_FLOAT", "u": "ADD_WHOLE"}.get(node.dtype.kind, "ADD_WHOLE")
+        value = places[node] + "[i]" if node in places else _literal(node)
+        lines.append(f"        {add}(group->values[{number}], {value});")
+    return [*lines, "    }"]
+
+
 def _head(loop: Loop) -> list[str]:
     items = ", ".join(str(node.dtype.itemsize) for node in loop.inputs) or "0"
     buffers = [
@@ -44,6 +66,7 @@ def _head(loop: Loop) -> list[str]:
         f"static const int64_t ITEMS[] = {{{items}}};",
         "struct scratch {",
         "    double gathered[INPUTS + 1][256] __attribute__((aligned(64)));",
+        "    struct group *groups;",
         *buffers,
         "};",
         (_HERE / "loop_runtime.h").read_text(),
@@ -84,6 +107,7 @@ def _buffers(loop: Loop) -> list[tuple[FrameNode, str]]:
     """Values that pass from one short loop to another, with their buffers' names; outputs have their own place."""
     phases, names = _phases(loop), _names(loop)
     passing = {node.args[0]: None for node in loop.reductions if node.args[0] in phases}
+    passing |= {node: None for node in loop.kept if node in phases}
     for node, phase in phases.items():
         passing |= {arg: None for arg in node.args if arg in phases and phases[arg] != phase}
         if OPERATIONS[node.name].within:
@@ -91,9 +115,16 @@ def _buffers(loop: Loop) -> list[tuple[FrameNode, str]]:
     return [(node, f"{names[node]}_") for node in passing if node not in loop.outputs]
 
 
-def _block(loop: Loop) -> list[str]:
+def _places(loop: Loop) -> dict[FrameNode, str]:
+    """Where each element of a value is to be found in a block's loops."""
+    names = _names(loop)
+    inputs = {node: f"{names[node]}_" for node in loop.inputs if not _is_single(node, loop)}
+    return dict(_buffers(loop)) | {node: f"{names[node]}_" for node in loop.outputs} | inputs
+
+
+def _block(loop: Loop, tail: Sequence[str] = ()) -> list[str]:
     names, phases = _names(loop), _phases(loop)
-    places = dict(_buffers(loop)) | {node: f"{names[node]}_" for node in loop.outputs}
+    places = _places(loop)
     lines = [
         "static void block(const struct job *job, struct scratch *scratch, int64_t start, int64_t n, value *partial) {"
     ]
@@ -106,7 +137,6 @@ def _block(loop: Loop) -> list[str]:
                 f"    const {kind} *restrict x{number}_ = "
                 f"elements(job, {number}, scratch->gathered[{number}], start, n);"
             )
-            places[node] = f"x{number}_"
     lines += [f"    const double w{number} = job->scalars[{number}];" for number in range(len(loop.numbers))]
     for number, node in enumerate(loop.outputs):
         kind = C_TYPES[node.dtype.char]
@@ -120,7 +150,7 @@ def _block(loop: Loop) -> list[str]:
         if node not in phases:  # one number, wanted as it is
             lines.append(f"    ({names[node]}_)[0] = {names[node]}; (void)job->out[{number}];")
     lines += [f"    {_partial(number, node, places)}" for number, node in enumerate(loop.reductions)]
-    return [*lines, "}"]
+    return [*lines, *tail, "}"]
 
 
 def _short_loop(nodes: list[FrameNode], places: dict[FrameNode, str], names: dict[FrameNode, str]) -> list[str]:

@@ -41,14 +41,18 @@ def interpret(
     outputs: Sequence[numpy.ndarray],
     start: int,
     stop: int,
-) -> list[numpy.ndarray]:
-    """Compute some rows of the outputs; gives what these rows add to each reduction."""
+    *,
+    keep: Sequence[FrameNode] = (),
+) -> list[Any]:
+    """Compute some rows of the outputs; gives what these rows add to each reduction, or the values of `keep`."""
     values: dict[FrameNode, Any] = dict(zip(loop.numbers, map(numpy.float64, numbers), strict=True))
     values |= {node: rows_of(array, shape, start, stop) for node, array in zip(loop.inputs, inputs, strict=True)}
     for node in loop.body:
         values[node] = _apply(node, [arg.value if arg.kind == "constant" else values[arg] for arg in node.args])
     for node, output in zip(loop.outputs, outputs, strict=True):
         output[slice(start, stop) if shape else ()] = values[node]
+    if keep:
+        return [node.value if node.kind == "constant" else values[node] for node in keep]
     return [_reduced(node, values[node.args[0]], (stop - start, *shape[1:])) for node in loop.reductions]
 
 

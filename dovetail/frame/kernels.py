@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 
-from dovetail.frame.c_source import FLAGS, c_source
+from dovetail.frame.c_source import FLAGS, c_group_source, c_source
 from dovetail.frame.loops import Loop
 from dovetail.native import cached_library
 
@@ -63,6 +63,11 @@ class Kernel:
 def kernel_of(loop: Loop) -> Kernel:
     """The kernel of a loop, which begins to be compiled where nobody has asked before."""
     return _COMPILER.kernel(c_source(loop))
+
+
+def group_kernel_of(loop: Loop, *, masked: bool) -> Kernel:
+    """The kernel of a group-by's loop, likewise."""
+    return _COMPILER.kernel(c_group_source(loop, masked))
 
 
 class _Compiler:

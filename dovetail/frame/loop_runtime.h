@@ -15,6 +15,15 @@ are the units', in an order that does not depend on the number of threads. */
 /* What NumPy's arrays begin with, the same since its first version. */
 struct array { char head[HEAD]; char *data; int dimensions; int64_t *shape; int64_t *strides; };
 struct operand { char *data; int64_t item; int flat, constant; int64_t strides[DIMENSIONS]; };
+#ifndef GROUPED
+#define GROUPED 0
+#endif
+/* A group's sums: of floats with what rounding lost, of whole numbers exactly, and how many there were. */
+struct group { int64_t rows; struct { double sum, lost; int64_t whole, count; } values[GROUPED + 1]; };
+#define ADD_FLOAT(into, x) do { double added = (x); if (added == added) { \
+    double y = added - into.lost, t = into.sum + y; \
+    into.lost = fabs(t) < INFINITY ? (t - into.sum) - y : 0.0, into.sum = t, into.count++; } } while (0)
+#define ADD_WHOLE(into, x) do { into.whole += (int64_t)(x), into.count++; } while (0)
 typedef union { double f; int64_t i; uint64_t u; } value;
 struct job {
     struct operand in[INPUTS + 1];
@@ -26,6 +35,9 @@ struct job {
     double count; /* elements behind each reduced number */
     value (*partials)[REDUCTIONS + 1];
     atomic_long next;
+    struct group *groups; /* all threads' */
+    int64_t group_count;
+    pthread_mutex_t lock;
 };
 
 static void place(struct operand *operand, const struct array *array, int64_t item, int dimensions, const int64_t *shape) {
@@ -101,10 +113,13 @@ static void block(const struct job *job, struct scratch *scratch, int64_t start,
 static void *work(void *argument) {
     struct job *job = argument;
     struct scratch scratch __attribute__((aligned(64)));
+    struct group *own = 0;
+    if (GROUPED && !(own = calloc(job->group_count, sizeof *own))) return job; /* others do it */
+    scratch.groups = own;
     int64_t share = ROWS && job->unit < UNIT ? UNIT / (job->unit + 1) + 1 : 1;
     for (;;) {
         int64_t first = atomic_fetch_add(&job->next, share), end = first + share;
-        if (first >= job->units) return 0;
+        if (first >= job->units) break;
         for (int64_t unit = first; unit < end && unit < job->units; unit++) {
             int64_t start = unit * job->unit, stop = start + job->unit;
             struct tower tower;
@@ -121,14 +136,35 @@ static void *work(void *argument) {
             else memcpy(job->partials[unit], partial, sizeof partial);
         }
     }
+    if (own) {
+        pthread_mutex_lock(&job->lock);
+        for (int64_t k = 0; k < job->group_count; k++) {
+            if (!own[k].rows) continue;
+            job->groups[k].rows += own[k].rows;
+            for (int v = 0; v < GROUPED; v++) {
+                job->groups[k].values[v].sum += own[k].values[v].sum - own[k].values[v].lost;
+                job->groups[k].values[v].whole += own[k].values[v].whole;
+                job->groups[k].values[v].count += own[k].values[v].count;
+            }
+        }
+        pthread_mutex_unlock(&job->lock);
+        free(own);
+    }
+    return 0;
 }
 
+/* The last array of a group-by is one of struct group. */
 /* Arrays of inputs, outputs and reduced numbers, in this order. Gives 0, or 1 where there was no memory. */
 int run(const struct array *const *arrays, const double *scalars, int dimensions, const int64_t *shape, int threads) {
     struct job job = {.scalars = scalars, .dimensions = dimensions, .shape = shape, .total = 1};
     for (int d = 0; d < dimensions; d++) job.total *= shape[d];
     for (int k = 0; k < INPUTS; k++) place(&job.in[k], arrays[k], ITEMS[k], dimensions, shape);
     for (int k = 0; k < OUTPUTS; k++) job.out[k] = arrays[INPUTS + k]->data;
+    if (GROUPED) {
+        const struct array *groups = arrays[INPUTS];
+        job.groups = (struct group *)groups->data, job.group_count = groups->shape[0];
+        pthread_mutex_init(&job.lock, 0);
+    }
     for (int k = 0; k < REDUCTIONS; k++) job.reduced[k] = arrays[INPUTS + OUTPUTS + k]->data;
     if (job.total == 0) return 0;
     job.unit = ROWS ? shape[dimensions - 1] : UNIT;
@@ -139,7 +175,7 @@ int run(const struct array *const *arrays, const double *scalars, int dimensions
     pthread_t others[threads];
     int started = 0;
     while (started < threads - 1 && !pthread_create(&others[started], 0, work, &job)) started++;
-    work(&job);
+    int failed = work(&job) != 0 && !started;
     while (started) pthread_join(others[--started], 0);
     if (REDUCTIONS && !ROWS) {
         struct tower tower;
@@ -150,5 +186,5 @@ int run(const struct array *const *arrays, const double *scalars, int dimensions
         finish(&job, result, 0);
         free(job.partials);
     }
-    return 0;
+    return failed;
 }

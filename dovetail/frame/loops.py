@@ -17,7 +17,7 @@ from dovetail.frame.operations import OPERATIONS
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loop:
     """One loop over a shape. `body` is in order of computation and ends nowhere but in inputs; `rows` says that its
-    reductions are along the last axis."""
+    reductions are along the last axis; `kept` are values of a block that a group-by reads."""
 
     shape: Shape
     rows: bool
@@ -26,6 +26,7 @@ class Loop:
     body: tuple[FrameNode, ...]
     outputs: tuple[FrameNode, ...]
     reductions: tuple[FrameNode, ...]
+    kept: tuple[FrameNode, ...] = ()
 
     def heavy(self) -> int:
         """How many of its operations take long."""
@@ -165,4 +166,24 @@ def _loop(members: list[FrameNode], stored: dict[FrameNode, None]) -> Loop:
         body=tuple(node for node in nodes if not is_given(node)),
         outputs=tuple(node for node in members if node.kind == "map"),
         reductions=tuple(node for node in members if node.kind == "reduce"),
+    )
+
+
+def group_loop(code: FrameNode, mask: FrameNode | None, values: Sequence[FrameNode]) -> Loop:
+    """One loop that computes, for a group-by, each row's group, whether it counts, and its values: in this order, what
+    the loop keeps."""
+    roots = [code, *([mask] if mask else []), *values]
+    kept = merge_equal([_as_input(root, lambda node: node.is_leaf() or node.value is not None) for root in roots])
+    nodes = list(walk(kept))
+    given = [node for node in nodes if node.kind == "input"]
+    assert all(node.kind in ("input", "constant", "map") for node in nodes), "what is grouped is computed row by row"
+    return Loop(
+        shape=code.shape,
+        rows=False,
+        inputs=tuple(node for node in given if not node.weak),
+        numbers=(),
+        body=tuple(node for node in nodes if node.kind == "map"),
+        outputs=(),
+        reductions=(),
+        kept=tuple(kept),
     )

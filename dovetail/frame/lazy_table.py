@@ -1,0 +1,472 @@
+"""`df.table`: tables of pandas, Polars and Arrow whose filters, new columns and group-bys become one loop.
+
+Names are pandas' where they mean the same. A filter is a condition that later loops test, not a copy. Missing values
+and NaN are left out of sums, as pandas does. What is not here is asked of the real library, on the table as it is
+then.
+"""
+
+import functools
+from typing import Any
+
+import numpy
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_groups, whole_number_key
+from dovetail.frame.lazy_array import LazyArray
+from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node
+from dovetail.frame.runner import compute
+from dovetail.frame.table_source import columns_of, library_of, make_table, number_values, numbers_of, take_rows
+from dovetail.vocabulary import DovetailError
+
+
+class TableOrigin:
+    """What a table was made of: the library's columns, their arrays, and the numbers of those that are text."""
+
+    def __init__(self, data: Any) -> None:
+        self.library = library_of(data)
+        self.data = data
+        self.columns = columns_of(data, self.library)
+        lengths = {len(column) for column in self.columns.values()}
+        if len(lengths) > 1:
+            raise DovetailError(f"a table's columns must have one length, got {sorted(lengths)}.")
+        self.length = lengths.pop() if lengths else 0
+        self._numbered: dict[int, tuple[numpy.ndarray, Any] | None] = {}
+
+    def numbered(self, column: Any) -> tuple[numpy.ndarray, Any] | None:
+        """Each value's number and the distinct values, worked out once."""
+        if id(column) not in self._numbered:
+            self._numbered[id(column)] = number_values(column, self.library)
+        return self._numbered[id(column)]
+
+
+class LazyColumn(NDArrayOperatorsMixin):
+    """A column of a lazy table: numbers that are not computed yet, or a library's own column.
+
+    >>> import dovetail.frame as df
+    >>> t = df.table({"price": [1.0, 2.0, 3.0]})
+    >>> (t.price * 2)[t.price > 1].sum()
+    np.float64(10.0)
+    """
+
+    def __init__(self, table: "LazyTable", content: LazyArray | Any) -> None:
+        self._table, self._content = table, content
+
+    def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        columns = [each for each in inputs if isinstance(each, LazyColumn)]
+        if method == "__call__" and not options and ufunc in (numpy.equal, numpy.not_equal):
+            compared = self._compare_text(ufunc, inputs)
+            if compared is not None:
+                return compared
+        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
+        if method == "__call__" and not options and lazy:
+            found = ufunc(*(each._content if isinstance(each, LazyColumn) else each for each in inputs))
+            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
+                return LazyColumn(self._table, found)
+        return getattr(ufunc, method)(*map(_collected, inputs), **options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        columns = [each for each in args if isinstance(each, LazyColumn)]
+        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
+        if function in (numpy.where, numpy.clip) and lazy:
+            found = function(*(each._content if isinstance(each, LazyColumn) else each for each in args), **options)
+            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
+                return LazyColumn(self._table, found)
+        return function(*map(_collected, args), **options)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
+        return numpy.asarray(self.collect(), dtype=dtype)
+
+    def __getitem__(self, condition: "LazyColumn") -> "LazyColumn":
+        return LazyColumn(self._table[condition], self._content)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._table._as_library(self), name)
+
+    @property
+    def _origin(self) -> TableOrigin:
+        return self._table._origin
+
+    @property
+    def dtype(self) -> Any:
+        return self._content.dtype
+
+    def collect(self) -> Any:
+        """Its values, computed: an array, or what the library has."""
+        rows = self._table._rows()
+        if isinstance(self._content, LazyArray):
+            (found,) = compute([self._content._node])
+            return found if rows is None else found[rows]
+        return _other_rows(self._content, self._origin.library, rows)
+
+    def isin(self, values: Any) -> "LazyColumn":
+        """Which rows have one of these values.
+
+        >>> import dovetail.frame as df
+        >>> df.table({"state": ["CA", "NY", "TX"]}).state.isin(["CA", "TX"]).collect()
+        array([ True, False,  True])
+        """
+        found = LazyColumn(self._table, self._lazy(input_node(numpy.zeros(self._origin.length, bool))))
+        for value in values:
+            found = found | (self == value)
+        return found
+
+    def sum(self) -> Any:
+        """The sum of what is there.
+
+        >>> import dovetail.frame as df
+        >>> df.table({"x": [1.0, float("nan"), 3.0]}).x.sum()
+        np.float64(4.0)
+        """
+        return self._totals()[0]
+
+    def count(self) -> int:
+        """How many values are there."""
+        return self._totals()[1]
+
+    def mean(self) -> float:
+        """The mean of what is there."""
+        total, count = self._totals()
+        return total / count if count else float("nan")
+
+    def min(self) -> Any:
+        """The least of what is there."""
+        return self._extreme("min")
+
+    def max(self) -> Any:
+        """The greatest of what is there."""
+        return self._extreme("max")
+
+    def _totals(self) -> tuple[Any, int]:
+        """One pass: the sum and the count of rows that are chosen and there."""
+        lazy = self._numbers("sum")
+        there = self._there()
+        values = lazy if there is None else numpy.where(there, lazy, lazy.dtype.type(0))
+        nodes = [numpy.sum(values)._node] + ([] if there is None else [numpy.sum(there)._node])
+        total, *counted = compute(nodes)
+        return total[()], int(counted[0]) if counted else self._origin.length
+
+    def _extreme(self, name: str) -> Any:
+        lazy, there = self._numbers(name), self._there()
+        if there is None and self._origin.length:
+            return compute([getattr(numpy, name)(lazy)._node])[0][()]
+        values = numpy.asarray(self.collect())
+        values = values[~numpy.isnan(values)] if values.dtype.kind == "f" else values
+        return getattr(numpy, name)(values) if len(values) else float("nan")
+
+    def _there(self) -> Any:
+        """Which rows count: chosen by the table's filter, and not NaN."""
+        mask, node = self._table._mask, self._content._node
+        valid = map_node("equal", numpy.equal, (node, node)) if node.dtype.kind == "f" else None
+        given = [each for each in (mask, valid) if each is not None]
+        if len(given) == 2:
+            given = [map_node("logical_and", numpy.logical_and, tuple(given))]
+        return self._lazy(given[0]) if given else None
+
+    def _numbers(self, name: str) -> LazyArray:
+        if not isinstance(self._content, LazyArray):
+            raise DovetailError(f"{name} must have a column of numbers; ask the library: collect() gives its column.")
+        return self._content
+
+    def _lazy(self, node: FrameNode) -> LazyArray:
+        return LazyArray(node, compute=compute)
+
+    @property
+    def str(self) -> "TextMethods":
+        """Methods of text, as pandas has them: each is asked of the distinct values alone.
+
+        >>> import pandas, dovetail.frame as df
+        >>> t = df.table(pandas.DataFrame({"zip": ["94305-1", "00000", "94305"]}))
+        >>> t.zip.str.slice(0, 5).unique().tolist()
+        ['94305', '00000']
+        """
+        return TextMethods(self)
+
+    def unique(self) -> numpy.ndarray:
+        """The distinct values, in the order in which they first appear."""
+        numbered = self._numbered()
+        if numbered is None:
+            return self._table._as_library(self).unique()
+        codes, labels = numbered
+        rows = self._table._rows()
+        chosen, first = numpy.unique(codes if rows is None else codes[rows], return_index=True)
+        return numpy.asarray(labels, object)[chosen[numpy.argsort(first)]]
+
+    def _numbered(self) -> tuple[numpy.ndarray, Any] | None:
+        """Each value's number and the distinct values, of a column that is no numbers and has none missing."""
+        if isinstance(self._content, LazyArray):
+            return None
+        return self._content if isinstance(self._content, tuple) else self._origin.numbered(self._content)
+
+    def _compare_text(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
+        """`column == "text"` by the numbers of its values."""
+        column, other = inputs if isinstance(inputs[0], LazyColumn) else inputs[::-1]
+        if isinstance(column._content, LazyArray) or not isinstance(other, str | int | float):
+            return None
+        numbered = column._numbered()
+        if numbered is None:
+            return None
+        codes, labels = numbered
+        number = labels.index(other) if other in labels else -1
+        node = map_node(ufunc.__name__, ufunc, (input_node(codes), constant_node(number)))
+        return LazyColumn(column._table, self._lazy(node))
+
+
+class TextMethods:
+    """What `column.str` gives: methods of pandas on text, computed once for each distinct value."""
+
+    def __init__(self, column: LazyColumn) -> None:
+        self._column = column
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        numbered = self._column._numbered()
+        if numbered is None or self._column._origin.library != "pandas":
+            return getattr(self._column._table._as_library(self._column).str, name)
+        return functools.partial(self._apply, name, numbered)
+
+    def _apply(self, name: str, numbered: tuple[numpy.ndarray, Any], *args: Any, **options: Any) -> Any:
+        import pandas
+
+        codes, labels = numbered
+        found = getattr(pandas.Series(labels, dtype="str").str, name)(*args, **options)
+        if not isinstance(found, pandas.Series) or len(found) != len(labels) or found.isna().any():
+            return getattr(self._column._table._as_library(self._column).str, name)(*args, **options)
+        table = self._column._table
+        if isinstance(found.dtype, numpy.dtype) and found.dtype.kind in "biuf":
+            return LazyColumn(table, self._column._lazy(input_node(found.to_numpy()[codes])))
+        number, distinct = found.factorize()
+        return LazyColumn(table, (number.astype("int32")[codes], distinct.tolist()))
+
+
+def _other_rows(content: Any, library: str, rows: numpy.ndarray | None) -> Any:
+    """Some rows of a column that is no numbers: a library's, or values with their numbers."""
+    if not isinstance(content, tuple):
+        return take_rows(content, library, rows)
+    codes, labels = content
+    import pandas
+
+    return pandas.Series(labels, dtype="str").take(codes if rows is None else codes[rows]).reset_index(drop=True)
+
+
+class LazyTable:
+    """A lazy table. `df.table` makes one; filters, `assign` and `groupby` give others, and `collect` computes a table
+    of the library that it came from. Attributes that it does not have are that library's.
+
+    >>> import dovetail.frame as df
+    >>> t = df.table({"state": ["CA", "NY", "CA"], "people": [3, 5, 4]})
+    >>> t[t.people > 3].assign(half=t.people / 2).groupby("state").sum()
+    {'state': array(['CA', 'NY'], dtype='<U2'), 'people': array([4, 5]), 'half': array([2. , 2.5])}
+    """
+
+    def __init__(self, origin: TableOrigin, columns: dict[str, Any], mask: FrameNode | None = None) -> None:
+        self._origin, self._columns, self._mask = origin, columns, mask
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._columns)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            if key not in self._columns:
+                raise KeyError(key)
+            return LazyColumn(self, self._columns[key])
+        if isinstance(key, list):
+            return LazyTable(self._origin, {name: self._columns[name] for name in key}, self._mask)
+        if isinstance(key, LazyColumn) and isinstance(key._content, LazyArray) and key._content.dtype == BOOL:
+            node = key._content._node
+            both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
+            return LazyTable(self._origin, self._columns, both)
+        return self.collect()[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._columns:
+            return self[name]
+        return getattr(self.collect(), name)
+
+    def __len__(self) -> int:
+        return self._origin.length if self._mask is None else int(compute([self._mask])[0].sum())
+
+    def __repr__(self) -> str:
+        chosen = "" if self._mask is None else ", filtered"
+        return f"LazyTable({', '.join(self._columns)}; {self._origin.length:,} rows of {self._origin.library}{chosen})"
+
+    def assign(self, **columns: Any) -> "LazyTable":
+        """The table with these columns too; a function is given the table.
+
+        >>> import dovetail.frame as df
+        >>> df.table({"x": [1, 2]}).assign(y=lambda t: t.x * 10).y.collect()
+        array([10, 20])
+        """
+        found = dict(self._columns)
+        for name, value in columns.items():
+            given = value(LazyTable(self._origin, found, self._mask)) if callable(value) else value
+            if isinstance(given, LazyColumn) and given._origin is self._origin:
+                found[name] = given._content
+            elif isinstance(given, int | float | numpy.ndarray) and numpy.shape(given) in ((), (self._origin.length,)):
+                node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
+                found[name] = LazyArray(node, compute=compute)
+            else:
+                raise DovetailError(
+                    f"a new column must be a column of the same table, a number or an array of its "
+                    f"{self._origin.length:,} rows, got {type(given).__name__} for {name!r}."
+                )
+        return LazyTable(self._origin, found, self._mask)
+
+    def groupby(self, by: str | list[str], **options: Any) -> Any:
+        """Groups of rows with the same keys: `sum`, `mean`, `count` and `size` are one loop over the table."""
+        names = [by] if isinstance(by, str) else list(by)
+        keys = [self._key(name) for name in names] if not options and set(names) <= self._columns.keys() else [None]
+        if any(key is None for key in keys):
+            return self.collect().groupby(by, **options)
+        return GroupedTable(self, keys)  # type: ignore[arg-type]
+
+    def collect(self) -> Any:
+        """Compute everything: a table of the library that this came from.
+
+        >>> import pandas, dovetail.frame as df
+        >>> t = df.table(pandas.DataFrame({"x": [1, 2, 3]}))
+        >>> t[t.x > 1].collect()
+           x
+        1  2
+        2  3
+        """
+        rows = self._rows()
+        lazies = {name: value for name, value in self._columns.items() if isinstance(value, LazyArray)}
+        arrays = dict(zip(lazies, compute([value._node for value in lazies.values()]), strict=True))
+        found = {
+            name: (arrays[name] if rows is None else arrays[name][rows])
+            if name in arrays
+            else _other_rows(value, self._origin.library, rows)
+            for name, value in self._columns.items()
+        }
+        index = None
+        if self._origin.library == "pandas":
+            index = self._origin.data.index if rows is None else self._origin.data.index[rows]
+        return make_table(found, self._origin.library, index=index)
+
+    def _rows(self) -> numpy.ndarray | None:
+        return None if self._mask is None else numpy.flatnonzero(compute([self._mask])[0])
+
+    def _as_library(self, column: LazyColumn) -> Any:
+        """A column as the library's own, for what only that knows."""
+        return LazyTable(self._origin, {"column": column._content}, self._mask).collect()["column"]
+
+    def _key(self, name: str) -> GroupKey | None:
+        content = self._columns[name]
+        if isinstance(content, LazyArray):
+            if content.dtype.kind in "iub":
+                found = whole_number_key(name, content._node)
+                if found is not None:
+                    return found
+            if content.dtype.kind == "f":
+                return None
+            codes, labels = numpy.unique(compute([content._node])[0], return_inverse=True)[::-1]
+            return numbered_key(name, codes, labels)
+        numbered = LazyColumn(self, content)._numbered()
+        return None if numbered is None else numbered_key(name, *numbered)
+
+
+class GroupedTable:
+    """A table's rows in groups; what it gives has a row for each group that has any, in the order of the keys."""
+
+    def __init__(self, table: LazyTable, keys: list[GroupKey], chosen: list[str] | None = None) -> None:
+        self._table, self._keys, self._chosen = table, keys, chosen
+
+    def __getitem__(self, names: list[str]) -> "GroupedTable":
+        return GroupedTable(self._table, self._keys, list(names))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        grouped = self._table.collect().groupby([key.name for key in self._keys][slice(None)] if len(self._keys) > 1
+                                                else self._keys[0].name)  # fmt: skip
+        return getattr(grouped if self._chosen is None else grouped[self._chosen], name)
+
+    def sum(self) -> Any:
+        """Each column's sum in each group."""
+        kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added
+
+        def total(found: GroupSums, place: int) -> numpy.ndarray:
+            dtype = self._table._columns[self._names()[place]].dtype
+            return found.sums[place].astype(dtype) if kept and dtype.kind in "iu" else found.sums[place]
+
+        return self._computed("sum", total)
+
+    def mean(self) -> Any:
+        """Each column's mean in each group."""
+
+        def kind(place: int) -> numpy.dtype:
+            dtype: numpy.dtype = self._table._columns[self._names()[place]].dtype
+            return dtype if dtype.kind == "f" else numpy.dtype("f8")
+
+        def mean(found: GroupSums, place: int) -> numpy.ndarray:
+            with numpy.errstate(all="ignore"):
+                share: numpy.ndarray = numpy.true_divide(found.sums[place], found.counts[place], dtype="f8")
+                return share.astype(kind(place))
+
+        return self._computed("mean", mean)
+
+    def count(self) -> Any:
+        """How many values of each column each group has."""
+        return self._computed("count", lambda found, place: found.counts[place])
+
+    def _names(self) -> list[str]:
+        keys = {key.name for key in self._keys}
+        return self._chosen if self._chosen is not None else [name for name in self._table.columns if name not in keys]
+
+    def _computed(self, method: str, column: Any) -> Any:
+        names = self._names()
+        contents = [self._table._columns[name] for name in names]
+        if not all(isinstance(content, LazyArray) for content in contents):
+            return self.__getattr__(method)()
+        found = sum_groups(self._keys, self._table._mask, [content._node for content in contents])
+        if found is None:
+            return self.__getattr__(method)()
+        labels = self._labels(found.groups)
+        columns = {name: column(found, place) for place, name in enumerate(names)}
+        library = self._table._origin.library
+        if library != "pandas":
+            return make_table(labels | columns, library)
+        import pandas
+
+        kind = pandas.MultiIndex.from_arrays(list(labels.values()), names=list(labels)) if len(labels) > 1 else None
+        index = pandas.Index(next(iter(labels.values())), name=next(iter(labels))) if kind is None else kind
+        return make_table(columns, library, index=index)
+
+    def _labels(self, groups: numpy.ndarray) -> dict[str, numpy.ndarray]:
+        """Each group's keys, from its number."""
+        found = {}
+        for key in reversed(self._keys):
+            groups, number = numpy.divmod(groups, key.count())
+            found[key.name] = numpy.asarray(key.labels)[number]
+        return dict(reversed(found.items()))
+
+
+def _collected(value: Any) -> Any:
+    return value.collect() if isinstance(value, LazyColumn) else value
+
+
+def table(data: Any) -> LazyTable:
+    """A lazy table over one of pandas, Polars or Arrow, or over a dict of columns; nothing is copied.
+
+    >>> import dovetail.frame as df
+    >>> t = df.table({"city": ["A", "B"], "people": [600_000, 5]})
+    >>> t[t.people > 500_000].collect()
+    {'city': array(['A'], dtype='<U1'), 'people': array([600000])}
+    """
+    origin = TableOrigin(data)
+    columns: dict[str, Any] = {}
+    for name, column in origin.columns.items():
+        array = numbers_of(column, origin.library)
+        columns[name] = column if array is None else LazyArray(input_node(array), compute=compute)
+    return LazyTable(origin, columns)

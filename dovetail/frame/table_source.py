@@ -1,0 +1,123 @@
+"""Tables of others: how columns of pandas, Polars, Arrow and plain dicts are read without copying, and made again.
+
+A column of numbers without missing values is an array; any other is left as the library has it, and numbered where it
+is compared or grouped by. Libraries are imported by whoever gives their tables, not here.
+"""
+
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy
+
+from dovetail.frame.operations import is_native
+from dovetail.frame.runner import thread_count
+from dovetail.vocabulary import DovetailError
+
+# Below this many rows a thread more brings nothing.
+_ROWS_EACH = 100_000
+
+
+def library_of(data: Any) -> str:
+    """Which library's table it is."""
+    for name, kind in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(data, getattr(module, kind)):
+            return name
+    if isinstance(data, Mapping):
+        return "dict"
+    raise DovetailError(
+        f"df.table must be given a table of pandas, Polars or Arrow, or a dict of columns, got {type(data).__name__}."
+    )
+
+
+def columns_of(data: Any, library: str) -> dict[str, Any]:
+    """Its columns by name, as that library has them."""
+    if library == "pandas":
+        return {str(name): data[name] for name in data.columns}
+    if library == "polars":
+        return {name: data.get_column(name) for name in data.columns}
+    if library == "pyarrow":
+        return {name: data.column(name) for name in data.column_names}
+    return {str(name): numpy.asarray(values) for name, values in data.items()}
+
+
+def numbers_of(column: Any, library: str) -> numpy.ndarray | None:
+    """A column as an array, or None where it is not one of numbers, or some are missing."""
+    if library == "dict":
+        array = column
+    elif library == "pandas":
+        if not isinstance(column.dtype, numpy.dtype):
+            return None
+        array = column.to_numpy()
+    elif library == "polars":
+        if (not column.dtype.is_numeric() and str(column.dtype) != "Boolean") or column.null_count():
+            return None
+        array = column.to_numpy()
+    else:
+        kind = str(column.type)
+        if column.null_count or not kind.startswith(("int", "uint", "float", "double", "bool")):
+            return None
+        array = column.to_numpy()
+    return array if isinstance(array, numpy.ndarray) and is_native(array.dtype) and array.ndim == 1 else None
+
+
+def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None:
+    """Each value's number, and the distinct values, by the library's own hash table; None where values are missing."""
+    if library == "polars":
+        return None if column.null_count() else _number_arrow(column.to_arrow())
+    if library == "pyarrow":
+        return None if column.null_count else _number_arrow(column.combine_chunks())
+    if library == "pandas":
+        if hasattr(column.array, "__arrow_array__") and str(column.dtype) == "str":
+            arrow = column.array.__arrow_array__()
+            arrow = arrow.combine_chunks() if hasattr(arrow, "combine_chunks") else arrow
+            return None if arrow.null_count else _number_arrow(arrow)
+        codes, labels = column.factorize()
+        return None if len(codes) and codes.min() < 0 else (codes, labels.tolist())
+    labels, codes = numpy.unique(column, return_inverse=True)
+    return codes, labels.tolist()
+
+
+def _number_arrow(array: Any) -> tuple[numpy.ndarray, Any]:
+    """By Arrow's hash table, which leaves the interpreter's lock: a part of the rows for each thread, then one
+    numbering for all."""
+    parts = max(1, min(thread_count(), len(array) // _ROWS_EACH))
+    step = -(-len(array) // parts) or 1
+    slices = [array.slice(start, step) for start in range(0, len(array), step)] or [array]
+    with ThreadPoolExecutor(parts) as pool:
+        encoded = list(pool.map(lambda part: part.dictionary_encode(), slices))
+    numbers: dict[Any, int] = {}
+    codes = []
+    for part in encoded:
+        own = [numbers.setdefault(label, len(numbers)) for label in part.dictionary.to_pylist()]
+        codes.append(numpy.asarray(own, "int32")[part.indices.to_numpy(zero_copy_only=False)])
+    return codes[0] if len(codes) == 1 else numpy.concatenate(codes), list(numbers)
+
+
+def take_rows(column: Any, library: str, rows: numpy.ndarray | None) -> Any:
+    """Some rows of a column that is left as the library has it."""
+    if rows is None:
+        return column
+    if library == "pandas":
+        return column.iloc[rows]
+    return column[rows] if library in ("dict", "polars") else column.take(rows)
+
+
+def make_table(columns: dict[str, Any], library: str, *, index: Any = None) -> Any:
+    """A table of that library."""
+    if library == "dict":
+        return columns
+    if library == "pandas":
+        import pandas
+
+        plain = {name: getattr(column, "array", column) for name, column in columns.items()}
+        return pandas.DataFrame(plain, index=index, copy=False)
+    if library == "polars":
+        import polars
+
+        return polars.DataFrame(columns)
+    import pyarrow
+
+    return pyarrow.table(columns)

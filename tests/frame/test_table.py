@@ -1,0 +1,162 @@
+"""Tables: what pandas gives, of pandas, Polars, Arrow and dicts; before the loop is compiled and after."""
+
+import numpy
+import pandas
+import pytest
+
+import dovetail.frame as df
+from dovetail.frame import group_by, kernels
+from dovetail.vocabulary import DovetailError
+
+N = 5000
+generator = numpy.random.default_rng(0)
+FRAME = pandas.DataFrame(
+    {
+        "state": generator.choice(["CA", "NY", "TX", "AK"], N),
+        "year": generator.integers(1980, 2020, N),
+        "id": generator.integers(-(2**60), 2**60, N)[generator.integers(0, 50, N)],
+        "people": generator.integers(0, 1000, N).astype("i4"),
+        "rate": numpy.where(generator.random(N) < 0.1, numpy.nan, generator.normal(size=N)),
+        "small": generator.normal(size=N).astype("f4"),
+        "flag": generator.random(N) < 0.5,
+    }
+)
+
+
+def tables():
+    yield "pandas", FRAME
+    yield "dict", {name: FRAME[name].to_numpy() for name in FRAME}
+    polars = pytest.importorskip("polars")
+    yield "polars", polars.DataFrame({name: FRAME[name].to_numpy() for name in FRAME})
+    pyarrow = pytest.importorskip("pyarrow")
+    yield "arrow", pyarrow.table({name: pyarrow.array(FRAME[name].to_numpy()) for name in FRAME})
+
+
+def as_pandas(found, keys):
+    if isinstance(found, pandas.DataFrame):
+        return found
+    columns = (
+        found
+        if isinstance(found, dict)
+        else {name: numpy.asarray(found[name]) for name in getattr(found, "column_names", None) or found.columns}
+    )
+    return pandas.DataFrame(columns).set_index(keys)
+
+
+def compile_group_by(monkeypatch):
+    """Have loops compiled before they run."""
+    plain = kernels.group_kernel_of
+
+    def waited(loop, *, masked):
+        kernel = plain(loop, masked=masked)
+        assert kernel.wait(120)
+        return kernel
+
+    monkeypatch.setattr(group_by, "group_kernel_of", waited)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("keys", [["state"], ["year"], ["id"], ["state", "year"], ["flag", "state"]])
+@pytest.mark.parametrize("method", ["sum", "mean", "count"])
+def test_group_bys_are_pandas(keys, method, ready, monkeypatch):
+    if ready:
+        compile_group_by(monkeypatch)
+    values = ["people", "rate", "small", "index"]
+    right = FRAME[(FRAME.people > 300) & (FRAME.state != "AK")]
+    right = right.assign(index=numpy.exp(right.rate) * 0.5 + right.people)
+    wanted = getattr(right.groupby(keys if len(keys) > 1 else keys[0])[values], method)()
+    for name, data in tables():
+        t = df.table(data)
+        t = t[(t.people > 300) & (t.state != "AK")].assign(index=numpy.exp(t.rate) * 0.5 + t.people)
+        found = as_pandas(getattr(t.groupby(keys if len(keys) > 1 else keys[0])[values], method)(), keys)
+        assert list(found.columns) == values, name
+        numpy.testing.assert_array_equal(numpy.asarray(found.index.tolist()), numpy.asarray(wanted.index.tolist()))
+        for each in values:
+            close = 1e-5 if each == "small" else 1e-12
+            numpy.testing.assert_allclose(found[each], wanted[each], rtol=close, atol=close)
+        assert found["people"].dtype == wanted["people"].dtype or name != "pandas"
+
+
+def test_a_pandas_table_comes_back_as_pandas_has_it():
+    t = df.table(FRAME)
+    found = t[t.rate > 0].assign(twice=t.people * 2, one=1).collect()
+    wanted = FRAME[FRAME.rate > 0].assign(twice=lambda f: f.people * 2, one=1)
+    pandas.testing.assert_frame_equal(found, wanted)
+    grouped = t[t.rate > 0][["year", "people"]].groupby("year").sum()
+    pandas.testing.assert_frame_equal(grouped, FRAME[FRAME.rate > 0][["year", "people"]].groupby("year").sum())
+
+
+@pytest.mark.parametrize("column", ["people", "rate", "small", "flag"])
+@pytest.mark.parametrize("method", ["sum", "mean", "min", "max", "count"])
+def test_columns_reduce_as_pandas(column, method):
+    t = df.table(FRAME)
+    chosen, right = t[t.year > 2000][column], FRAME[FRAME.year > 2000][column]
+    numpy.testing.assert_allclose(getattr(chosen, method)(), getattr(right, method)(), rtol=1e-6)
+    numpy.testing.assert_allclose(getattr(t[column], method)(), getattr(FRAME[column], method)(), rtol=1e-6)
+
+
+def test_filters_on_filters_text_and_lists():
+    t = df.table(FRAME)
+    found = t[t.state.isin(["CA", "XX"])]
+    found = found[found.people < 100]
+    wanted = FRAME[FRAME.state.isin(["CA", "XX"]) & (FRAME.people < 100)]
+    assert len(found) == len(wanted)
+    pandas.testing.assert_frame_equal(found.collect(), wanted)
+    assert len(t[t.state == "XX"]) == 0
+    assert (t[t.state == "CA"].people * 2).sum() == 2 * FRAME[FRAME.state == "CA"].people.sum()
+    assert len(t[t.state.isin([])]) == 0
+
+
+def test_what_it_does_not_know_is_the_librarys():
+    t = df.table(FRAME)
+    chosen = t[t.people > 500]
+    pandas.testing.assert_frame_equal(chosen.describe(), FRAME[FRAME.people > 500].describe())
+    assert chosen.state.str.lower().iloc[0] == FRAME[FRAME.people > 500].state.iloc[0].lower()
+    wanted = FRAME.groupby("state")[["rate"]].median()
+    pandas.testing.assert_frame_equal(t.groupby("state")[["rate"]].median(), wanted)
+    pandas.testing.assert_frame_equal(t.groupby("rate")[["people"]].sum(), FRAME.groupby("rate")[["people"]].sum())
+    pandas.testing.assert_series_equal(t.groupby("state").size(), FRAME.groupby("state").size())
+    numpy.testing.assert_array_equal(numpy.sort(chosen.people), numpy.sort(FRAME[FRAME.people > 500].people))
+
+
+def test_missing_values_are_the_librarys():
+    missing = pandas.DataFrame({"k": ["a", None, "b", "a"], "x": pandas.array([1, None, 3, 4], dtype="Int64")})
+    t = df.table(missing)
+    pandas.testing.assert_frame_equal(t.groupby("k").sum(), missing.groupby("k").sum())
+    pandas.testing.assert_frame_equal(t.collect(), missing)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_rows(rows):
+    part = FRAME.iloc[:rows]
+    t = df.table(part)
+    pandas.testing.assert_frame_equal(t[t.people >= 0].collect(), part)
+    found, wanted = t[["year", "people"]].groupby("year").sum(), part[["year", "people"]].groupby("year").sum()
+    pandas.testing.assert_frame_equal(found, wanted)
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(DovetailError, match="must be given a table of pandas, Polars or Arrow"):
+        df.table(7)
+    with pytest.raises(DovetailError, match=r"one length, got \[1, 2\]"):
+        df.table({"a": [1], "b": [1, 2]})
+    with pytest.raises(DovetailError, match="got str for 'x'"):
+        df.table({"a": [1]}).assign(x="text")
+    with pytest.raises(DovetailError, match="sum must have a column of numbers"):
+        df.table({"a": ["x"]}).a.sum()
+    with pytest.raises(KeyError):
+        df.table({"a": [1]})["b"]
+
+
+def test_text_is_asked_of_distinct_values():
+    t = df.table(FRAME)
+    right = FRAME.state.str.slice(0, 1)
+    found = t.state.str.slice(0, 1)
+    assert found.unique().tolist() == right.unique().tolist()
+    assert found[found != "C"].unique().tolist() == right[right != "C"].unique().tolist()
+    chosen = t[t.state.str.contains("A")].groupby(["year", "state"])[["people"]].sum()
+    wanted = FRAME[FRAME.state.str.contains("A")].groupby(["year", "state"])[["people"]].sum()
+    pandas.testing.assert_frame_equal(chosen, wanted)
+    lengths = t.assign(first=found, size=t.state.str.len()).collect()
+    assert lengths["first"].tolist() == right.tolist()
+    assert lengths["size"].tolist() == FRAME.state.str.len().tolist()
