@@ -188,7 +188,7 @@ class LazyColumn(NDArrayOperatorsMixin):
         """
         return TextMethods(self)
 
-    def unique(self) -> numpy.ndarray:
+    def unique(self) -> Any:
         """The distinct values, in the order in which they first appear."""
         numbered = self._numbered()
         if numbered is None:
