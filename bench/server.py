@@ -1,13 +1,15 @@
 """`dovetail serve` over real HTTP: batching beside one request a call, too much at once, a swap and a killed replica.
 
-`python bench/server.py [batching] [overload] [losses] [--quick] [--check]`
+`python bench/server.py [batching] [overload] [losses] [forecast] [mix] [--quick] [--check]`
 
 A perceptron of six layers of 1,024 is trained for a step by `dt.run` and served by `dovetail serve` in processes of its
 own; another process asks, each request a row, at moments drawn beforehand (Poisson), whether answers have come or not.
 `batching`: the highest of some rates at which 99 of 100 answers come within the bound, with calls of one row and of up
 to 32, three times by turns. `overload`: more than can be answered for a while, then little: how soon are refusals told,
 and are all answered afterwards? `losses`: 10,000 requests through a kill and a swap: each is answered once, rightly, or
-refused. `--quick` asks little and writes nothing.
+refused. `forecast`: the p99 that the plan's simulation expects of six configurations at 70% of what they can do, beside
+what is measured. `mix`: what planned replicas cost on a simulated cluster of three kinds at twelve rates, beside the
+best of one kind, both under the same promise. `--quick` asks little and writes nothing.
 """
 
 import argparse
@@ -32,16 +34,18 @@ from reporting import Bar, finish
 from torch import nn
 
 import dovetail as dt
+from dovetail.planning.serving import KindOffer, LatencyCurve, ReplicaGroup, arrivals_at, forecast, plan_serving
+from dovetail.serve.server.measuring import measure_latency
 
-ROWS = ("batching", "overload", "losses")
+ROWS = ("batching", "overload", "losses", "forecast", "mix")
 BOUND = 0.1  # seconds within which 99 of 100 answers come
-TIMES, TOLD = 4.0, 0.05
+TIMES, TOLD, OFF, SAVED = 4.0, 0.05, 0.2, 0.2
 WIDTH = 1024
 
 
-def perceptron(seed: int = 0) -> dt.Training:
-    layers = [layer for _ in range(5) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    model = nn.Sequential(nn.Linear(16, WIDTH), nn.ReLU(), *layers, nn.Linear(WIDTH, 4))
+def perceptron(width: int = WIDTH, seed: int = 0) -> dt.Training:
+    layers = [layer for _ in range(5) for layer in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), *layers, nn.Linear(width, 4))
     batch = [torch.randn(8, 16), torch.randint(4, (8,))]
     return dt.Training(
         model=model,
@@ -198,6 +202,65 @@ def losses(store: Path, rows: numpy.ndarray, *, quick: bool) -> tuple[list[dict[
     ]
 
 
+def forecasts(store: Path, rows: numpy.ndarray, *, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Expected and measured, at 70% of what a configuration can do."""
+    from dovetail.verbs.serve_model import OVERHEAD_SECONDS, ServedChoice
+
+    found_rows, bars = [], []
+    for width in (256,) if quick else (1024, 2048):
+        home = store.parent / f"wide-{width}"
+        dt.run(dt.grid(perceptron, width=width, steps=1), store=home, progress=False)
+        choice = ServedChoice(store=home, metric="accuracy")
+        curve = measure_latency(choice.choose()[0], choice.schema())
+        for batch in (4,) if quick else (1, 4, 16):
+            group = ReplicaGroup("replica", 1, batch, curve)
+            rate = 0.7 * min(group.rate, 500.0)
+            moments = poisson(rate, 2.0 if quick else 20.0, seed=batch)
+            expected = forecast([group], list(moments), wait_seconds=0.002, overhead=OVERHEAD_SECONDS)
+            words = ("--batch-rows", str(batch), "--wait", "2ms", "--within", "10s")
+            with served(home, *words) as (address, _process):
+                asyncio.run(asked(address, poisson(20, 1.0, seed=0), rows))
+                measured = p99(asyncio.run(asked(address, moments, rows)))
+            found_rows.append(
+                {
+                    "row": "forecast",
+                    "width": width,
+                    "rows a call": batch,
+                    "asked, 1/s": rate,
+                    "expected p99": expected.p99,
+                    "measured p99": measured,
+                    "off": abs(expected.p99 / measured - 1),
+                }
+            )
+            bars.append(Bar(f"width {width}, {batch} rows a call, p99 off by", found_rows[-1]["off"], most=OFF))
+    return found_rows, bars
+
+
+MIXED = [
+    KindOffer("large", 3.0, 3, {"plain": LatencyCurve(((1, 0.004), (64, 0.020)))}),
+    KindOffer("small", 0.7, 6, {"plain": LatencyCurve(((1, 0.010), (64, 0.110)))}),
+    KindOffer("cpu", 0.1, 12, {"plain": LatencyCurve(((1, 0.045), (16, 0.360)))}),
+]
+
+
+def mix(store: Path, rows: numpy.ndarray, *, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """What it costs where kinds may be mixed, and where they may not."""
+    mixed, alike = [], []
+    for rate in (600,) if quick else tuple(150 * 1.4**step for step in range(12)):
+        arrivals = arrivals_at(rate, 1000 if quick else 6000)
+        mixed.append(plan_serving(MIXED, arrivals, p99=0.15).price)
+        alike.append(plan_serving(MIXED, arrivals, p99=0.15, is_uniform=True).price)
+    ratios = [1 - ours / theirs for ours, theirs in zip(mixed, alike, strict=True)]
+    row = {
+        "row": "mix",
+        "mixed, all rates": sum(mixed),
+        "one kind, all rates": sum(alike),
+        "saved": 1 - sum(mixed) / sum(alike),
+        "saved at most": max(ratios),
+    }
+    return [row], [Bar("mixed kinds, saved over all rates", row["saved"], least=SAVED)]
+
+
 def _replicas(server: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(server)], capture_output=True, text=True, check=False).stdout.split()
     return [int(pid) for pid in found if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
@@ -212,7 +275,7 @@ def main() -> None:
     if unknown := set(chosen.rows) - set(ROWS):
         arguments.error(f"ROW must be one of {', '.join(ROWS)}, got {', '.join(sorted(unknown))}")
     asked_rows = numpy.random.default_rng(0).normal(size=(64, 16)).astype("float32")
-    makers = {"batching": batching, "overload": overload, "losses": losses}
+    makers = {"batching": batching, "overload": overload, "losses": losses, "forecast": forecasts, "mix": mix}
     rows, bars = [], []
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"

@@ -28,7 +28,7 @@ from dovetail.vocabulary import DovetailError
 
 # What a request takes beside its call (HTTP, the queue); requests that a plan is simulated with; and by which share the
 # rate must have changed to plan again.
-_OVERHEAD_SECONDS, _PLANNED_REQUESTS, _CHANGED = 0.002, 5000, 0.25
+OVERHEAD_SECONDS, _PLANNED_REQUESTS, _CHANGED = 0.002, 5000, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Planner:
     def plan(self, rate: float) -> ServingPlan:
         """For a rate; checked by what counts for itself."""
         arrivals = arrivals_at(rate, _PLANNED_REQUESTS)
-        plan = plan_serving(self._offers, arrivals, p99=self._promise.p99, overhead=_OVERHEAD_SECONDS)
+        plan = plan_serving(self._offers, arrivals, p99=self._promise.p99, overhead=OVERHEAD_SECONDS)
         if wrong := check_serving(plan, self._offers, rate=rate, p99=self._promise.p99):
             raise DovetailError(f"a plan must hold what it promises; found: {'; '.join(wrong)}.")
         self._planned = rate
