@@ -41,6 +41,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "page_load": ("page_load.py",),
     "page_cost": ("page_cost.py",),
     "occlusion": ("occlusion.py",),
+    "drift": ("drift.py",),
     "routing": ("routing.py",),
     "serve": ("serve.py",),
     "server": ("server.py",),

@@ -179,3 +179,16 @@ def test_every_acknowledged_checkpoint_of_an_object_store_loads() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met     kills: 2" in done.stdout
     assert "met     acknowledged checkpoints that do not load, or with other bits: 0" in done.stdout
+
+
+def test_streams_and_drift_are_measured() -> None:
+    done = run("bench/drift.py", "hitters", "names", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "names, share" in done.stdout
+
+
+@pytest.mark.slow
+def test_every_part_of_streams_and_drift_runs() -> None:
+    done = run("bench/drift.py", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "met     growth, saved after all over after a tenth" in done.stdout

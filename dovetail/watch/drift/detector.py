@@ -36,7 +36,8 @@ class DriftDetector:
     """Watches a stream for drift from a reference, and says for which combination of attributes.
 
     Columns are as in `dt.drift`. `block_rows` come together before they are compared, up to `blocks` of them; without
-    drift, a block raises an alarm with a chance of at most `false_alarms`. After an alarm it begins anew.
+    drift, a block raises an alarm with a chance of at most `false_alarms`, over all `tests` that it makes of a block.
+    After an alarm it begins anew.
 
     >>> import numpy as np
     >>> draws = np.random.default_rng(0)
@@ -85,7 +86,8 @@ class DriftDetector:
             block_rows,
             [1 << each for each in range(blocks.bit_length()) if 1 << each <= blocks],
         )
-        self._level = false_alarms / (self._index.count * (len(self._scorer.names) + 1) * len(self._scales))
+        self.tests = self._index.count * (len(self._scorer.names) + 1) * len(self._scales)
+        self._level = false_alarms / self.tests
         self._waiting: list[ScoredRows] = []
         self._blocks: list[tuple[ScoredRows, np.ndarray]] = []
         self.rows = 0
