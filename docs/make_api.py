@@ -66,6 +66,7 @@ PUBLIC = {
         "cascade",
         "serve.cascades:ModelCascade",
         "CascadeClassifier",
+        "CascadeRegressor",
         "route",
         "serve.routing:Router",
         "serve.routing:OutcomeTable",

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "CascadeClassifier": "dovetail.serve.cascades",
+    "CascadeRegressor": "dovetail.serve.cascades",
     "Cluster": "dovetail.vocabulary",
     "DataShard": "dovetail.vocabulary",
     "DovetailError": "dovetail.vocabulary",
@@ -61,6 +62,7 @@ _WHERE = {
 
 __all__ = [
     "CascadeClassifier",
+    "CascadeRegressor",
     "Cluster",
     "DataShard",
     "DovetailError",
@@ -130,7 +132,7 @@ if TYPE_CHECKING:
     from dovetail.engines import detect
     from dovetail.feeds import Shards, feed
     from dovetail.selection.record import Selection
-    from dovetail.serve.cascades import CascadeClassifier
+    from dovetail.serve.cascades import CascadeClassifier, CascadeRegressor
     from dovetail.serve.incremental import incremental, occlusion
     from dovetail.serve.routing import route
     from dovetail.train import Scheduler, Training

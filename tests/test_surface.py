@@ -13,6 +13,7 @@ import dovetail as dt
 
 NAMES = [
     "CascadeClassifier",
+    "CascadeRegressor",
     "Cluster",
     "DataShard",
     "DovetailError",

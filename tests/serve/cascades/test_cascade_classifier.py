@@ -129,7 +129,7 @@ def test_the_best_rows_are_found_by_few_of_the_costly_features():
     ("change", "message"),
     [
         ({"lose": 0}, "lose and confidence must lie between 0 and 1"),
-        ({"calibrate_share": 1.5}, "calibrate_share and precision must lie between"),
+        ({"calibrate_share": 1.5}, "calibrate_share must lie between"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"pipeline": LogisticRegression()}, "must have two steps"),
         ({"pipeline": Pipeline([("s", StandardScaler()), ("m", LogisticRegression())])}, "they are a StandardScaler"),
