@@ -17,6 +17,13 @@ from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.user_text import escape_controls, shorten
 
+EngineOption = Annotated[str, typer.Option(help="Where tasks run: local, on this machine; or ray, on a Ray cluster.")]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        help="Address of the Ray cluster: host:port; auto: the one that this machine belongs to; local: start one here."
+    ),
+]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="The folder that holds a run's events, checkpoints and logs.")
 ]

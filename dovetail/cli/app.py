@@ -23,8 +23,10 @@ from dovetail.cli.answering import (
     FAILED,
     HOME,
     STOPPED,
+    AddressOption,
     CsvOption,
     DeviceMemoryOption,
+    EngineOption,
     ExactOption,
     JsonOption,
     MetricsOption,
@@ -69,13 +71,6 @@ def _main(
 
 WorkloadFile = Annotated[
     str, typer.Argument(help="A Python file or module with a workload: sweep.py, package.sweep, or sweep.py:name.")
-]
-EngineOption = Annotated[str, typer.Option(help="Where tasks run: local, on this machine; or ray, on a Ray cluster.")]
-AddressOption = Annotated[
-    str,
-    typer.Option(
-        help="Address of the Ray cluster: host:port; auto: the one that this machine belongs to; local: start one here."
-    ),
 ]
 DeadlineOption = Annotated[
     list[str] | None,

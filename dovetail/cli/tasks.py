@@ -12,8 +12,10 @@ import typer
 
 from dovetail.cli.answering import (
     HOME,
+    AddressOption,
     CsvOption,
     DeviceMemoryOption,
+    EngineOption,
     ExactOption,
     JsonOption,
     MetricsOption,
@@ -25,6 +27,7 @@ from dovetail.cli.answering import (
     entities,
     say,
 )
+from dovetail.cli.market import LostOption, MarketOption, MoveOption
 from dovetail.vocabulary import DovetailError, InvalidWorkload, StoreError
 from dovetail.vocabulary.redact import show_value
 from dovetail.vocabulary.units import parse_seconds
@@ -95,6 +98,22 @@ def daemon(
         ),
     ] = 3,
     exact: ExactOption = False,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
+    market: MarketOption = None,
+    provision: Annotated[
+        str | None,
+        typer.Option(
+            help="With --market: a command that starts, stops and lists nodes, which are rented by the prices: "
+            "./nodes.sh."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="With --market: how many devices of each kind to rent at most: 4xv100+8xk80.")
+    ] = None,
+    move: MoveOption = "10min",
+    lost: LostOption = "2min",
+    every: Annotated[str, typer.Option(help="With --market: how often prices and nodes are asked for.")] = "60s",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Wait for submitted tasks and run them, until stopped. Started again on the same store, it goes on with them."""
@@ -112,6 +131,14 @@ def daemon(
             objective=objective,
             techniques=techniques or (),
             device_memory=device_memory,
+            engine=engine,
+            address=address,
+            market=market,
+            provision=provision,
+            most=cluster,
+            move_seconds=_seconds(move),
+            lost_seconds=_seconds(lost),
+            every_seconds=_seconds(every),
             port=port,
             progress=not quiet,
             listening=lambda where: say(f"dovetail daemon on {store}, listening on {where}", err=True),

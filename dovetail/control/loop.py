@@ -7,6 +7,7 @@ is replaced by the next one reading the same file. Knows engines and ways of dec
 
 import contextlib
 import dataclasses
+import math
 import queue
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from dovetail.control.judging import judge
 from dovetail.control.measuring.measuring import Measuring
 from dovetail.control.orders import Orders
 from dovetail.control.reconcile import Reconciliation, bring_up_to_date
+from dovetail.control.renting import RentingMaker
 from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import Offers
@@ -73,6 +75,8 @@ class Controller:
     """Carries one workload to its end on one engine, deciding by schedules of `planner`, the first of them that of the
     plan that was `given`, if one was; or as `decider` says.
 
+    With `renting`, nodes are rented and given back as it says.
+
     The options that tasks have are those of what was measured, unless they are given as `offers`. The tasks of an open
     workload come from clients, or from what `source` makes; then it ends when that is done.
 
@@ -93,6 +97,7 @@ class Controller:
         decider: Decider | None = None,
         offers: Offers | None = None,
         source: SourceMaker | None = None,
+        renting: RentingMaker | None = None,
         observe: Callable[["Controller"], None] = lambda controller: None,
     ) -> None:
         self.store = store
@@ -122,6 +127,7 @@ class Controller:
         self._is_answering, self._refused = False, ""
         self._ledger.on_refusal = self._endure
         self.source = source(self._state) if source is not None else None
+        self._renting = renting(self._state) if renting is not None else None
         self._error: Exception | None = None  # what the source of tasks has raised
 
     @property
@@ -228,6 +234,8 @@ class Controller:
         while self._running:
             self._end_what_does_not_stop()
             self._step()
+        if self._renting is not None:
+            self._ledger.record(self._renting.close())
         self._take_commands()  # nobody is left without an answer
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
@@ -289,7 +297,8 @@ class Controller:
             self._stale = "nothing was left to start"
             return False
         wakes = self._deciding.wake_seconds(), self._state.recovery.wake_seconds(), self._emptying.wake_seconds()
-        self._engine.wake(min(wakes))
+        renting = self._renting.wake_seconds() if self._renting is not None else math.inf
+        self._engine.wake(min(*wakes, renting))
         return True
 
     # What is to be done
@@ -355,6 +364,8 @@ class Controller:
 
     def _step(self) -> None:
         self._take_commands()
+        if self._renting is not None:
+            self._handle(self._renting.step())
         self._empty_nodes()
         self._handle(self._engine.wait())
         self._observe(self)
@@ -428,6 +439,8 @@ class Controller:
     def _after_departure(self, event: DevicesLeft) -> None:
         for node in dict.fromkeys(map(node_of, event.devices)):
             self._emptying.end(node)
+            if self._renting is not None:
+                self._ledger.record(self._renting.departed(node))
         self._state.leave(event.devices, for_good=event.back_seconds is None)
         self._measuring.is_stale = True  # what is left may have to be used in other ways
         self._note("devices left the cluster")
@@ -445,6 +458,8 @@ class Controller:
             self._engine.stop(name, reason=reason, save=save)
         for node in self._emptying.emptied():
             self._engine.dismiss(self._state.devices_of(node))
+            if self._renting is not None:
+                self._ledger.record(self._renting.emptied(node))
 
     def _after_end(self, event: RungReached | TaskFailed | TaskFinished) -> None:
         self._note(self._deciding.ended(event.task))

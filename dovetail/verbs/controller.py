@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.control import Answers, CommandServer, Controller, Decider, Settings
+from dovetail.control.renting import RentingMaker
 from dovetail.control.task_source import SourceMaker
 from dovetail.engines import LocalEngine
 from dovetail.planning import PLANNERS, Problem
@@ -34,6 +35,7 @@ def open_controller(
     given: Plan | None = None,
     decider: Decider | None = None,
     source: SourceMaker | None = None,
+    renting: RentingMaker | None = None,
     make: MakeEngine = LocalEngine,
     port: int | None = None,
     listening: Callable[[str], None] = lambda where: None,
@@ -72,6 +74,7 @@ def open_controller(
             given=given,
             decider=decider,
             source=source,
+            renting=renting,
             observe=observe or (lambda controller: None),
         )
         if table is not None:

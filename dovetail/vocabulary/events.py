@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 from dovetail.vocabulary.decisions import Option, Rejection
 from dovetail.vocabulary.errors import InvalidRecord
 from dovetail.vocabulary.event_base import COLUMNS, Event
-from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving
+from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving, NodeRented, NodeReturned
 from dovetail.vocabulary.profiles import Fingerprint, Profile
 from dovetail.vocabulary.records import FrozenDict, from_field, schema
 from dovetail.vocabulary.user_text import shorten
@@ -519,6 +519,8 @@ EVENTS: dict[str, type[Event]] = {
         DevicesLeft,
         DevicesJoined,
         NodeLeaving,
+        NodeRented,
+        NodeReturned,
         Warned,
     )
 }

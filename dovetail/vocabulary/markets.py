@@ -53,6 +53,22 @@ class PriceHistory:
         found = zip(self.markets, self.prices[row], strict=True) if row >= 0 else ()
         return {market: price for market, price in found if price is not None}
 
+    def spend(self, market: Market, start_seconds: float, end_seconds: float) -> float:
+        """What one device of a market costs from one moment to another; while it is not offered, what it cost last.
+
+        >>> market = Market(kind="v100", zone="a")
+        >>> history = PriceHistory(times=(0.0, 3600.0), markets=(market,), prices=((1.0,), (3.0,)))
+        >>> history.spend(market, 1800.0, 5400.0)
+        2.0
+        """
+        column, total, price = self.markets.index(market), 0.0, 0.0
+        for number, row in enumerate(self.prices):
+            begin, value = self.times[number], row[column]
+            end = self.times[number + 1] if number + 1 < len(self.times) else math.inf
+            price = price if value is None else value
+            total += price * max(0.0, min(end, end_seconds) - max(begin, start_seconds)) / 3600
+        return total
+
     def until(self, seconds: float) -> "PriceHistory":
         """What was known at that moment: nothing of it is later."""
         count = bisect.bisect_right(self.times, seconds)

@@ -37,3 +37,25 @@ class NodeLeaving(Event):
     node: str
     leaves_seconds: float
     reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRented(Event):
+    """A node was asked for in a market, at this price of an hour."""
+
+    kind: ClassVar[str] = "rented"
+    name: str
+    device_kind: str
+    zone: str
+    spot: bool
+    price_per_hour: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReturned(Event):
+    """A rented node was given back, or taken away, and this is what it cost, by the market's prices."""
+
+    kind: ClassVar[str] = "returned_node"
+    name: str
+    spend: float
+    reason: str = ""

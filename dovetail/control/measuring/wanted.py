@@ -37,6 +37,8 @@ def fingerprints(
     suspects = [task for task in unknown if ledger[task].losses]
     others = [task for task in unknown if not ledger[task].losses]
     count = len(cluster.devices)
+    if not count:
+        return []  # they are built once there is a device
     shares = [*(others[number::count] for number in range(count)), *([task] for task in suspects)]
     return [
         {

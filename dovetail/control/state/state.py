@@ -408,6 +408,11 @@ class State:
         # A task already there has its end to report; that is a step's worth of work at most.
         return max(1, until - self.ledger[task].saved_step)
 
+    def steps_left(self, task: TaskId) -> int:
+        """How many steps a task has before it, from where it is now."""
+        until, _ = self.target(task)
+        return max(1, until - self.ledger[task].step)
+
     def kept(self, one: Progress) -> int:
         """The count of threads that a task must keep: its rounding on a CPU depends on it. 0: any."""
         if not one.spans or not (one.saved_step or one.status == "running"):
