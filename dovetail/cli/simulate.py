@@ -19,6 +19,7 @@ from dovetail.cli.market import LostOption, MarketOption, MoveOption, replay_mar
 from dovetail.verbs.choices import check_name, choose
 from dovetail.verbs.console import Console
 from dovetail.vocabulary import Cluster, DovetailError
+from dovetail.vocabulary.units import show_seconds
 
 if TYPE_CHECKING:
     from dovetail.control.simulation.outcome import Outcome
@@ -141,6 +142,10 @@ def simulate(
     ] = None,
     move: MoveOption = "10min",
     lost: LostOption = "2min",
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Say what was possible in the newest run of this store on Ray, as its nodes came and went."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -148,6 +153,9 @@ def simulate(
     with
     --market, replay a history of prices: the same work begun at many moments, on what was best to rent."""
     with answering():
+        if replay is not None:
+            _replay_nodes(replay, as_json=as_json)
+            return
         if market is not None:
             if trace is not None or generate is not None:
                 raise DovetailError("simulate must be given a trace of tasks or --market, one of the two.")
@@ -203,6 +211,21 @@ def simulate(
                 (f"{case.name}{f', load {case.load:g}' if len(factors) > 1 else ''}", case.outcome) for case in cases
             ]
             typer.echo(write_simulation(plots, report, title=f"{title} on {cluster}"), err=True)
+
+
+def _replay_nodes(store: Path, *, as_json: bool) -> None:
+    from dovetail.control.simulation.node_replay import replay_nodes
+    from dovetail.store import Store
+
+    with Store(store) as opened:
+        found = replay_nodes(opened)
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(found), "over": found.over}, indent=2))
+        return
+    Console().print(
+        f"{found.tasks} tasks on {found.nodes} nodes that came and went took {show_seconds(found.real_seconds)}; "
+        f"{show_seconds(found.possible_seconds)} were possible ({found.over:.2f} times)"
+    )
 
 
 def sweep(

@@ -25,7 +25,7 @@ from dovetail.control.reconcile import Reconciliation, bring_up_to_date
 from dovetail.control.renting import RentingMaker
 from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
-from dovetail.control.state.snapshot import Offers
+from dovetail.control.state.snapshot import Offers, unplaceable
 from dovetail.control.task_source import Promotion, Prune, SourceMaker, Wish
 from dovetail.engines import Engine, Order
 from dovetail.metrics.attendance import node_of
@@ -215,6 +215,13 @@ class Controller:
     def run(self) -> None:
         """Measure what has to be, decide, start and wait, until every task has ended and none can come, or a stop was
         asked for and everything is saved. Raises then what the source of tasks has raised."""
+        try:
+            self._carry_out()
+        finally:
+            if self._renting is not None:  # however it ends, nothing is to be paid for any longer
+                self._ledger.record(self._renting.close())
+
+    def _carry_out(self) -> None:
         self._measuring.begin()
         while not self._stopping and (self._state.pending() or self._state.is_open):
             self._take_commands()
@@ -234,8 +241,6 @@ class Controller:
         while self._running:
             self._end_what_does_not_stop()
             self._step()
-        if self._renting is not None:
-            self._ledger.record(self._renting.close())
         self._take_commands()  # nobody is left without an answer
         self.phase = "stopped" if self._stopping else "done"
         self._observe(self)
@@ -442,14 +447,16 @@ class Controller:
             if self._renting is not None:
                 self._ledger.record(self._renting.departed(node))
         self._state.leave(event.devices, for_good=event.back_seconds is None)
-        self._measuring.is_stale = True  # what is left may have to be used in other ways
+        # What is left may have to be used in other ways, for those to whom none is known.
+        self._measuring.is_stale |= self._state.measures and bool(unplaceable(self._state.problem()))
         self._note("devices left the cluster")
 
     def _after_arrival(self, event: DevicesJoined) -> None:
-        before = self._state.cluster.devices
+        before = self._state.cluster
         self._state.join(event.devices, cluster=event.cluster)
-        if self._state.cluster.devices != before:
-            self._measuring.is_stale = True  # they may be of a kind of which nothing is known
+        if self._state.cluster.devices != before.devices:
+            # Of a kind of which nothing is known. More of one that is known are not worth stopping what runs.
+            self._measuring.is_stale |= bool(_kinds(self._state.cluster) - _kinds(before)) or self._state.is_held()
             self._note("devices joined the cluster")
 
     def _empty_nodes(self) -> None:
@@ -546,3 +553,8 @@ class Controller:
             self._stopping, self._stopped_at = reason, self.now()
         for name, running in list(self._running.items()):
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
+
+
+def _kinds(cluster: Cluster) -> set[str]:
+    """The kinds of which there are devices."""
+    return {device.kind for device in cluster.devices}

@@ -72,7 +72,8 @@ def run_daemon(
             name="daemon",
             tasks=(),
             open=True,
-            objective=str(Objective.parse(objective or "weighted")),
+            # What is rented is paid for, used or not: it is to be over soon.
+            objective="makespan" if market else str(Objective.parse(objective or "weighted")),
             techniques=parse_techniques(techniques),
             device_memory_bytes=parse_device_memory(device_memory),
         )

@@ -144,3 +144,9 @@ def test_a_sweep_is_planned_on_the_kinds_of_a_market(tmp_path: Path) -> None:
     late = invoke(*words, "--objective", "spend:deadline=11min", "--move", "10min")
     assert late.exit_code == 2
     assert "a deadline must be one that can be met on demand; 11 min 0 s cannot" in late.stderr
+
+
+def test_a_daemon_that_rents_is_told_what_it_lacks(tmp_path):
+    found = CliRunner().invoke(app, ["daemon", "--store", str(tmp_path), "--provision", "true"])
+    assert found.exit_code == 2
+    assert "to rent nodes a daemon must be told prices (--market prices.csv)" in " ".join(found.output.split())

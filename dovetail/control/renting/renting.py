@@ -17,7 +17,6 @@ from dovetail.control.renting.work_left import make_offers
 from dovetail.control.state import State
 from dovetail.describe.markets import MarketSource, check_fresh
 from dovetail.engines.provisioning import ProvidedNode, Provisioner
-from dovetail.planning.market.deciding import decide_now
 from dovetail.vocabulary import DovetailError, Event, NoFeasiblePlan
 from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.markets import Market, Offer, PriceHistory, RentalTerms
@@ -50,7 +49,7 @@ class _Deed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _MarketNews:
     listed: list[ProvidedNode]
     history: PriceHistory
     failed: list[tuple[_Deed, str]]
@@ -63,7 +62,7 @@ class Renting:
     def __init__(self, state: State, *, market: MarketSource, provisioner: Provisioner, terms: RentingTerms) -> None:
         self._state, self._market, self._provisioner, self._terms = state, market, provisioner, terms
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="renting")
-        self._call: concurrent.futures.Future[_Answer] | None = None
+        self._call: concurrent.futures.Future[_MarketNews] | None = None
         self._ask_at, self._since = -math.inf, math.nan
         self._deeds: list[_Deed] = []
         self._rented: dict[str, RentedNode] = {}
@@ -115,7 +114,7 @@ class Renting:
 
     # What a thread does
 
-    def _ask(self, deeds: list[_Deed]) -> _Answer:
+    def _ask(self, deeds: list[_Deed]) -> _MarketNews:
         failed = []
         for deed in deeds:
             try:
@@ -125,11 +124,11 @@ class Renting:
                     self._provisioner.start(deed.name, deed.market)
             except DovetailError as error:
                 failed.append((deed, str(error)))
-        return _Answer(listed=self._provisioner.nodes(), history=self._market.ask(), failed=failed)
+        return _MarketNews(listed=self._provisioner.nodes(), history=self._market.ask(), failed=failed)
 
     # What is decided
 
-    def _take(self, answer: _Answer, now: float) -> list[Event]:
+    def _take(self, answer: _MarketNews, now: float) -> list[Event]:
         check_fresh(answer.history, now=now)
         self._history, events = answer.history, list[Event]()
         for deed, why in answer.failed:
@@ -194,6 +193,8 @@ class Renting:
 
     def _wanted(self, here: list[RentedNode], now: float) -> Offer | None:
         """What should be rented now; to learn how fast anything is, the cheapest that there is."""
+        from dovetail.planning.market.deciding import decide_now  # with numpy, which few runs need
+
         assert self._history is not None
         prices = {
             market: price

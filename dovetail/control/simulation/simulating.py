@@ -36,7 +36,7 @@ from dovetail.vocabulary.events import AttemptLost, ClusterShared, TaskFingerpri
 
 _SHOWN = 5
 # Breaking is the world's doing here, not the task's: it never has to give up.
-_ALWAYS = 1 << 60
+ALWAYS = 1 << 60
 _MOMENTS = 9
 _PROGRAM = Program(reference="trace:task")
 
@@ -75,8 +75,8 @@ def simulate(
     true = are_there(options, cluster)
     _refuse(arrivals, true, cluster)
     told = [lie for lie, _ in equal_rates(true)] if blind else true
-    tasks = {arrival.task: _task(arrival) for arrival in arrivals}
-    world = _world(arrivals, tasks, true, cluster, blind=blind)
+    tasks = {arrival.task: arriving_task(arrival) for arrival in arrivals}
+    world = make_world(arrivals, tasks, true, cluster, blind=blind)
     world = dataclasses.replace(world, load_seconds=load_seconds, save_seconds=save_seconds, outages=outages)
     sharing = Sharing(
         policy=policy,
@@ -94,10 +94,10 @@ def simulate(
             cluster=cluster,
             store=store,
             engine=engine,
-            settings=Settings(retries=_ALWAYS),
+            settings=Settings(retries=ALWAYS),
             decider=sharing,
             offers=Offers(told),
-            observe=_Guard(engine, observe),
+            observe=StallGuard(engine, observe),
         )
         controller.run()
     return outcome_of(
@@ -111,7 +111,7 @@ def simulate(
     )
 
 
-class _Guard:
+class StallGuard:
     """Ends a simulation in which nothing will ever happen again though tasks are left: their devices are gone."""
 
     def __init__(self, engine: SimulatedEngine, observe: Callable[[Controller], None]) -> None:
@@ -153,11 +153,12 @@ def _entities(arrivals: Sequence[Arrival], given: Sequence[Entity]) -> tuple[Ent
     return tuple(known.get(name) or Entity(name=name) for name in named)
 
 
-def _task(arrival: Arrival) -> Task:
+def arriving_task(arrival: Arrival) -> Task:
+    """The task that arrives."""
     return Task(name=arrival.task, program=_PROGRAM, stop=Stop(steps=arrival.steps))
 
 
-def _world(
+def make_world(
     arrivals: Sequence[Arrival],
     tasks: dict[str, Task],
     options: Sequence[Option],
@@ -165,6 +166,7 @@ def _world(
     *,
     blind: bool,
 ) -> World:
+    """A world in which these tasks arrive and run as fast as these options say."""
     families = {tasks[arrival.task].identity: arrival.family for arrival in arrivals}
     kinds = {device.name: device.kind for device in cluster.devices}
     true = {(option.families, option.technique, option.kind, option.count): option.step_seconds for option in options}

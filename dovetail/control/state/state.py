@@ -279,6 +279,10 @@ class State:
             return f"and node{'s' if len(left) > 1 else ''} {', '.join(left)} left"
         return "" if self.cluster.devices else "for there is no device"
 
+    def is_held(self) -> bool:
+        """Whether some task waits for devices, or was never built for want of any."""
+        return any(self.ledger[task].held or not self.ledger[task].fingerprint for task in self._unended)
+
     def hold(self, reasons: Mapping[TaskId, str]) -> None:
         """These tasks wait for devices, for these reasons; each is said once."""
         new = {task: reason for task, reason in reasons.items() if self.ledger[task].held != reason}
