@@ -43,6 +43,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "occlusion": ("occlusion.py",),
     "drift": ("drift.py",),
     "routing": ("routing.py",),
+    "why": ("why.py",),
     "serve": ("serve.py",),
     "server": ("server.py",),
     "trackers": ("trackers.py",),

@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.metrics.comparison import compare
 from dovetail.metrics.curves import goal_of
-from dovetail.metrics.progress import Progress, fold
+from dovetail.metrics.progress import ENDED, Progress, fold
 from dovetail.store import Store
 from dovetail.vocabulary import Event, Task, TaskId
 from dovetail.vocabulary.events import AttemptStarted, TaskFailed
@@ -53,7 +53,7 @@ class SweepTable:
     def outcomes(self) -> dict[str, tuple[list[bool], list[bool]]]:
         """By name: which tasks have it, and of which it can be said. Failures stand by cause where these differ."""
         ones = [self._one(task) for task in self.tasks]
-        begun = [one.attempt > 0 or one.status == "failed" for one in ones]
+        begun = [one.attempt > 0 or one.status in ENDED for one in ones]
         causes = [cause_of(one, self._failures.get(one.task)) for one in ones]
         failed = [one.status == "failed" for one in ones]
         diverged = [cause == "diverged" or self._has_lost_count(number) for number, cause in enumerate(causes)]

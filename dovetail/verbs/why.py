@@ -64,17 +64,34 @@ def why_store(
     that some tasks have and others have not."""
     table = read_sweep(store, workload=workload)
     criteria = criteria or Criteria()
-    if between:
-        return [_between(table, between, on, criteria)]
-    if where is not None:
-        mask = read_outliers(TableReader(table.columns()), where)
+    if between or where is not None or metric is not None or worst is not None or best is not None:
         return [
-            _answer(
-                table, f"what do tasks with {where} have in common?", "such tasks", mask.tolist(), None, on, criteria
-            )
+            _asked(table, metric=metric, worst=worst, best=best, where=where, between=between, on=on, criteria=criteria)
         ]
-    if metric is not None or worst is not None or best is not None:
-        return [_of_metric(table, metric, worst=worst, best=best, on=on, criteria=criteria)]
+    return why_table(table, on=on, criteria=criteria)
+
+
+def _asked(
+    table: SweepTable,
+    *,
+    metric: str | None,
+    worst: str | None,
+    best: str | None,
+    where: str | None,
+    between: Sequence[str],
+    on: Sequence[str] | None,
+    criteria: Criteria,
+) -> WhyAnswer:
+    if between:
+        return _between(table, between, on, criteria)
+    if where is not None:
+        outliers = read_outliers(TableReader(table.columns()), where).tolist()
+        return _answer(table, f"what do tasks with {where} have in common?", "such tasks", outliers, None, on, criteria)
+    return _of_metric(table, metric, worst=worst, best=best, on=on, criteria=criteria)
+
+
+def why_table(table: SweepTable, *, on: Sequence[str] | None = None, criteria: Criteria) -> list[WhyAnswer]:
+    """Every outcome that some of these tasks have and others have not."""
     answers = []
     for name, (outliers, of) in table.outcomes().items():
         count, total = sum(a and b for a, b in zip(outliers, of, strict=True)), sum(of)

@@ -57,7 +57,7 @@ def value_text(value: Any) -> str:
     if value is None:
         return "missing"
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e4 or value != int(value) else f"{value:.6g}"
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.6g}"
     return str(value)
 
 
@@ -104,12 +104,13 @@ def encode_range(name: str, values: "np.ndarray") -> Attribute:
     import numpy as np
 
     there = values[~np.isnan(values)]
-    distinct = np.unique(there)
+    distinct, counts = np.unique(there, return_counts=True)
     if len(distinct) > BINS:
-        steps = np.arange(1, BINS) / BINS
-        cuts = np.unique(np.quantile(there, steps, method="higher")) if len(there) else there
-        starts = np.unique(np.searchsorted(distinct, cuts))
-        starts = np.unique(np.concatenate([[0], starts]))
+        # A value that has a bin's worth of rows, such as 0 often has, is one of its own: another begins behind it.
+        heavy = np.flatnonzero(counts >= len(there) / BINS)
+        ends = np.searchsorted(np.cumsum(counts), len(there) * np.arange(1, BINS) / BINS)
+        starts = np.unique(np.concatenate([[0], ends, heavy, heavy + 1]))
+        starts = starts[starts < len(distinct)]
     else:
         starts = np.arange(len(distinct))
     bounds = [*starts.tolist(), len(distinct)]

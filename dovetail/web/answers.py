@@ -12,6 +12,7 @@ from dovetail.metrics.spans import trained_seconds
 from dovetail.metrics.targets import TargetReached, time_to_target
 from dovetail.planning.pipeline.timetables import Simulated
 from dovetail.store import Store
+from dovetail.verbs.why import why_store
 from dovetail.vocabulary import DovetailError, TaskId
 from dovetail.vocabulary.work import name_tasks
 from dovetail.web.plain_data import plain_number, plain_seconds
@@ -25,6 +26,7 @@ MOST_LINES = 400
 MOST_REJECTIONS = 200
 MOST_TIMETABLES = 8
 MOST_TARGETS = 1000
+MOST_EXPLAINED = 2000
 
 
 def curves_of(
@@ -89,6 +91,18 @@ def targets_of(reading: StoreReading, store: Store) -> list[dict[str, Any]]:
         reached = time_to_target(stop, curves=own, spans=one.spans)
         found.append({"task": task, "target": reading.redact(stop.target), "reached": reached and _reached(reached)})
     return sorted(found, key=lambda each: each["reached"]["trained"] if each["reached"] else math.inf)
+
+
+def why_of(reading: StoreReading, store: Store, *, workload: str | None = None) -> list[dict[str, Any]]:
+    """What is behind failures, divergence, halving and slowness, a question each with its answers in words. Not of
+    more than so many tasks, since all events are read for it."""
+    if not reading.tasks or len(reading.tasks) > MOST_EXPLAINED:
+        return []
+    try:
+        found = why_store(store, workload=workload)
+    except DovetailError:  # tasks that differ in nothing have no explanation
+        return []
+    return [{"question": each.question, "lines": [reading.redact(line) for line in each.lines()]} for each in found]
 
 
 def _reached(reached: TargetReached) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class PageServer:
             "/api/{store:int}/cluster": self._answer(lambda follower, request: task_page.cluster_of(follower.reading)),
             "/api/{store:int}/pipelines": self._answer(_pipelines),
             "/api/{store:int}/targets": self._answer(_targets),
+            "/api/{store:int}/why": self._answer(_why),
         }
         routes = [Route(path, self._guarded(view)) for path, view in views.items()]
         return [*routes, Route("/api/{store:int}/ask", self._guarded(self._ask), methods=["POST"])]
@@ -209,6 +210,10 @@ def _pipelines(follower: StoreFollower, request: Request) -> Any:
 
 def _targets(follower: StoreFollower, request: Request) -> Any:
     return answers.targets_of(follower.reading, follower.store)
+
+
+def _why(follower: StoreFollower, request: Request) -> Any:
+    return answers.why_of(follower.reading, follower.store)
 
 
 def _file(folder: str, name: str) -> Response:

@@ -192,3 +192,16 @@ def test_every_part_of_streams_and_drift_runs() -> None:
     done = run("bench/drift.py", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met     growth, saved after all over after a tenth" in done.stdout
+
+
+def test_explanations_are_those_of_brute_force_at_a_small_size() -> None:
+    done = run("bench/why.py", "million", "memory", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Polars' order 2 over our order 3" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_planted_region_of_a_sweep_is_named_first() -> None:
+    done = run("bench/why.py", "sweep", "--quick", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr

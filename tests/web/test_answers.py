@@ -6,6 +6,7 @@ import pytest
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, Plan, Schedule
+from dovetail.vocabulary.events import TaskFailed, TaskFinished
 from dovetail.web import answers
 from dovetail.web.plain_data import dump
 from dovetail.web.reading import read_whole
@@ -66,6 +67,25 @@ def test_targets_are_told_soonest_first(store: Store):
     found = answers.targets_of(read_whole(store), store)
     assert found[0]["reached"] == {"value": 0.6, "step": 300, "trained": 30.0, "wall": 30.0}
     assert found[1]["reached"] is None
+
+
+def test_what_is_behind_failures_is_told_in_words_without_secrets(store: Store):
+    tasks = [make_task(f"t{n}", rate=(0.1, 0.9)[n % 2], api_key="sk-hidden-0000") for n in range(40)]
+    ends = [
+        TaskFailed(task=task.identity, attempt=1, at_seconds=1.0, reason="no", phase="training")
+        if number % 2
+        else TaskFinished(task=task.identity, attempt=1, at_seconds=1.0, step=1)
+        for number, task in enumerate(tasks)
+    ]
+    store.add(tasks=[("sweep", task) for task in tasks], events=ends)
+    (found,) = answers.why_of(read_whole(store), store)
+    assert found["question"] == "why did tasks fail?"
+    assert found["lines"][0].startswith("rate = 0.9: 20 of 20 failures, nowhere else")
+    assert answers.why_of(read_whole(store), store, workload="sweep") == [found]
+
+
+def test_where_nothing_failed_there_is_nothing_to_explain(store: Store):
+    assert answers.why_of(read_whole(store), store) == []
 
 
 def test_no_pipeline_is_no_drawing(store: Store):

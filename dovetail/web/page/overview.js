@@ -5,18 +5,18 @@ import { addressOf } from "./route.js";
 import { themeColour } from "./palette.js";
 import { drawAxes, scale, timeTicks } from "./scales.js";
 import { busyOverTime, measuredBars, timeRange } from "./bars.js";
-import { incident, PenChart, redraw, section, storeWord, taskLink } from "./parts.js";
+import { incident, list, PenChart, redraw, section, storeWord, taskLink } from "./parts.js";
 
 const PARTS = 240, MOST_LISTED = 40;
 const ALERTS = { failed: "failed", late: "late", slow: "slower than predicted", data: "waits for data", lost: "lost", away: "device away" };
 const ASKED = { paused: "pause", resumed: "resume", cancelling: "cancel", cancelled: "cancel", prioritized: "priority", submitted: "submitted", retried: "try again", dated: "deadline" };
 
 export function overviewView(container) {
-  const tiles = element("dl", { class: "tiles" }), alerts = element("div", {}), use = section("Devices in use"), account = element("div", {}), happened = element("div", {}), asked = element("div", {});
+  const tiles = element("dl", { class: "tiles" }), alerts = element("div", {}), reasons = element("div", {}), use = section("Devices in use"), account = element("div", {}), happened = element("div", {}), asked = element("div", {});
   let parts = [], range = [0, 1];
   const chart = new PenChart(use, "utilisation", { label: "The share of devices that were busy, over time.", height: 170, draw, hover, rows: () => [["seconds since the start", "share of devices busy"], ...parts.map((share, place) => [at(place) - range[0], share])] });
   use.firstChild.append(" ", chart.downloads);
-  container.append(tiles, alerts, use, account, happened, asked);
+  container.append(tiles, alerts, reasons, use, account, happened, asked);
   const at = (place) => range[0] + ((place + 0.5) / PARTS) * (range[1] - range[0]);
 
   function draw(pen, width, height) {
@@ -40,6 +40,7 @@ export function overviewView(container) {
     use.hidden = !bars.length;
     fill(tiles, tilesOf(bars, parts));
     redraw(alerts, [data.alerts, state.tasks.size], () => fill(alerts, alertList()));
+    redraw(reasons, outcomes(), () => explain(reasons));
     redraw(account, data.account, () => fill(account, accountTable()));
     redraw(happened, [data.incidents, state.tasks.size], () => fill(happened, incidents()));
     redraw(asked, [data.requests, state.tasks.size], () => fill(asked, requests()));
@@ -75,6 +76,18 @@ function tilesOf(bars, parts) {
     tile("Prediction", comparison.ratio === null ? "–" : comparison.ratio.toFixed(2), "median measured ÷ predicted"),
     tile("Devices", showNumber(data.devices.length), `${now}${mean === null ? "" : `${showShare(mean)} busy since the start`}`),
   ];
+}
+
+// What there may be something to explain of: it is asked for anew where this has changed.
+const outcomes = () => { const { failed, halved, pruned, finished } = countsOf(state.rows); return [failed, halved, pruned, finished]; };
+
+// What is behind failures, divergence, halving and slowness, once the rest is there.
+function explain(panel) {
+  if (!outcomes().some(Boolean)) { fill(panel); return; }
+  state.ask("why").then((found) => {
+    const parts = found.flatMap(({ question, lines }) => [element("h3", {}, question[0].toUpperCase() + question.slice(1)), list(lines)]);
+    fill(panel, parts.length ? section("Why", ...parts, note("By chance at most one in twenty of these; 'dovetail why' answers other questions.")) : null);
+  }).catch((error) => fill(panel, section("Why", note(error.message))));
 }
 
 function leftTile(left, counts) {

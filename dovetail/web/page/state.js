@@ -178,7 +178,7 @@ function frozenAnswer(frozen, what, given) {
     const found = kept([given.task].flat()).filter((id) => frozen.curves[id][given.metric]);
     return Object.fromEntries(found.map((id) => [id, thinned(frozen.curves[id][given.metric].values, 48)]));
   }
-  const answers = { plan: frozen.plans[given.number], task: frozen.details[given.id], cluster: frozen.cluster, pipelines: frozen.pipelines, targets: frozen.targets };
+  const answers = { plan: frozen.plans[given.number], task: frozen.details[given.id], cluster: frozen.cluster, pipelines: frozen.pipelines, targets: frozen.targets, why: frozen.why };
   if (answers[what] === undefined) throw new Error("This was not written into the report; 'dovetail ui' shows it.");
   return answers[what];
 }

@@ -1,0 +1,132 @@
+"""What is wrong with a table or a condition is said in one sentence; what can be left out is left out, and said."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import dovetail as dt
+from dovetail.watch.criteria import Criteria
+from dovetail.watch.explain import explain_table
+from dovetail.watch.tables import TableReader
+
+ROWS = 400
+
+
+def table(**columns):
+    generator = np.random.default_rng(0)
+    region, load = generator.integers(0, 4, ROWS), generator.random(ROWS)
+    return {"region": [f"r{each}" for each in region], "load": load, "bad": (region == 2).tolist(), **columns}
+
+
+def found_in(given, *, outliers="bad == 1", on=("region",), **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return dt.explain(given, outliers=outliers, on=list(on), **settings)["combination"]
+
+
+@pytest.mark.parametrize(
+    ("outliers", "said"),
+    [
+        ([False] * ROWS, "outliers must be some of the rows; of 400 rows none is one. Give a wider condition."),
+        ([True] * ROWS, "beside others to compare with; all 400 are. Give a narrower condition."),
+        ([True] * 3, "outliers must say true or false for each of 400 rows, got 3 values."),
+        ([0.5] * ROWS, "outliers must be a condition, such as 'power_drain > 0.9', or true or false for each row"),
+        ("load >", "a condition must be a comparison of columns, such as 'power_drain > 0.9', got 'load >'"),
+        ("load + 1", "a condition must be true or false for each row, such as 'power_drain > 0.9', got 'load + 1'"),
+        ("lod > 1", "a condition must name columns of the table; 'lod > 1' names 'lod'; did you mean 'load'?"),
+        ("__import__('os')", "a condition must consist of comparisons, and, or, not, in and arithmetic, such as"),
+        ("load.real > 1", "a condition must consist of comparisons, and, or, not, in and arithmetic, such as"),
+        ("region > 1", "a condition must compare numbers with numbers and words with words; in 'region > 1': '>' not"),
+        ("load and bad", "a condition must consist of true or false, such as 'power_drain > 0.9', got 'load' in"),
+    ],
+)  # fmt: skip
+def test_outliers_that_cannot_be(outliers, said):
+    with pytest.raises(dt.DovetailError) as refused:
+        dt.explain(table(), outliers=outliers, on=["region"])
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        ({"region": [], "bad": []}, {}, "a table to explain must have rows; this one has none."),
+        ([1, 2], {}, "a table must be a DataFrame of pandas or Polars, an Arrow table, a DuckDB relation"),
+        ({"region": ["a"], "bad": [True, False]}, {}, "the columns of a table must be of one length, got"),
+        (table(), {"on": ["regio"]}, "an attribute to explain by must be a column of the table, got 'regio'; did"),
+        (table(region=["a"] * ROWS), {}, "there must be an attribute to explain by; 'region' is left out"),
+        (table(), {"confidence": 2.0}, "confidence must be above 0 and at most 1, got 2.0."),
+        (table(), {"least_ratio": float("nan")}, "least_ratio must be a number above 0, got nan."),
+    ],
+)  # fmt: skip
+def test_tables_and_settings_that_cannot_be(given, settings, said):
+    with pytest.raises(dt.DovetailError) as refused:
+        dt.explain(given, **{"outliers": "bad == 1", "on": ["region"], **settings})
+    assert said in str(refused.value)
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pd.DataFrame([[1, 2, True]], columns=["a", "a", "bad"])
+    with pytest.raises(
+        dt.DovetailError, match="the columns of a table must have different names; 'a' is there 2 times"
+    ):
+        dt.explain(frame, outliers="bad == 1")
+
+
+def test_a_value_in_each_row_is_left_out_and_said():
+    given = table(id=[f"id{n}" for n in range(ROWS)], number=list(range(ROWS)))
+    with pytest.warns(UserWarning, match="is left out: it has another value in each row") as said:
+        found = dt.explain(given, outliers="bad == 1", on=["region", "id", "number"])
+    assert found["combination"] == ["region = r2"]
+    assert len(said) == 2
+
+
+def test_a_copy_is_left_out_and_said():
+    with pytest.warns(UserWarning, match="'copy' is left out: it says the same of every row as 'region'"):
+        found = dt.explain(table(copy=table()["region"]), outliers="bad == 1", on=["region", "copy"])
+    assert found["combination"] == ["region = r2"]
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_a_missing_value_explains_like_any_other(kind):
+    given = kind(table(firmware=[None if bad else f"v{n % 3}" for n, bad in enumerate(table()["bad"])]))
+    assert list(found_in(given, on=["firmware"])) == ["firmware is missing"]
+
+
+def test_what_is_missing_matches_no_condition():
+    load = [None if n % 2 else float(n) for n in range(ROWS)]
+    reader = TableReader(table(load=load, region=["a" if n < 200 else "b" for n in range(ROWS)]))
+    found = explain_table(reader, outliers="load >= 200", on=["region"], criteria=Criteria())
+    assert (found.outliers, found.found[0].combination) == (100, "region = b")
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame])
+def test_types_may_be_mixed(kind):
+    mixed = [(1, "1", 1.0, True, None)[n % 5] for n in range(ROWS)]
+    given = kind(table(mixed=pd.Series(mixed, dtype=object) if kind is pd.DataFrame else mixed))
+    bad = [n % 5 == 1 for n in range(ROWS)]
+    found = found_in(given, outliers=bad, on=["mixed"])
+    assert list(found) == ["mixed = 1"]
+
+
+def test_infinite_measures_are_the_least_and_greatest():
+    load = table()["load"].copy()
+    load[:60] = np.inf
+    load[60:120] = -np.inf
+    load[120:130] = np.nan
+    found = found_in(table(load=load), outliers=[n < 60 for n in range(ROWS)], on=["load"])
+    assert found == ["load = inf"]
+    assert found_in(table(load=load), outliers="load < 0", on=["region", "load"]) == ["load = -inf"]
+
+
+def test_a_million_values_of_an_attribute():
+    rows = 1_000_000
+    generator = np.random.default_rng(0)
+    ids = generator.integers(0, 10**12, rows)
+    ids[: rows // 100] = 7
+    state = generator.integers(0, 3, rows)
+    found = dt.explain({"id": ids, "state": state}, outliers=(ids == 7), on=["id", "state"])
+    assert found["combination"] == ["id = 7"]
+    assert (found["outlier_count"], found["total_count"]) == ([10_000], [10_000])
