@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+# One after another: together they keep pip searching for minutes. Evidently does not import with pandas 3.
 PACKAGES = ("river==0.26.1", "evidently==0.7.23", "pandas==2.3.3")
 WINDOW_ROWS = 5_000
 
@@ -24,7 +25,8 @@ def ensure() -> tuple[Path | None, str]:
     if not ready.exists():
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, capture_output=True)
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True, capture_output=True)
+            for package in PACKAGES:
+                subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=True, capture_output=True)
         except subprocess.CalledProcessError as error:
             return None, (error.stderr.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
         ready.touch()
