@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RATIOS = ("risk", "global", "prevalence")
 
 
-def ratio_of(kind: str, inside: Any, rows: Any, *, outliers: int, of: int) -> "np.ndarray":
+def ratio_of(kind: str, inside: Any, rows: Any, *, outliers: float, of: float) -> "np.ndarray":
     """The ratio; infinite where there is no outlier elsewhere, 0 where there is nothing to compare.
 
     >>> [round(float(ratio_of(kind, 30, 100, outliers=40, of=1000)), 2) for kind in RATIOS]
@@ -34,7 +34,7 @@ def ratio_of(kind: str, inside: Any, rows: Any, *, outliers: int, of: int) -> "n
     return np.where(eo == 0, 0.0, found)
 
 
-def most_rows(kind: str, inside: Any, least: float, *, outliers: int, of: int) -> "np.ndarray":
+def most_rows(kind: str, inside: Any, least: float, *, outliers: float, of: float) -> "np.ndarray":
     """With how many rows at most a combination of so many outliers has a ratio of at least `least`: every ratio falls
     as rows grow.
 
@@ -53,7 +53,7 @@ def most_rows(kind: str, inside: Any, least: float, *, outliers: int, of: int) -
 
 
 def interval_of(
-    kind: str, inside: Any, rows: Any, *, outliers: int, of: int, confidence: float = 0.95
+    kind: str, inside: Any, rows: Any, *, outliers: float, of: float, confidence: float = 0.95
 ) -> tuple["np.ndarray", "np.ndarray"]:
     """Between what the ratio lies. The logarithm of the risk ratio is nearly normal (Katz), with a half added to each
     count (Walter), so that it has an interval where a count is zero; the other ratios rise with it, and their intervals

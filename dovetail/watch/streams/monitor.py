@@ -38,7 +38,7 @@ class Monitor:
     >>> monitor = Monitor(metrics=["latency"], attributes=["version"])
     >>> scores = monitor.update({"latency": latency, "version": version})
     >>> print(monitor.unusual()[0])
-    version = 3: 81 of 98 outliers, 9.3 × as likely (5.5 to 15.5), 33% of events
+    version = 3: 81 of 98 outliers, 9.5 × as likely (5.5 to 15.5), 33% of events
     """
 
     def __init__(

@@ -5,10 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dovetail.watch.ratios import interval_of, ratio_of
 from dovetail.watch.streams.heavy_hitters import FrequentCombination
-
-# 95% of a normal variate lie within so many standard deviations; ratios are near normal in their logarithm.
-_DEVIATIONS = 1.96
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +43,21 @@ def find_unusual(
 
 
 def _rate(each: FrequentCombination, events: float, outliers: float) -> UnusualCombination:
-    ratio, error = _ratio(each.outliers, each.events, events, outliers)
+    low, high = interval_of("risk", each.outliers, each.events, outliers=outliers, of=events)
     return UnusualCombination(
         values=each.values,
         events=each.events,
         outliers=each.outliers,
         support=each.outliers / outliers,
         share=each.events / events,
-        ratio=ratio,
-        low=ratio * math.exp(-_DEVIATIONS * error),
-        high=ratio * math.exp(_DEVIATIONS * error),
+        ratio=_ratio(each.outliers, each.events, events, outliers),
+        low=float(low),
+        high=float(high),
     )
 
 
-def _ratio(mine: float, of: float, events: float, outliers: float) -> tuple[float, float]:
-    """The risk ratio, half an event added to each count (none may be 0), and the standard error of its logarithm."""
-    others, rest = outliers - mine + 0.5, max(events - of, outliers - mine) + 0.5
-    mine, of = mine + 0.5, max(of, mine) + 0.5
-    error = math.sqrt(max(1 / mine - 1 / of + 1 / others - 1 / rest, 0.0))
-    return (mine / of) / (others / rest), error
+def _ratio(mine: float, of: float, events: float, outliers: float) -> float:
+    return float(ratio_of("risk", mine, of, outliers=outliers, of=events))
 
 
 def _includes(part: UnusualCombination, whole: UnusualCombination) -> bool:
@@ -77,7 +71,6 @@ def _is_due_to_part(
     for narrow in found:
         if _includes(each, narrow):
             left = (each.outliers - narrow.outliers, each.events - narrow.events)
-            ratio, _ = _ratio(*left, events - narrow.events, outliers - narrow.outliers)
-            if ratio < least_ratio:
+            if _ratio(*left, events - narrow.events, outliers - narrow.outliers) < least_ratio:
                 return True
     return False
