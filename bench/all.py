@@ -42,6 +42,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "page_cost": ("page_cost.py",),
     "occlusion": ("occlusion.py",),
     "drift": ("drift.py",),
+    "frames": ("frames.py",),
     "routing": ("routing.py",),
     "why": ("why.py",),
     "serve": ("serve.py",),

@@ -126,6 +126,14 @@ def test_a_server_loses_nothing() -> None:
 
 
 @pytest.mark.process
+def test_frames_are_set_beside_numpy_and_pandas() -> None:
+    done = run("bench/frames.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "black_scholes, times faster than numpy" in done.stdout
+    assert "met     births, equal to pandas" in done.stdout
+
+
+@pytest.mark.process
 def test_occlusion_is_set_beside_whole_pictures() -> None:
     done = run("bench/occlusion.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
