@@ -52,6 +52,8 @@ PUBLIC = {
         "frame:LazyTable",
         "frame:LazyColumn",
         "frame:GroupedTable",
+        "frame:offload",
+        "frame:OffloadedFunction",
     ],
     "Select": ["select", "Selection"],
     "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],

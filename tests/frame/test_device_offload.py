@@ -1,0 +1,94 @@
+"""Offloaded functions: the same answers wherever they ran, in one piece or in several, and the faster place in the end.
+Torch's CPU stands for the device, but for those that need one."""
+
+import numpy
+import pytest
+import torch
+
+import dovetail.frame as df
+from dovetail.frame import device_offload as module
+from dovetail.vocabulary import DovetailError
+
+X, Y = numpy.random.default_rng(0).normal(size=(2, 10_000))
+
+
+def both(x, y):
+    return numpy.hypot(x, y), x - y
+
+
+def both_on_device(x, y):
+    return torch.hypot(x, y), x - y
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 1 << 18, 1])
+def test_pieces_are_put_together(memory_bytes):
+    fused = df.offload(cuda=both_on_device, split=df.rows, device="cpu", memory_bytes=memory_bytes)(both)
+    for _ in range(10):
+        for found, wanted in zip(fused(X, Y), both(X, Y), strict=True):
+            numpy.testing.assert_allclose(found, wanted, rtol=1e-15)
+    assert set(fused._seconds[(X.nbytes * 2).bit_length()].least) == {"host", "cpu"}
+
+
+def test_the_faster_place_is_chosen(monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
+    ran = []
+
+    def slow(x):
+        ran.append("host")
+        [next(clock) for _ in range(5)]
+        return x + 1
+
+    fused = df.offload(cuda=lambda x: ran.append("device") or x + 1, device="cpu")(slow)
+    for _ in range(12):
+        numpy.testing.assert_array_equal(fused(X), X + 1)
+    assert ran[-4:] == ["device"] * 4
+    assert "so far host 6 s, cpu 1 s at this size" in fused.explain()
+
+
+def test_a_device_without_room_gets_smaller_pieces_and_then_the_host_computes():
+    sizes = []
+
+    def crowded(x):
+        sizes.append(len(x))
+        if len(x) > 3000:
+            raise torch.OutOfMemoryError("no room")
+        return x * 2
+
+    fused = df.offload(cuda=crowded, split=df.rows, device="cpu")(lambda x: x * 2)
+    for _ in range(9):
+        numpy.testing.assert_array_equal(fused(X), X * 2)
+    assert min(sizes) <= 3000 < max(sizes)
+
+    def full(x):
+        raise torch.OutOfMemoryError("no room")
+
+    never = df.offload(cuda=full, split=df.rows, device="cpu")(lambda x: x * 2)
+    seen = []
+    for _ in range(9):
+        numpy.testing.assert_array_equal(never(X), X * 2)
+        seen.append(never.explain())
+    assert any("since the device has no room" in each for each in seen)
+    assert "host" in seen[-1]
+
+
+def test_other_splits_are_refused():
+    with pytest.raises(DovetailError, match=r"split must be df.rows or None, got 'columns'"):
+        df.offload(cuda=both_on_device, split="columns")
+
+
+def test_without_a_device_the_function_itself_is_called(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    fused = df.offload(cuda=None)(lambda x: x + 1)
+    numpy.testing.assert_array_equal(fused(X), X + 1)
+    assert "host" in fused.explain()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory_bytes", [None, 1 << 20])
+def test_on_a_cuda_device(memory_bytes):
+    fused = df.offload(cuda=both_on_device, split=df.rows, memory_bytes=memory_bytes)(both)
+    x, y = numpy.random.default_rng(0).normal(size=(2, 1_000_000))
+    for _ in range(10):
+        for found, wanted in zip(fused(x, y), both(x, y), strict=True):
+            numpy.testing.assert_allclose(found, wanted, rtol=1e-14)
