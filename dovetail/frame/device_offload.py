@@ -69,7 +69,7 @@ class OffloadedFunction:
         began = time.perf_counter()
         try:
             found = self._function(*args) if place == "host" else self._run_on_device(args)
-        except _NoRoom as error:
+        except _DeviceFull as error:
             known.calls[place], known.least[place] = _TRIES + 1, float("inf")
             self._last = f"host, since the device has no room: {error}"
             return self._function(*args)
@@ -106,13 +106,13 @@ class OffloadedFunction:
         while True:
             try:
                 return _run_pieces(self._on_device, args, device=self._device, count=count, step=step)
-            except _NoRoom:
+            except _DeviceFull:
                 if self._split != rows or step <= _LEAST_ROWS:
                     raise
                 step = max(_LEAST_ROWS, step // 2)
 
 
-class _NoRoom(Exception):
+class _DeviceFull(Exception):
     """The device is out of memory."""
 
 
@@ -167,7 +167,7 @@ def _run_pieces(function: Callable[..., Any], args: Sequence[Any], *, device: st
         return _gather(_streamed(function, args, device, count, step), count)
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
-        raise _NoRoom(str(error).partition("\n")[0]) from error
+        raise _DeviceFull(str(error).partition("\n")[0]) from error
 
 
 def _streamed(

@@ -195,8 +195,11 @@ class LazyColumn(NDArrayOperatorsMixin):
             return self._table._as_library(self).unique()
         codes, labels = numbered
         rows = self._table._rows()
-        chosen, first = numpy.unique(codes if rows is None else codes[rows], return_index=True)
-        return numpy.asarray(labels, object)[chosen[numpy.argsort(first)]]
+        chosen = codes if rows is None else codes[rows]
+        first = numpy.full(len(labels), -1)
+        first[chosen[::-1]] = numpy.arange(len(chosen))[::-1]  # of several writes to one place, the last stays
+        there = numpy.flatnonzero(first >= 0)
+        return numpy.asarray(labels, object)[there[numpy.argsort(first[there])]]
 
     def _numbered(self) -> tuple[numpy.ndarray, Any] | None:
         """Each value's number and the distinct values, of a column that is no numbers and has none missing."""
