@@ -220,17 +220,16 @@ class FusedFunction:
         structure = _take_arrays(given, lazies, trace)
         plan = plan_loops([lazy._node for lazy in lazies])
         known = {id(value) for _, _, value in self._guards}
-        places = {id(node.value): number for number, node in enumerate(inputs)}
-        weak = {id(node): number for number, node in enumerate(inputs) if node.weak}
+        places = {id(node): number for number, node in enumerate(inputs)}
         sources: list[tuple[FrameNode, int, Any]] = []
         for node in plan.inputs:
-            number = weak.get(id(node), -1) if node.weak else places.get(id(node.value), -1)
+            number = places.get(id(node), -1)
             if number < 0 and id(node.value) not in known:
                 trace.reasons.append("an array is made inside the function")
             sources.append((node, number, None if number >= 0 else node.value))
         if trace.reasons:
             return TracedFunction("lazy", trace.reasons, calls=trace.calls), result
-        numbers = [(weak[id(node)], node.value) for node in trace.numbers if id(node) in weak]
+        numbers = [(places[id(node)], node.value) for node in trace.numbers if id(node) in places]
         traced = TracedFunction("loops", [], prepare(plan), sources, structure, numbers, trace.calls, trace.by_shape)
         for node in inputs:
             node.value = None  # what was traced must not hold on to the first call's arrays

@@ -23,6 +23,7 @@ from dovetail.frame.nodes import (
     input_node,
     map_node,
     reduce_node,
+    strong,
     where_node,
 )
 from dovetail.frame.operations import OPERATIONS, is_native
@@ -144,7 +145,7 @@ class LazyArray(NDArrayOperatorsMixin):
             return self._called(numpy.ndarray.astype, (self, dtype), options)
         if wanted.kind == "b" and self.dtype.kind != "b":
             return self._lazy(map_node("not_equal", numpy.not_equal, (self._node, constant_node(0))))
-        node = cast(dataclasses.replace(self._node, weak=False) if self._node.weak else self._node, wanted)
+        node = cast(strong(self._node), wanted)
         return self._lazy(node)
 
     def copy(self) -> "LazyArray":
@@ -250,8 +251,8 @@ class LazyArray(NDArrayOperatorsMixin):
         if all(node.weak for node in nodes):
             if name in _BY_PYTHON and self._trace:
                 return ufunc(*(each._value(name) if isinstance(each, LazyArray) else each for each in inputs)).item()
-            node = map_node(name, ufunc, tuple(dataclasses.replace(node, weak=False) if node.kind != "constant"
-                                               else cast(node, FLOAT64) for node in nodes))  # fmt: skip
+            typed = tuple(cast(node, FLOAT64) if node.kind == "constant" else strong(node) for node in nodes)
+            node = map_node(name, ufunc, typed)
             return self._lazy(dataclasses.replace(node, weak=name in _OF_NUMBERS))
         return self._lazy(map_node(name, ufunc, nodes))
 

@@ -79,6 +79,11 @@ def cast(node: FrameNode, dtype: numpy.dtype) -> FrameNode:
     return FrameNode("map", "cast", dtype, node.shape, (node,))
 
 
+def strong(node: FrameNode) -> FrameNode:
+    """The same number with a type of its own, as NumPy's functions give it."""
+    return FrameNode("map", "cast", node.dtype, node.shape, (node,)) if node.weak else node
+
+
 def map_node(name: str, ufunc: numpy.ufunc, args: tuple[FrameNode, ...]) -> FrameNode:
     """A ufunc of these, with the types that NumPy would have."""
     _require_native(name, *args)
@@ -179,7 +184,7 @@ def merge_equal(roots: list[FrameNode]) -> list[FrameNode]:
         if node.kind == "constant":
             key = (*key, node.value.tobytes() if hasattr(node.value, "tobytes") else node.value)
         elif node.kind == "input":
-            key = (*key, id(node.value) if not node.weak else id(node))
+            key = (*key, id(node))  # two arguments may be one array in this call and two in the next
         elif node.kind == "call":
             key = (*key, id(node))
         same = args == node.args

@@ -56,6 +56,25 @@ def test_numbers_are_arguments_and_those_on_which_the_path_depends_are_guarded()
     assert "depends on the value of a number" in many.explain()
 
 
+def test_one_array_for_two_arguments_in_one_call_is_two_in_the_next():
+    fused = compiled(lambda x, y, a, b: x * a - y * b, X, X, 0.5, 0.5)
+    half = 0.5
+    numpy.testing.assert_array_equal(fused(X, X, half, half), X * 0)
+    numpy.testing.assert_array_equal(fused(X, X + 1, 2.0, 3.0), X * 2.0 - (X + 1) * 3.0)
+
+
+def test_numbers_alone_are_computed_as_python_does():
+    def scale(x, rate):
+        return x * (-rate * 2 + 1) + numpy.exp(rate) - (rate / 3).real
+
+    fused = compiled(scale, X, 0.25)
+    for rate in (0.25, 0.5):
+        numpy.testing.assert_allclose(fused(X, rate), scale(X, rate), rtol=1e-15)
+    single = X.astype("f4")
+    assert df.fuse(lambda x, rate: x * (rate * 2))(single, 0.25).dtype == numpy.float32
+    assert df.fuse(lambda x, rate: x * numpy.exp(rate))(single, 0.25).dtype == numpy.float64
+
+
 def test_names_of_the_module_are_guarded(monkeypatch):
     fused = compiled(lambda x: x * RATE, X)
     monkeypatch.setitem(globals(), "RATE", 3.0)
