@@ -214,10 +214,10 @@ def _short(
         marks[place] = bits
     least = criteria.least_support * judged.hits
 
-    def passes(eo: int, et: int, hits: int, rows: int) -> bool:
-        ratio = float(ratio_of(criteria.ratio, eo, et, outliers=hits, of=rows))
+    def passes(eo: "np.ndarray", et: "np.ndarray", hits: int, rows: int) -> "np.ndarray":
+        ratio = ratio_of(criteria.ratio, eo, et, outliers=hits, of=rows)
         # Where what is left has no other row, nothing is there to compare with.
-        return eo >= least - 1e-9 and et < rows and ratio >= criteria.least_ratio
+        return (eo >= least - 1e-9) & (et < rows) & (ratio >= criteria.least_ratio)
 
     chosen = choose_short_list(marks, outliers=bits_of(outliers), rows=judged.rows, passes=passes, cutoff=cutoff)
     return [(ranked[at], explains) for at, explains in chosen]

@@ -5,12 +5,16 @@ still explain. So a part of a cause, a whole that holds it, and a copy of it fal
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from dovetail.watch.ratios import gain_of
 from dovetail.watch.significance import fisher_tail
 
-Passes = Callable[[int, int, int, int], bool]
-"""Whether so many outliers among so many rows pass, of so many outliers among so many rows."""
+if TYPE_CHECKING:
+    import numpy as np
+
+Passes = Callable[["np.ndarray", "np.ndarray", int, int], "np.ndarray"]
+"""Which sets of so many outliers and rows each pass, of so many outliers among so many rows."""
 
 
 def choose_short_list(
@@ -20,9 +24,12 @@ def choose_short_list(
     `outliers` one for each outlier; `cutoff` is up to which p-value a set may still be shown.
 
     >>> cause, part, other = 0b1111, 0b0011, 0b110000
-    >>> choose_short_list([part, cause, other], outliers=0b111111, rows=64, passes=lambda *counts: True, cutoff=0.05)
+    >>> whole = {"outliers": 0b111111, "rows": 64, "cutoff": 0.05}
+    >>> choose_short_list([part, cause, other], passes=lambda eo, et, *of: eo > 0, **whole)
     [(1, 4), (2, 2)]
     """
+    import numpy as np
+
     left = (1 << rows) - 1
     open_sets = list(range(len(marks)))
     chosen: list[tuple[int, int]] = []
@@ -31,15 +38,21 @@ def choose_short_list(
         counts = {
             each: ((marks[each] & outliers & left).bit_count(), (marks[each] & left).bit_count()) for each in open_sets
         }
-        open_sets = [
-            each
-            for each, (eo, et) in counts.items()
-            if eo and passes(eo, et, hits, total) and float(fisher_tail(eo, et, outliers=hits, of=total)) <= cutoff
-        ]
-        if not open_sets:
+        inside, within = np.array(list(counts.values())).T
+        passing = (inside > 0) & passes(inside, within, hits, total)
+        open_sets = [each for each, is_one in zip(open_sets, passing.tolist(), strict=True) if is_one]
+        gained = gain_of(inside[passing], within[passing], outliers=hits, of=total)
+        gains = dict(zip(open_sets, gained.tolist(), strict=True))
+        # Likeliest first, so that chance is asked of the first ones only, mostly of one.
+        ranked = sorted(open_sets, key=lambda each: (-gains[each], each))
+        best = next((each for each in ranked if _tail(*counts[each], hits, total) <= cutoff), None)
+        if best is None:
             break
-        best = max(open_sets, key=lambda each: (float(gain_of(*counts[each], outliers=hits, of=total)), -each))
         chosen.append((best, counts[best][0]))
         open_sets.remove(best)
         left &= ~marks[best]
     return chosen
+
+
+def _tail(eo: int, et: int, hits: int, total: int) -> float:
+    return float(fisher_tail(eo, et, outliers=hits, of=total))

@@ -6,7 +6,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 # A tail has converged once its next term adds less than this part of it.
-_NEGLIGIBLE = 1e-12
+_NEGLIGIBLE = 1e-9
+# Below this a p-value passes whatever cutoff there is; its tail is bounded from above by a geometric series.
+_CERTAIN = 1e-25
 
 
 def fisher_tail(inside: Any, rows: Any, *, outliers: Any, of: Any) -> "np.ndarray":
@@ -29,7 +31,10 @@ def fisher_tail(inside: Any, rows: Any, *, outliers: Any, of: Any) -> "np.ndarra
     most, least = np.minimum(n, hits), np.maximum(0.0, n + hits - total)
     at = np.clip(k, least, most)
     term = np.exp(log_choose(hits, at) + log_choose(total - hits, n - at) - log_choose(total, n))
-    tail, open_tails = term.copy(), np.flatnonzero(at < most)
+    fall = (hits - at) * (n - at) / np.maximum((at + 1) * (total - hits - n + at + 1), 1)
+    is_certain = (term < _CERTAIN) & (fall < 1)
+    tail = np.where(is_certain, term / np.where(is_certain, 1 - fall, 1), term)
+    open_tails = np.flatnonzero((at < most) & ~is_certain)
     while len(open_tails):
         i = open_tails
         term[i] *= (hits[i] - at[i]) * (n[i] - at[i]) / ((at[i] + 1) * (total[i] - hits[i] - n[i] + at[i] + 1))

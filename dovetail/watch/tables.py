@@ -160,6 +160,8 @@ def _encode_pandas(name: str, column: Any, as_range: bool | None) -> Attribute:
         return encode_range(name, column.to_numpy(dtype=float, na_value=float("nan")))
     if is_number and not column.hasnans and len(column) and (found := encode_integers(name, column.to_numpy())):
         return found
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return _with_missing(name, column.cat.codes.to_numpy(), list(column.cat.categories))
     if column.dtype == object:  # types may be mixed, and True equal 1
         return encode_objects(name, column.tolist())
     codes, values = pd.factorize(column)
