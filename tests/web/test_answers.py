@@ -7,7 +7,7 @@ import pytest
 from dovetail.store import Point, Store
 from dovetail.vocabulary import DovetailError, Plan, Schedule
 from dovetail.vocabulary.events import TaskFailed, TaskFinished
-from dovetail.web import answers
+from dovetail.web import answers, report
 from dovetail.web.plain_data import dump
 from dovetail.web.reading import read_whole
 from tests.web.synthetic import START, fill_anew, fill_sweep, make_task
@@ -82,6 +82,7 @@ def test_what_is_behind_failures_is_told_in_words_without_secrets(store: Store):
     assert found["question"] == "why did tasks fail?"
     assert found["lines"][0].startswith("rate = 0.9: 20 of 20 failures, nowhere else")
     assert answers.why_of(read_whole(store), store, workload="sweep") == [found]
+    assert report.freeze(store, written_seconds=0.0)["why"] == [found]
 
 
 def test_where_nothing_failed_there_is_nothing_to_explain(store: Store):

@@ -78,8 +78,8 @@ function tilesOf(bars, parts) {
   ];
 }
 
-// What there may be something to explain of: it is asked for anew where this has changed.
-const outcomes = () => { const { failed, halved, pruned, finished } = countsOf(state.rows); return [failed, halved, pruned, finished]; };
+// What there may be something to explain of: it is asked for anew where this has changed, and not whenever a task ends well.
+const outcomes = () => { const { failed, halved, pruned, pending, running } = countsOf(state.rows); return [failed, halved, pruned, state.rows.length && !pending && !running]; };
 
 // What is behind failures, divergence, halving and slowness, once the rest is there.
 function explain(panel) {
