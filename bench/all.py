@@ -33,6 +33,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "hop": ("hop.py",),
+    "nodes": ("nodes.py",),
     "chaos": ("chaos.py", "--kills", "50"),
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
     "object_store": ("object_store.py",),

@@ -105,7 +105,7 @@ def daemon(
         str | None,
         typer.Option(
             help="With --market: a command that starts, stops and lists nodes, which are rented by the prices: "
-            "./nodes.sh."
+            "./nodes.sh; or autoscaler, for Ray's own."
         ),
     ] = None,
     cluster: Annotated[

@@ -136,8 +136,17 @@ def _renting(
         ),
         period_seconds=every_seconds,
     )
-    provisioner = CommandProvisioner(provision) if isinstance(provision, str) else provision
+    provisioner = provision if isinstance(provision, Provisioner) else _provisioner(provision)
     return functools.partial(Renting, market=source, provisioner=provisioner, terms=terms)
+
+
+def _provisioner(text: str) -> Provisioner:
+    """Ray's own autoscaler by its name, or a command."""
+    if text != "autoscaler":
+        return CommandProvisioner(text)
+    from dovetail.engines.ray.autoscaler import AutoscalerProvisioner
+
+    return AutoscalerProvisioner()
 
 
 def _most(text: str, kinds: set[str]) -> dict[str, int]:

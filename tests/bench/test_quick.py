@@ -213,3 +213,11 @@ def test_explanations_are_those_of_brute_force_at_a_small_size() -> None:
 def test_a_planted_region_of_a_sweep_is_named_first() -> None:
     done = run("bench/why.py", "sweep", "--quick", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_nodes_come_and_go() -> None:
+    done = run("bench/nodes.py", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nodes, seconds over what was possible" in done.stdout

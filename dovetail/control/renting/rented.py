@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from dovetail.engines.provisioning import ProvidedNode
-from dovetail.engines.provisioning.base import LABEL
+from dovetail.engines.provisioning.base import LABEL, NUMBER
 from dovetail.vocabulary import Cluster
 from dovetail.vocabulary.markets import Market
 
@@ -23,13 +23,15 @@ class RentedNode:
     is_leaving: bool = False
     leaves_seconds: float = math.inf
     was_listed: bool = False
+    number: str = ""
 
 
 def match_nodes(rented: Mapping[str, RentedNode], cluster: Cluster) -> None:
     """Note which nodes of the cluster are which of those that are rented."""
     kinds = {device.node: device.kind for device in cluster.devices}
+    numbers = {one.number: one for one in rented.values() if one.number}
     for node in cluster.nodes:
-        one = rented.get(node.labels.get(LABEL, ""))
+        one = rented.get(node.labels.get(LABEL, "")) or numbers.get(node.labels.get(NUMBER, ""))
         if one is not None and node.name in kinds and not one.node:
             one.node, one.kind = node.name, kinds[node.name]
 
@@ -40,7 +42,7 @@ def take_listing(rented: dict[str, RentedNode], listed: Iterable[ProvidedNode], 
     there = {each.name: each for each in listed}
     for name, each in there.items():
         one = rented.setdefault(name, RentedNode(name=name, market=each.market, since_seconds=now))
-        one.was_listed, one.leaves_seconds = True, each.leaves_seconds
+        one.was_listed, one.leaves_seconds, one.number = True, each.leaves_seconds, each.number
     gone = [one for name, one in rented.items() if one.was_listed and name not in there]
     for one in gone:
         del rented[one.name]

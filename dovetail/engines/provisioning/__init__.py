@@ -1,4 +1,4 @@
-"""Where nodes come from: a contract (`base`), and a command of the user's own (`command`)."""
+"""Where nodes come from: a contract (`base`), a command of the user's own (`command`), and Ray's autoscaler (`ray/autoscaler`)."""
 
 from dovetail.engines.provisioning.base import ProvidedNode, Provisioner
 from dovetail.engines.provisioning.command import CommandProvisioner

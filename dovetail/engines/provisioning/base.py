@@ -1,6 +1,7 @@
 """What whoever provides nodes promises: to start one of a market, to stop it, and to say what there is.
 
-A node that was started joins the cluster by itself, with the label `dovetail-node=NAME`, by which it is known again.
+A node that was started joins the cluster by itself. It is known again by its number there, where the provisioner knows
+that, or by the label `dovetail-node=NAME`.
 """
 
 import abc
@@ -11,11 +12,14 @@ from dovetail.vocabulary.markets import Market
 
 LABEL = "dovetail-node"
 """The label of a node in the cluster that says as what it was started."""
+NUMBER = "node-id"
+"""The label that says which number the cluster itself has given to a node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProvidedNode:
-    """A node that was started and not stopped: its name, its market, and when it will be taken away, if that is said.
+    """A node that was started and not stopped: its name, its market, when it will be taken away, if that is
+    said, and its number in the cluster, if that is known.
 
     >>> ProvidedNode(name="a", market=Market(kind="v100", zone="z")).leaves_seconds
     inf
@@ -24,6 +28,7 @@ class ProvidedNode:
     name: str
     market: Market
     leaves_seconds: float = math.inf
+    number: str = ""
 
 
 class Provisioner(abc.ABC):

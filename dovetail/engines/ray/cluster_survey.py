@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engines.detection import available_cores, detect
+from dovetail.engines.provisioning.base import NUMBER
 from dovetail.engines.ray.connection import installed
 from dovetail.planning.options.kinds import SHEETS
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
@@ -172,6 +173,7 @@ def described(
         devices += [Device(name=f"{name}:{n}", kind=kind.name, node=name, index=i) for n, i in enumerate(indices)]
         memory = int(resources.get("memory", here.nodes[0].memory_bytes))
         labels = {key: value for key, value in node.get("Labels", {}).items() if not key.startswith("ray.io/")}
+        labels[NUMBER] = node["NodeID"]
         host = dataclasses.replace(here.nodes[0], name=name, cores=max(1, cores), memory_bytes=memory, labels=labels)
         hosts.append(host)
     return Cluster(kinds=tuple(kinds.values()), nodes=tuple(hosts), devices=tuple(devices)), numbers
