@@ -23,10 +23,10 @@ pytestmark = [
 ]
 SPOT = Market(kind="fast", zone="a")
 EMPTY = {
-    **dict.fromkeys(("auth", "docker", "file_mounts"), {}),
+    **{key: {} for key in ("auth", "docker", "file_mounts")},
     **{f"{who}setup_commands": [] for who in ("", "head_", "worker_")},
     **{f"{who}_start_ray_commands": [] for who in ("head", "worker")},
-    **dict.fromkeys(("initialization_commands", "cluster_synced_files", "rsync_exclude", "rsync_filter"), []),
+    **{key: [] for key in ("initialization_commands", "cluster_synced_files", "rsync_exclude", "rsync_filter")},
     "file_mounts_sync_continuously": False,
 }
 
@@ -78,11 +78,15 @@ def provisioner(tmp_path):
 
 
 def wait_for(provisioner, count):
+    """What is provided, once that many nodes have joined, or are left, and say what they have."""
     until = time.monotonic() + 90.0
-    while sum(bool(node["Alive"]) for node in installed().nodes()) != count + 1:
-        assert time.monotonic() < until, installed().nodes()
+    while True:
+        found = provisioner.nodes()
+        there = sum(bool(node["Alive"]) for node in installed().nodes()) - 1  # but for the head
+        if there == count == sum(bool(node.number) for node in found):
+            return found
+        assert time.monotonic() < until, found
         time.sleep(0.5)
-    return provisioner.nodes()
 
 
 def test_nodes_are_asked_for_and_taken_away(provisioner):
