@@ -91,6 +91,21 @@ class OutcomeTable:
             **{name: getattr(self, name)[chosen] for name in ("quality", "price", "seconds")},
         )
 
+    def of_models(self, names: Sequence[str]) -> "OutcomeTable":
+        """The same of these models only, of those that the table has."""
+        kept = [number for number, model in enumerate(self.models) if model in names]
+        if not kept:
+            raise DovetailError(
+                f"the table must have outcomes of at least one of the models {', '.join(names)}; it has those of "
+                f"{', '.join(self.models)}."
+            )
+        return dataclasses.replace(
+            self,
+            models=tuple(self.models[number] for number in kept),
+            answers=None if self.answers is None else tuple(tuple(row[n] for n in kept) for row in self.answers),
+            **{name: getattr(self, name)[:, kept] for name in ("quality", "price", "seconds")},
+        )
+
     def judged(self) -> "OutcomeTable":
         """The queries of which at least one answer was judged; raises where there are too few to learn from."""
         known = np.flatnonzero(~np.isnan(self.quality).all(axis=1))

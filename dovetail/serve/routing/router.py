@@ -183,9 +183,13 @@ class Router:
             return self._familiarity(queries)
         return np.array([domain in self._domains for domain in domains or [""] * len(queries)])
 
-    def choose_estimated(self, estimate: QualityEstimate, money: float) -> decisions.Choices:
-        """The numbers of the models that `choose` would name, for queries whose qualities were estimated before."""
-        worth = np.nanmean(self.table.quality, axis=0) - money * self.price
+    def choose_estimated(
+        self, estimate: QualityEstimate, money: float, handicap: Numbers | float = 0.0
+    ) -> decisions.Choices:
+        """The numbers of the models that `choose` would name, for queries whose qualities were estimated before; each
+        model's quality is taken to be less by its handicap."""
+        estimate = dataclasses.replace(estimate, quality=estimate.quality - handicap)
+        worth = np.nanmean(self.table.quality, axis=0) - handicap - money * self.price
         prices = self._prices(len(estimate.quality))
         return decisions.by_worth(estimate, prices, money=money, single=int(worth.argmax()))
 
