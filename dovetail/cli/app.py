@@ -13,6 +13,7 @@ import typer
 from dovetail.cli import drift as drift_command
 from dovetail.cli import feed as feed_command
 from dovetail.cli import race as race_command
+from dovetail.cli import route as route_command
 from dovetail.cli import select as select_command
 from dovetail.cli import serve as serve_command
 from dovetail.cli import simulate, tasks
@@ -430,6 +431,7 @@ def cluster(
 app.add_typer(drift_command.app)
 app.add_typer(feed_command.app)
 app.add_typer(race_command.app)
+app.add_typer(route_command.app)
 app.add_typer(select_command.app)
 app.add_typer(why_command.app)
 app.add_typer(serve_command.app)

@@ -73,13 +73,14 @@ def serve(
             threads=threads,
             wait_seconds=parse_seconds(wait),
             within=parse_seconds(within),
-            token=_token(token_file),
+            token=read_token(token_file),
             promise=LatencyPromise(parse_seconds(p99), rate) if p99 else None,
             said=say,
         )
 
 
-def _token(file: Path | None) -> str:
+def read_token(file: Path | None) -> str:
+    """The token in a file, or none."""
     if file is None:
         return ""
     try:

@@ -159,6 +159,7 @@ class Upstream:
                 body = json.loads(await _all(response))
                 if 400 <= response.status_code < 500 and response.status_code not in (*_PASSING, 401, 403):
                     await response.aclose()
+                    self.breaker.succeeded()  # it answers; the request was not to its liking
                     said = f"model {self.model.name!r} refused with {response.status_code}."
                     return UpstreamFailed(said, status=response.status_code, body=body)
         await response.aclose()

@@ -106,10 +106,15 @@ class OutcomeTable:
             **{name: getattr(self, name)[:, kept] for name in ("quality", "price", "seconds")},
         )
 
+    def can_be_learned(self) -> bool:
+        """Whether enough answers were judged, and some of each model."""
+        known = ~np.isnan(self.quality)
+        return int(known.any(axis=1).sum()) >= LEAST and bool(known.any(axis=0).all())
+
     def judged(self) -> "OutcomeTable":
         """The queries of which at least one answer was judged; raises where there are too few to learn from."""
         known = np.flatnonzero(~np.isnan(self.quality).all(axis=1))
-        if len(known) < LEAST or np.isnan(self.quality[known]).all(axis=0).any():
+        if not self.can_be_learned():
             unjudged = [
                 name
                 for name, no in zip(self.models, np.atleast_1d(np.isnan(self.quality).all(axis=0)), strict=True)

@@ -4,8 +4,6 @@
 `GET /schema`, `/health`, `/metrics`; `POST /reload` exchanges the model for the store's best one of now.
 """
 
-import asyncio
-import hmac
 import json
 import math
 import time
@@ -20,12 +18,11 @@ from starlette.routing import Route
 
 from dovetail.serve.server.batching import Overloaded, RequestQueue
 from dovetail.serve.server.replica_pool import ReplicaPool
+from dovetail.serve.server.request_body import RequestRefused, check_token, read_body
 from dovetail.serve.server.schema import BadRequest, Schema
 from dovetail.vocabulary import DovetailError
 
 TENSORS = "application/x-safetensors"
-# What a request may be large, and how long its sender may take to send it.
-MOST_BYTES, BODY_SECONDS = 32 << 20, 10.0
 
 
 class ModelApp:
@@ -75,11 +72,11 @@ class ModelApp:
         """For whoever has the token, with errors as statuses."""
 
         async def answer(request: Request) -> Response:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
-                return self._refused(401, "a request must carry 'Authorization: Bearer TOKEN' with the server's token.")
             try:
+                check_token(request, self._token)
                 return await handle(request)
+            except RequestRefused as error:
+                return self._refused(error.status, str(error), error.headers)
             except BadRequest as error:
                 return self._refused(400, str(error))
             except Overloaded as error:
@@ -101,9 +98,7 @@ class ModelApp:
     async def predict(self, request: Request) -> Response:
         """The model's answer to the rows of a request."""
         is_tensors = request.headers.get("content-type", "").startswith(TENSORS)
-        body = await self._body(request)
-        if isinstance(body, Response):
-            return body
+        body = await read_body(request)
         arrays = self._tensors(body) if is_tensors else self._schema.read(_json(body))
         began = time.perf_counter()
         found = await self._queue.ask(arrays, within=self._within)
@@ -115,20 +110,6 @@ class ModelApp:
             content = safetensors.numpy.save({"outputs": numpy.ascontiguousarray(found)})
             return Response(content, media_type=TENSORS)
         return JSONResponse({"outputs": found.tolist()})
-
-    async def _body(self, request: Request) -> bytes | Response:
-        """All of it, unless it is too large or too slow."""
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > MOST_BYTES:
-                        return self._refused(413, f"a request may have {MOST_BYTES} bytes at most.")
-                    parts.append(part)
-        except TimeoutError:
-            return self._refused(408, f"a request must be sent within {BODY_SECONDS:g} s.")
-        return b"".join(parts)
 
     def _tensors(self, body: bytes) -> list[numpy.ndarray]:
         import safetensors

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.planning.serving import ServingPlan
 from dovetail.serve.server.batching import RequestQueue
@@ -13,6 +13,9 @@ from dovetail.serve.server.replica import Answering
 from dovetail.serve.server.replica_pool import ReplicaPool
 from dovetail.serve.server.schema import Schema
 from dovetail.vocabulary import DovetailError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DRAIN_SECONDS = 30
@@ -47,8 +50,6 @@ async def serve_model(
     """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered. `choose` says which
     model is to answer now, when a reload is asked for; `replan` is asked where requests come at another rate, and says
     with what they are answered from then on, or None where nothing changes."""
-    import uvicorn
-
     from dovetail.serve.server.model_app import ModelApp
 
     queue = RequestQueue(batch_rows=batch_rows, wait_seconds=wait_seconds)
@@ -66,8 +67,22 @@ async def serve_model(
     app = ModelApp(
         pool, queue, schema, within=within, token=token, reload=reload if choose else None, about=lambda: now
     )
+    said(f"http://{listener.getsockname()[0]}:{listener.getsockname()[1]}/predict")
+    watching = asyncio.create_task(_watch_rate(queue, pool, replan, said)) if replan else None
+    try:
+        await serve_until_signal(app.app, listener)
+    finally:
+        if watching is not None:
+            watching.cancel()
+        await pool.close()
+
+
+async def serve_until_signal(app: "Starlette", listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered."""
+    import uvicorn
+
     config = uvicorn.Config(
-        app.app, log_level="warning", access_log=False, timeout_graceful_shutdown=_DRAIN_SECONDS, lifespan="off"
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=_DRAIN_SECONDS, lifespan="off"
     )
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
@@ -75,14 +90,7 @@ async def serve_model(
         loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
     # An end that was asked for is no failure: uvicorn would raise the signal once more when all is done.
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
-    said(f"http://{listener.getsockname()[0]}:{listener.getsockname()[1]}/predict")
-    watching = asyncio.create_task(_watch_rate(queue, pool, replan, said)) if replan else None
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        if watching is not None:
-            watching.cancel()
-        await pool.close()
+    await server.serve(sockets=[listener])
 
 
 async def _watch_rate(
