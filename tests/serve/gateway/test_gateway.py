@@ -137,11 +137,10 @@ def test_what_upstreams_do_wrong_is_an_error_of_the_clients_kind(gateway, model,
 
 
 def test_a_stream_that_is_cut_raises_in_the_client(gateway):
-    heard = []
+    parts = ask(gateway.client(), "midway", stream=True)
+    assert next(parts).choices[0].delta.content == "midway "
     with pytest.raises(openai.APIError, match="'midway' closed midway"):
-        for part in ask(gateway.client(), "midway", stream=True):
-            heard.append(part.choices[0].delta.content)
-    assert heard == ["midway "]
+        next(parts)
 
 
 def test_what_fails_once_is_tried_again(gateway):
@@ -257,19 +256,5 @@ def test_what_was_learned_decides_and_an_answer_that_looks_bad_is_not_the_last(u
         found = ask(gateway.client(), text=f"{WORDS['hard']} 7")
         # The small model says that it does not know, or is not asked: either way the large one's answer comes.
         assert found.choices[0].message.content.startswith("good says")
-        easy = [part for part in ask(gateway.client(), text=f"{WORDS['easy']} 7", stream=True)]
+        easy = list(ask(gateway.client(), text=f"{WORDS['easy']} 7", stream=True))
         assert easy[0].model == "unsure"
-
-
-def test_what_cannot_be_started_says_why(upstream, tmp_path):
-    path = models_file(tmp_path, upstream, "good")
-    for words, message in [
-        ([path, "--budget", "0.001/1k"], "must pay for the cheapest model"),
-        ([path, "--budget", "lots"], "as in 2.00/1k, got 'lots'"),
-        ([path, "--host", "0.0.0.0"], "must have a token"),
-        ([tmp_path / "none.toml"], "cannot be read"),
-        ([], "which models there are"),
-    ]:
-        gateway = Gateway(*words)
-        assert gateway.process.returncode == 2
-        assert message in " ".join(gateway.said.split())
