@@ -29,6 +29,7 @@ def run(*words):
         (["none.toml"], "none.toml cannot be read"),
         ([], "which models there are"),
         (["--report"], "--outcomes TABLE"),
+        (["--report", "--outcomes", "outcomes.parquet"], "at least 2 models and 63 queries"),
     ],
 )
 def test_what_cannot_be_started_says_why(tmp_path, monkeypatch, words, message):
@@ -42,10 +43,10 @@ def test_what_cannot_be_started_says_why(tmp_path, monkeypatch, words, message):
 
 
 def test_a_report_names_every_way(tmp_path):
-    parquet.write_table(pyarrow.Table.from_pylist(rows_of(60, noise=0.1)), tmp_path / "outcomes.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(rows_of(80, noise=0.1)), tmp_path / "outcomes.parquet")
     found = run("--report", "--outcomes", tmp_path / "outcomes.parquet")
     assert found.exit_code == 0
-    assert "60 queries, five folds" in found.output
+    assert "80 queries, five folds" in found.output
     assert all(way in found.output for way in ("router", "random", "length", "oracle", "large alone"))
     data = json.loads(run("--report", "--outcomes", tmp_path / "outcomes.parquet", "--json").output)
     assert data["scores"]["random"]["apgr"] == pytest.approx(0.5)

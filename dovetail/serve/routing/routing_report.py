@@ -4,12 +4,13 @@ Every query is judged by a router that was made without it. Only queries whose o
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.serve.routing.outcome_table import Numbers, OutcomeTable
+from dovetail.serve.routing.outcome_table import LEAST, Numbers, OutcomeTable
 from dovetail.serve.routing.router import Router
 from dovetail.serve.routing.routing_metrics import (
     RoutedOutcomes,
@@ -75,9 +76,10 @@ def report_routing(table: OutcomeTable, *, make: MakeRouter = Router, seed: int 
 def complete(table: OutcomeTable) -> OutcomeTable:
     """The queries whose quality and price are known with every model."""
     known = np.flatnonzero(~(np.isnan(table.quality) | np.isnan(table.price)).any(axis=1))
-    if len(known) < 50 or len(table.models) < 2:
+    least = math.ceil(LEAST * FOLDS / (FOLDS - 1))  # so that each router has enough to learn from
+    if len(known) < least or len(table.models) < 2:
         raise DovetailError(
-            f"to judge routing takes at least 2 models and 50 queries whose quality and price are known with all of "
+            f"to judge routing takes at least 2 models and {least} queries whose quality and price are known with all of "
             f"them; found {len(table.models)} and {len(known)}."
         )
     return table.rows(known)
