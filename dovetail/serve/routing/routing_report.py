@@ -79,8 +79,8 @@ def complete(table: OutcomeTable) -> OutcomeTable:
     least = math.ceil(LEAST * FOLDS / (FOLDS - 1))  # so that each router has enough to learn from
     if len(known) < least or len(table.models) < 2:
         raise DovetailError(
-            f"to judge routing takes at least 2 models and {least} queries whose quality and price are known with all of "
-            f"them; found {len(table.models)} and {len(known)}."
+            f"to judge routing takes at least 2 models and {least} queries whose quality and price are known with all "
+            f"of them; found {len(table.models)} and {len(known)}."
         )
     return table.rows(known)
 
