@@ -67,9 +67,6 @@ class FusedFunction:
     """A NumPy function whose operations are one native loop, as far as they can be. Made by `df.fuse`; called like the
     function itself. Its compiled part computes without the interpreter's lock, on all cores."""
 
-    frees_lock = True
-    """Says to a feed that its workers may be threads."""
-
     __name__: str
     __qualname__: str
 

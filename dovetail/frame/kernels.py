@@ -1,6 +1,6 @@
 """Compiled loops: asked for once, compiled in the background, called without the interpreter's lock.
 
-One thread of a process compiles, one loop after another, at a lower priority than what computes. Until a kernel is
+One thread of a process compiles, one loop after another. Until a kernel is
 ready, and where it never will be (no compiler, one that fails or hangs), callers interpret.
 """
 

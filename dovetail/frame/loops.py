@@ -28,14 +28,6 @@ class Loop:
     reductions: tuple[FrameNode, ...]
     kept: tuple[FrameNode, ...] = ()
 
-    def heavy(self) -> int:
-        """How many of its operations take long."""
-        return sum(node.kind == "map" and OPERATIONS[node.name].heavy for node in self.body)
-
-    def seconds_per_element(self) -> float:
-        """A guess, for choosing before anything was measured."""
-        return sum(OPERATIONS[node.name].seconds for node in self.body if node.kind == "map") + 1e-9
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopPlan:

@@ -3,6 +3,7 @@
 A loop that is being interpreted goes over to its kernel in the middle, once it is compiled. Knows no front end.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -110,7 +111,7 @@ def _interpret(
     todo = list(blocks(shape))
     parts: list[list[numpy.ndarray]] = []
     threads = thread_count() if numpy.prod(shape, dtype=int) > _ALONE else 1
-    with ThreadPoolExecutor(threads) if threads > 1 else _NO_POOL as pool:
+    with ThreadPoolExecutor(threads) if threads > 1 else contextlib.nullcontext() as pool:
         while len(parts) < len(todo):
             ahead = todo[len(parts) : len(parts) + 4 * threads]
             parts += list(pool.map(piece, ahead) if pool else map(piece, ahead))
@@ -121,12 +122,3 @@ def _interpret(
                 kernel.run([*rest, *views], numbers, (stop - start, *shape[1:]), thread_count())
                 break
     return finish(loop, shape, parts)
-
-
-class _NoPool:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-_NO_POOL = _NoPool()
