@@ -6,7 +6,7 @@ folds, GSM8K with three draws of them. `after mixtral` asks Mixtral first and pa
 whose sums are checked. Subjects left out: routers that have not seen a fifth of the subjects, at seven prices of money,
 beside the best single model at that price of money, in the units of quality. Budget: a stream of MMLU's questions,
 whose prices go with their lengths, at three budgets. The weights of the features were chosen on the five-fold figures
-of these two data sets, among some thirty settings that lie within .02 of one another; so APGR is that much in its own
+of these two data sets, among some thirty settings (on GSM8K from .619 for TF-IDF alone to .651), so APGR is in its own
 favour. `--quick` takes an eighth of MMLU and writes nothing.
 """
 
