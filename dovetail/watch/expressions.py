@@ -178,14 +178,14 @@ def _missing(values: Any) -> Any:
 def _equal(left: Any, right: Any) -> Any:
     import numpy as np
 
-    return np.asarray(np.equal(left, right, dtype=object) if _is_object(left, right) else left == right, dtype=bool)
+    return np.asarray(np.equal(left, right, dtype=object) if _has_objects(left, right) else left == right, dtype=bool)
 
 
 def _ordered(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """A comparison by order, false where either is missing."""
     import numpy as np
 
-    if not _is_object(left, right):
+    if not _has_objects(left, right):
         return compare(left, right)
     there = ~(_missing(left) | _missing(right))
     found = np.zeros(there.shape, dtype=bool)
@@ -194,5 +194,5 @@ def _ordered(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     return found
 
 
-def _is_object(*values: Any) -> bool:
+def _has_objects(*values: Any) -> bool:
     return any(getattr(value, "dtype", None) is not None and value.dtype.kind in "OUS" for value in values)

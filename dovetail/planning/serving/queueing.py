@@ -3,8 +3,10 @@
 import collections
 import dataclasses
 import heapq
-import random
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from dovetail.planning.serving.latency import LatencyCurve
 
@@ -50,7 +52,7 @@ def forecast(
     >>> round(seen.p50, 3), round(seen.p99, 3)
     (0.1, 0.2)
     """
-    draw = random.Random(seed)
+    swings = np.random.default_rng(seed).standard_normal(len(arrivals))
     free: list[tuple[int, int]] = []  # by how quick their full calls are, then by number
     replicas = [group for group in groups for _ in range(group.count)]
     order = sorted(range(len(replicas)), key=lambda number: replicas[number].curve.seconds(1))
@@ -69,9 +71,7 @@ def forecast(
                 break
             heapq.heappop(free)
             rows = min(len(waiting), group.batch_rows)
-            seconds = group.curve.seconds(rows) * (
-                draw.lognormvariate(0.0, group.curve.sigma) if group.curve.sigma else 1.0
-            )
+            seconds = group.curve.seconds(rows) * math.exp(group.curve.sigma * swings[calls])
             latencies.extend(now + seconds - waiting.popleft() + overhead for _ in range(rows))
             heapq.heappush(ends, (now + seconds, number))
             busy, calls = busy + seconds, calls + 1

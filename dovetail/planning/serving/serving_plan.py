@@ -67,7 +67,7 @@ def plan_serving(
     1
     """
     _check(offers, arrivals, p99)
-    rate = (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+    rate = len(arrivals) / arrivals[-1]
     nearest: ServingPlan | None = None
     candidates = itertools.islice(_by_price(offers, rate, p99 - overhead, is_uniform), _MOST_TRIED)
     for tried, (price, way, groups) in enumerate(candidates, start=1):

@@ -1,11 +1,13 @@
-"""State of a stream in one file: arrays as NumPy writes them, the rest as JSON. Nothing in it runs code when read."""
+"""State of a stream in one file: arrays as safetensors, the rest as JSON in its head. Nothing in it runs code when
+read."""
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 from dovetail.vocabulary import DovetailError
 
@@ -17,8 +19,8 @@ def write_state(path: Path, state: Any) -> Path:
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(_pack(state, arrays))
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("wb") as file:
-        np.savez(file, allow_pickle=False, state=np.array(text), **arrays)
+    solid = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    unfinished.write_bytes(safetensors.numpy.save(solid, metadata={"state": text}))
     unfinished.replace(path)
     return path
 
@@ -26,9 +28,10 @@ def write_state(path: Path, state: Any) -> Path:
 def read_state(path: Path, *, what: str) -> Any:
     """What was written."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return _unpack(json.loads(str(file["state"])), file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return _unpack(json.loads((file.metadata() or {})["state"]), arrays)
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         raise DovetailError(f"{path} must be {what} that was saved; it cannot be read ({error}).") from error
 
 

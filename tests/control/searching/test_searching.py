@@ -154,8 +154,8 @@ def test_halving_ends_the_worse_and_they_are_pruned_in_the_study(tmp_path, async
     states = collections.Counter(trial.state.name for trial in result.study().trials)
     statuses = collections.Counter(task.status for task in result.tasks)
     assert states == {"PRUNED": statuses["halved"], "COMPLETE": statuses["finished"]}
-    best = max(result.tasks, key=lambda task: score(task.name, 90))
-    assert best.status == "finished"
+    most = max(score(task.name, 90) for task in result.tasks)  # a sampler may ask for the same value twice
+    assert "finished" in {task.status for task in result.tasks if score(task.name, 90) == most}
     assert statuses["finished"] == 1 if not asynchronous else statuses["halved"] > 2
 
 
