@@ -113,12 +113,13 @@ def test_the_page_is_loaded_and_moved() -> None:
 
 @pytest.mark.process
 def test_cascades_are_set_beside_the_plain_pipeline() -> None:
-    done = run("bench/serve.py", "--quick")
+    done = run("bench/serve.py", "promise", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "promise to lose at most" in done.stdout
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_server_loses_nothing() -> None:
     done = run("bench/server.py", "losses", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
