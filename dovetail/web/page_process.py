@@ -79,6 +79,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, candidate))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # answers wait for no receipt
             listener.listen(128)
             return listener
         except (OSError, OverflowError) as error:

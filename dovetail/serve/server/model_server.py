@@ -26,9 +26,12 @@ _RATE_SECONDS = 10.0
 def listen(host: str, port: int) -> socket.socket:
     """A socket on the port, or on any free one for 0. Raises `DovetailError` where it is taken."""
     try:
-        return socket.create_server((host, port), backlog=2048)
+        found = socket.create_server((host, port), backlog=2048)
     except OSError as error:
         raise DovetailError(f"port {port} of {host} must be free; found: {error}. Give another by --port.") from error
+    # asyncio does this for sockets that say they are TCP, and these do not: answers would wait 40 ms for a receipt.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
 
 
 async def serve_model(
