@@ -1,7 +1,6 @@
 """One copy of a model in a process of its own, which is asked over a pipe."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import signal
 import time
@@ -11,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy
 
+from dovetail.engines.worker import die_with_parent
 from dovetail.vocabulary import DovetailError
 
-_PR_SET_PDEATHSIG = 1
 _START_SECONDS = 120.0
 
 
@@ -80,8 +79,7 @@ class Replica:
 
 def _run(pipe: Connection, load: Callable[[], Answering], threads: int) -> None:
     """In the process: load, then answer until the other end is closed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who stops the server stops this one after the last answer
     import torch
 
