@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Most of what runs here starts processes of its own; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test bench browser screenshots check clean
+.PHONY: demo test types units bench browser screenshots check clean
 
 demo: $(READY)
 	$(BIN)/python bench/demo.py
@@ -18,11 +18,17 @@ test: $(READY)
 	-@$(MAKE) --no-print-directory browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy dovetail
-	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile --durations=40
+# Types are looked at on one core, so the first tests run beside.
+	$(MAKE) --no-print-directory --jobs 2 types units
 # These wait for processes of their own a third of the time, so three at once keep two cores busy.
 	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile --durations=60
 	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page, for there is no chromium"
+
+types: $(READY)
+	$(BIN)/mypy dovetail
+
+units: $(READY)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not process" -n 2 --dist loadfile --durations=40
 
 # What the tests of the live page drive: found, or installed where this user may; without it they are skipped, and say so.
 browser:
@@ -41,9 +47,11 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt constraints-s3.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints-s3.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement constraints-s3.txt
+# Packages compile on all cores here, which pip does on one. What some of them carry is for other versions of Python.
+	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1
 	touch $(READY)
 
 clean:

@@ -1,7 +1,7 @@
 """Every bench, one after another, each with `--check`; at the end what was missed. Ends with 1 where something was.
 
 `python bench/all.py [NAME ...] [--quick]`. A bench that fails does not keep the others from running. Those of one CUDA
-device (small, spill, fuse) are named and left out where there is none.
+device (small, fp8, spill, fuse) are named and left out where there is none.
 """
 
 import argparse
@@ -24,6 +24,8 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "share": ("share.py",),
     "spot": ("spot.py",),
     "convergence": ("convergence.py",),
+    "numeric-rates": ("numeric.py", "rates"),
+    "numeric-charlm": ("numeric.py", "charlm"),
     "demo": ("demo.py",),
     "sweep": ("sweep.py",),
     "first_week": ("first_week.py",),
@@ -33,7 +35,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "pipeline": ("pipeline.py",),
     "pipeline_kills": ("pipeline_kills.py",),
     "hop": ("hop.py",),
-    "nodes": ("nodes.py",),
+    **{f"nodes-{part}": ("nodes.py", part) for part in ("gangs", "come-and-go", "spend")},
     "chaos": ("chaos.py", "--kills", "50"),
     "chaos-ray": ("chaos.py", "--engine", "ray", "--kills", "50"),
     "object_store": ("object_store.py",),
@@ -43,6 +45,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "page_cost": ("page_cost.py",),
     "occlusion": ("occlusion.py",),
     "drift": ("drift.py",),
+    "guard": ("guard.py",),
     "frames": ("frames.py",),
     "routing": ("routing.py",),
     "why": ("why.py",),
@@ -56,8 +59,12 @@ BENCHES: dict[str, tuple[str, ...]] = {
 CUDA = {
     "small": ("small.py",),
     "small-exact": ("small.py", "--exact"),
+    "fp8": ("fp8.py",),
+    "frame_placement": ("frame_placement.py",),
     **{f"fuse-{row}": ("fuse.py", row) for row in ("mlp", "gpt", "lora")},
-    **{f"spill-{row}": ("spill.py", row) for row in ("24g-b8", "24g-b32", "8g-b8", "interleave", "largest", "disk")},
+    "numeric-gpt": ("numeric.py", "gpt"),
+    **{f"spill-{row}": ("spill.py", row) for row in ("24g-b8", "24g-b32", "8g-b8", "interleave")},
+    **{f"spill-{row}": ("spill.py", row) for row in ("largest", "largest-8bit", "disk")},
 }
 
 

@@ -1,7 +1,8 @@
 """Faults lose nothing: workers and controllers killed, paused and stopped at random moments, `dovetail run` started
 again whenever it died, and then everything that the run left held against what must be so (`invariants`): against an
 undisturbed run, bit by bit, and against a bare PyTorch loop of the same seeds. The latter for those tasks that draw no
-random numbers while they train (half of them), because a bare loop draws in another order; they, too, to the bit.
+random numbers while they train (half of them), because a bare loop draws in another order; they, too, to the bit. On
+Ray, whose nodes here have one device each, some are pipelines over several nodes.
 
 `python bench/chaos.py --kills 200 [--engine ray] [--seed 0] [--quick] [--check]`
 """
@@ -25,7 +26,7 @@ from rich.console import Console
 
 from dovetail.describe import load_workload
 
-SWEEP = Path(__file__).parent / "sweeps" / "witnessed.py"
+SWEEPS = Path(__file__).parent / "sweeps"
 SAVE_EVERY = 10
 # A run that makes no headway for so long hangs.
 PATIENCE_SECONDS = 300.0
@@ -40,10 +41,13 @@ class Round:
 
     def __init__(self, place: Place, folder: Path) -> None:
         self._place, self.home, self._log = place, folder / "store", folder / "log"
+        self._sweep = sweep_of(place)
         self._temporary = folder / "tmp"
         self._temporary.mkdir(parents=True)
         self.witness = Path(os.environ["DOVETAIL_WITNESS"])
-        self.witness.unlink(missing_ok=True)
+        self.ranks = self.witness.with_name(self.witness.name + ".ranks")  # of those that compute no loss, too
+        for each in (self.witness, self.ranks):
+            each.unlink(missing_ok=True)
         self.seen: Acknowledged = {}
         self.lost: list[str] = []
         self.starts = 0
@@ -53,7 +57,7 @@ class Round:
         code = -9
         while code == -9:  # killed, and not by its own doing: start it again
             self.starts += 1
-            words = command(self._place, SWEEP, self.home, save_every=SAVE_EVERY)
+            words = command(self._place, self._sweep, self.home, save_every=SAVE_EVERY)
             process = begin(words, os.environ | {"TMPDIR": str(self._temporary)}, self._log)
             if nemesis:
                 nemesis.rest()
@@ -78,7 +82,7 @@ class Round:
 
     def _training(self) -> set[int]:
         """The processes that train now. Those of trials are none: everybody trains here before the first attempt."""
-        now = at_work(self.witness)
+        now = at_work(self.witness) | at_work(self.ranks)
         return now if now and began(self.home) else set()
 
     def _note(self) -> None:
@@ -88,8 +92,14 @@ class Round:
         self.seen |= now
 
 
-def met_at_work(fault: Fault, trained: list[Step]) -> list[Step]:
-    """The last steps before a fault of the trainings that it ended; none where it met no training."""
+def sweep_of(place: Place) -> Path:
+    """What is trained there."""
+    return SWEEPS / ("witnessed_gangs.py" if isinstance(place, RayNodes) else "witnessed.py")
+
+
+def met_at_work(fault: Fault, trained: list[Step], ranks: list[Step]) -> list[Step]:
+    """The last steps before a fault of the trainings that it ended; none where it met no training. `ranks` tell which
+    processes were at work besides those whose steps these are."""
     if not fault.kind.endswith(("killed", "lost", "notice", "stopped")):
         return []
     near = {step.build: step for step in trained if fault.at - AT_WORK_SECONDS < step.at <= fault.at}
@@ -98,14 +108,16 @@ def met_at_work(fault: Fault, trained: list[Step]) -> list[Step]:
     if fault.kind == "node lost":  # which were on it is seen by their taking no more steps
         on = {step.build for step in trained if step.at > fault.at + AT_WORK_SECONDS}
         return [step for build, step in near.items() if build not in on]
-    return [step for step in near.values() if step.process == fault.process]
+    recent = [rank for rank in ranks if fault.at - AT_WORK_SECONDS < rank.at <= fault.at]
+    marks = {rank.mark for rank in recent if rank.process == fault.process}
+    return [step for step in near.values() if step.process == fault.process or step.mark in marks]
 
 
-def recovery_seconds(fault: Fault, trained: list[Step], *, bound: bool) -> float | None:
+def recovery_seconds(fault: Fault, trained: list[Step], ranks: list[Step], *, bound: bool) -> float | None:
     """From a fault to the next step of another attempt on the cores that it hit; where processes keep to none (or
     nothing more was to be trained there), to the next step of the tasks that it hit. None where it met no training, or
     their last steps. `trained` are the steps of attempts, without those of trials."""
-    hit = met_at_work(fault, trained)
+    hit = met_at_work(fault, trained, ranks)
     before = {step.build for step in trained if step.at <= fault.at}
     later = [step for step in trained if hit and step.at > fault.at and step.build not in before]
     cores = {core for step in hit for core in step.cores} if bound else set()
@@ -125,19 +137,23 @@ def main() -> int:
     arguments = parser.parse_args()
     kills = min(arguments.kills, 5) if arguments.quick else arguments.kills
     tasks, steps = (3, 600) if arguments.quick else (8, 1000)
+    gangs = 0
+    if arguments.engine == "ray":  # where all that is started takes its time
+        tasks, gangs, steps = (2, 1, 300) if arguments.quick else (4, 2, 600)
     folder = Path(tempfile.mkdtemp(prefix="dovetail-chaos-"))
     # Before there is a cluster: some of its processes have the variables of when it began.
     os.environ |= {
         "DOVETAIL_WITNESS": str(folder / "witness"),
         "DOVETAIL_BENCH_STEPS": str(steps),
         "DOVETAIL_BENCH_TASKS": str(tasks),
+        "DOVETAIL_BENCH_GANGS": str(gangs),
         "OMP_NUM_THREADS": "1",
     }
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends this bench ends the cluster it started
     place: Place = RayNodes() if arguments.engine == "ray" else Local()
     try:
         every = 1.5 if arguments.quick else arguments.every
-        found = bench(place, folder, arguments.seed, kills, every, tasks, steps)
+        found = bench(place, folder, arguments.seed, kills, every, tasks + gangs, steps)
     finally:
         place.close()
     name = "chaos" if arguments.engine == "local" else "chaos-ray"
@@ -152,7 +168,7 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     console = Console(stderr=True)
     undisturbed = Round(place, folder / "undisturbed")
     undisturbed.run()
-    bare = bare_loop(folder / "bare")
+    bare = bare_loop(sweep_of(place), folder / "bare")
     nemesis = Nemesis(place, seed=seed, kills=kills, every_seconds=every)
     expected: dict[str, Any] = {
         "reference": undisturbed.home,
@@ -163,7 +179,7 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
         "bare": bare,
     }
     found: dict[str, Any] = {"bare": len(bare), "recovered": {}, "met": {}, "redone": [], "forgotten": []}
-    found |= dict.fromkeys(("rounds", "starts", "steps", "finished", "noted", "idle"), 0)
+    found |= dict.fromkeys(("rounds", "starts", "steps", "finished", "noted", "idle", "spread", "spread_lost"), 0)
     # What the others are held against must be sound itself.
     itself = check(undisturbed.home, witness_of(undisturbed.witness), seen={}, **expected)
     found["wrong"] = [f"undisturbed: {line}" for line in itself.wrong]
@@ -192,17 +208,17 @@ def bench(place: Place, folder: Path, seed: int, kills: int, every: float, tasks
     return found
 
 
-def bare_loop(folder: Path) -> dict[str, Path]:
+def bare_loop(sweep: Path, folder: Path) -> dict[str, Path]:
     """Train the sweep in a bare PyTorch loop with one thread; the tensors of the tasks that draw nothing, by name."""
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "DOVETAIL_WITNESS"}
     script = Path(__file__).parent / "one_after_another.py"
-    words = [sys.executable, str(script), str(SWEEP), str(folder)]
+    words = [sys.executable, str(script), str(sweep), str(folder)]
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)
     return {
         task.name: folder / f"{task.name}.st"
-        for task in load_workload(str(SWEEP)).tasks
-        if not task.parameters["draws"]
+        for task in load_workload(str(sweep)).tasks
+        if not task.parameters.get("draws")
     }
 
 
@@ -218,15 +234,17 @@ def add(
     found["redone"] += findings.redone
     found["steps"] += findings.steps
     found["finished"] += findings.finished
+    found["spread"] += findings.spread
+    found["spread_lost"] += findings.spread_lost
     found["forgotten"] += one.forgotten()
     found["noted"] += len(one.seen)
     found["idle"] = 0 if faults else found["idle"] + 1
     found["rounds"] += 1
     found["starts"] += one.starts
-    trained = [step for step in witness if step.build in findings.trained]
+    trained, ranks = [step for step in witness if step.build in findings.trained], witness_of(one.ranks)
     for fault in faults:
-        found["met"][fault.kind] = found["met"].get(fault.kind, 0) + bool(met_at_work(fault, trained))
-        seconds = recovery_seconds(fault, trained, bound=bound)
+        found["met"][fault.kind] = found["met"].get(fault.kind, 0) + bool(met_at_work(fault, trained, ranks))
+        seconds = recovery_seconds(fault, trained, ranks, bound=bound)
         if seconds is not None:
             found["recovered"].setdefault(fault.kind, []).append(seconds)
 
@@ -270,6 +288,11 @@ def report(name: str, found: dict[str, Any], kills: int, arguments: argparse.Nam
         Bar("invariants broken", len(found["wrong"]), most=0),
         Bar("steps redone by one attempt, at most", max(found["redone"], default=0), most=SAVE_EVERY),
     ]
+    if arguments.engine == "ray":
+        bars += [
+            Bar("attempts that trained over several nodes", found["spread"], least=1),
+            Bar("of these, ended by faults", found["spread_lost"], least=kills // 10),
+        ]
     return finish(name, rows, bars, check=arguments.check, quick=arguments.quick or kills < 50)
 
 

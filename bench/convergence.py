@@ -9,7 +9,8 @@ batch whatever the mode; a stage uses weights that are so many updates old:
 Time is in batches of work for one stage: an update takes one, with 1F1B of four microbatches 7/4, for the pipeline runs
 empty. `reached` is how long it takes to the loss that 1F1B has with the same optimizer after two thirds of its steps,
 and blank where that is not reached. Optimizers: SGD with momentum; AdamW; AdamW with rates divided by the weights' age
-at first, as PipeMare does; Muon for matrices, with AdamW for the rest. Mean over seeds.
+at first, as PipeMare does; Muon for matrices, with AdamW for the rest. Mean over seeds. A mode has SGD with the best
+of three learning rates, as its user would choose: older weights bear less.
 """
 
 import sys
@@ -45,6 +46,9 @@ AGES = {"1f1b": (0, 0, 0, 0), "stashing": (3, 2, 1, 0), "vertical_sync": (3, 3, 
 UPDATE_SECONDS = {"1f1b": (4 + DEPTH - 1) / 4, "stashing": 1.0, "vertical_sync": 1.0, "2bw": 1.0}
 RATES = {"charlm": {"SGD": 0.1, "AdamW": 1e-3}, "digits": {"SGD": 0.03, "AdamW": 1e-3}}
 KINDS = ("SGD", "AdamW", "AdamW, corrected", "Muon")
+# By which the learning rate is divided, in turn.
+DIVISORS = {"SGD": (1, 4, 16), "AdamW": (1,), "AdamW, corrected": (1,), "Muon": (1,)}
+Case = tuple[str, str, str, int, int]  # recipe, mode, optimizer, divisor, seed
 Optimizers = list[torch.optim.Optimizer]
 
 
@@ -89,7 +93,9 @@ def optimizers(kind: str, weights: list[nn.Parameter], rates: dict[str, float]) 
     return [torch.optim.AdamW(weights, lr=rates["AdamW"])]
 
 
-def run(name: str, mode: str, kind: str, *, seed: int, steps: int, every: int, quick: bool) -> list[float]:
+def run(
+    name: str, mode: str, kind: str, divisor: int, *, seed: int, steps: int, every: int, quick: bool
+) -> list[float]:
     """The held-out loss before the first update and after each `every` updates."""
     reseed(seed, "build")
     training = PROGRAMS[name](seed, quick=quick)
@@ -97,7 +103,8 @@ def run(name: str, mode: str, kind: str, *, seed: int, steps: int, every: int, q
     cursor, whole = Cursor(training.batches, before_draw=random.before_batch), _Whole(training)
     names = dict(whole.named_parameters())
     stages = [list(names)[len(names) * s // DEPTH : len(names) * (s + 1) // DEPTH] for s in range(DEPTH)]
-    made = [optimizers(kind, [names[n] for n in stage], RATES[name]) for stage in stages]
+    rates = {each: rate / divisor for each, rate in RATES[name].items()}
+    made = [optimizers(kind, [names[n] for n in stage], rates) for stage in stages]
     first = [[group["lr"] for each in stage for group in each.param_groups] for stage in made]
     old = [
         collections.deque([_copies(names, stage)], maxlen=age + 1)
@@ -127,10 +134,10 @@ def run(name: str, mode: str, kind: str, *, seed: int, steps: int, every: int, q
     return found
 
 
-def _run(case: tuple[str, str, str, int], options: dict[str, Any]) -> list[float]:
+def _run(case: Case, options: dict[str, Any]) -> list[float]:
     torch.set_num_threads(1)
-    name, mode, kind, seed = case
-    return run(name, mode, kind, seed=seed, **options)
+    *what, seed = case
+    return run(*what, seed=seed, **options)
 
 
 def _copies(names: dict[str, nn.Parameter], stage: list[str]) -> dict[str, torch.Tensor]:
@@ -144,6 +151,11 @@ def _held_out(training: Training, random: KeyedRandomness, step: int) -> float:
         found = training.evaluate(training.model)
     training.model.train()
     return float(found.get("held_out_loss", found.get("loss", float("nan"))))
+
+
+def _end(runs: list[list[float]]) -> float:
+    """The mean loss at the end; infinite where one is not finite."""
+    return statistics.mean(each[-1] if math.isfinite(each[-1]) else math.inf for each in runs)
 
 
 def bars_of(curves: list[list[float]]) -> list[Bar]:
@@ -164,7 +176,11 @@ def main() -> int:
     torch.set_num_threads(1)
     steps, every, seeds = (12, 4, (0,)) if arguments.quick else (120, 12, (0, 1, 2))
     options = {"steps": steps, "every": every, "quick": arguments.quick}
-    cases = [(name, mode, kind, seed) for name in PROGRAMS for kind in KINDS for mode in AGES for seed in seeds]
+    cases: list[Case] = [
+        (name, mode, kind, divisor, seed)
+        for name, kind, mode in itertools.product(PROGRAMS, KINDS, AGES)
+        for divisor, seed in itertools.product(DIVISORS[kind], seeds)
+    ]
     if arguments.quick:
         curves = [_run(case, options) for case in cases]
     else:  # side by side, one thread each: what is compared is losses, not seconds
@@ -174,11 +190,14 @@ def main() -> int:
     found = dict(zip(cases, curves, strict=True))
     rows: list[dict[str, Any]] = []
     ends: dict[tuple[str, str, str], float] = {}
+    judged: list[list[float]] = []
     for name in PROGRAMS:
         for kind in KINDS:
             goal = float("nan")
             for mode in AGES:
-                runs = [found[name, mode, kind, seed] for seed in seeds]
+                ways = {each: [found[name, mode, kind, each, seed] for seed in seeds] for each in DIVISORS[kind]}
+                divisor, runs = min(ways.items(), key=lambda way: _end(way[1]))
+                judged += runs
                 curve = [statistics.mean(each) for each in zip(*runs, strict=True)][1:]
                 goal = curve[len(curve) * 2 // 3 - 1] if mode == "1f1b" else goal
                 reached = next((n for n, loss in enumerate(curve, start=1) if loss <= goal), None)
@@ -188,13 +207,14 @@ def main() -> int:
                         "recipe": name,
                         "optimizer": kind,
                         "mode": mode,
+                        "rate over": divisor,
                         "held_out_loss": curve[-1],
                         "over_1f1b": curve[-1] - ends[name, kind, "1f1b"],
                         "spread": max(each[-1] for each in runs) - min(each[-1] for each in runs),
                         "reached": reached and reached * every * UPDATE_SECONDS[mode],
                     }
                 )
-    return finish("convergence", rows, bars_of(curves), check=arguments.check, quick=arguments.quick)
+    return finish("convergence", rows, bars_of(judged), check=arguments.check, quick=arguments.quick)
 
 
 if __name__ == "__main__":

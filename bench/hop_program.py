@@ -30,7 +30,7 @@ def read(place: str):
     if place.startswith("limited://"):
         _, content = ask("get", place)
         return torch.load(io.BytesIO(content))["batches"]
-    return torch.load(place)["batches"]
+    return torch.load(place, mmap=True)["batches"]  # what else is in it stays on the disk
 
 
 def model(places, batches, step_seconds, parameters, size_bytes=0, rate=0.1, order="any", seed=0):

@@ -42,13 +42,20 @@ class Attempt:
     start: float
     saved_before: int  # the last save that the store knew of when it began
     end: float = float("inf")
+    ended_as: str = ""
     steps: list[Step] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its ranks were on several nodes."""
+        return len({device.partition(":")[0] for device in self.devices}) > 1
 
 
 @dataclasses.dataclass
 class Findings:
     """What is wrong, and what was looked at to find that, since nothing wrong in nothing proves nothing: how many steps
-    each attempt took that an earlier one had taken, how many tasks finished, the builds that were attempts, no trials.
+    each attempt took that an earlier one had taken, how many tasks finished, the builds that were attempts, no trials,
+    the attempts that trained over several nodes, and how many of these were lost.
     """
 
     wrong: list[str] = dataclasses.field(default_factory=list)
@@ -56,6 +63,8 @@ class Findings:
     steps: int = 0
     finished: int = 0
     trained: set[str] = dataclasses.field(default_factory=set)
+    spread: int = 0
+    spread_lost: int = 0
 
 
 def acknowledged(home: Path) -> Acknowledged:
@@ -144,6 +153,8 @@ def check(
     for task, name in names.items():
         _ended_once(name, [row for row in rows if row[1] == task], steps, found)
         _steps(name, attempts[task], steps, save_every, found)
+    spread = [attempt for each in attempts.values() for attempt in each if attempt.steps and attempt.is_spread]
+    found.spread, found.spread_lost = len(spread), sum(attempt.ended_as == "lost" for attempt in spread)
     _devices(rows, found)
     _at_once([attempt for each in attempts.values() for attempt in each], found)
     if bound:
@@ -169,7 +180,7 @@ def _attempts(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Attempt]]:
         elif kind == "saved":
             saved[task] = max(saved[task], data["step"])
         elif kind in ENDS and found[task] and found[task][-1].end == float("inf"):
-            found[task][-1].end = at
+            found[task][-1].end, found[task][-1].ended_as = at, kind
     return found
 
 

@@ -21,6 +21,7 @@ import psutil
 
 from dovetail.engines import detect
 from dovetail.engines.worker import PROCESS_NAME
+from dovetail.testing.cut_links import cut_links
 
 # Ray's own store holds nothing of ours; its least is 75 MiB.
 OBJECT_STORE_BYTES = 80 << 20
@@ -34,7 +35,7 @@ LOCAL_FAULTS = {
     "controller paused": 4,
     "worker stopped": 2,
 }
-RAY_FAULTS = {"worker killed": 50, "controller killed": 25, "node lost": 25}
+RAY_FAULTS = {"worker killed": 50, "controller killed": 25, "node lost": 25, "link lost": 10}
 # The share of strikes that wait for a training; the others may meet imports, trials and planning.
 PATIENT = 0.8
 KILLS = ("worker killed", "controller killed", "node lost")
@@ -81,9 +82,9 @@ class RayNodes:
     faults = RAY_FAULTS
     bound = False
 
-    def __init__(self, *, nodes: int = 3, cores: int = 1, label: str = "") -> None:
-        """With a `label`, each node has one of that name with its number, and none is to be lost: nobody is missed
-        sooner than Ray thinks right."""
+    def __init__(self, *, nodes: int = 3, cores: int = 1, label: str = "", variable: str = "") -> None:
+        """With a `label`, each node has one of that name with its number, and so has the environment of its processes a
+        `variable`, and none is to be lost: nobody is missed sooner than Ray thinks right."""
         self._folder = tempfile.TemporaryDirectory(prefix="dovetail-ray-")
         token = Path(self._folder.name) / "token"
         token.write_text(secrets.token_hex(32))
@@ -93,15 +94,16 @@ class RayNodes:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # what is timed is not to yield to whatever else the machine does
         }
-        if label:  # what is timed is not to yield to whatever else the machine does
-            os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, as Ray spells it
         from ray.cluster_utils import Cluster
 
         self._options = {"num_cpus": cores, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
-        # A node is missed after two seconds instead of fifteen.
-        config = {"health_check_period_ms": 1000, "health_check_failure_threshold": 2}
-        labels = [{"labels": {label: str(number)}} if label else {} for number in range(nodes)]
+        # A node is missed after six seconds instead of fifteen; after two, a busy machine's were.
+        config = {"health_check_period_ms": 1000, "health_check_failure_threshold": 6}
+        labels: list[dict[str, Any]] = [{} for _ in range(nodes)]
+        for number, each in enumerate(labels if label else ()):
+            each |= {"labels": {label: str(number)}, "env_vars": {variable: str(number)} if variable else {}}
         head = {**self._options, **labels[0], **({} if label else {"_system_config": config})}
         # The head is never lost: with it the whole cluster would be.
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
@@ -171,12 +173,17 @@ class Nemesis:
         if not victims:
             return
         before()
-        self._do(kind, self._chance.choice(victims))
+        self._do(kind, self._chance.choice(victims), recent())
         self.rest()
 
-    def _do(self, kind: str, process: int) -> None:
+    def _do(self, kind: str, process: int, recent: set[int]) -> None:
         if kind == "node lost":
             self.faults.append(Fault(kind, time.time(), self._place.lose_node(self._chance)))
+            return
+        if kind == "link lost":
+            others = [each for each in recent if each != process]
+            if sum(cut_links(process, other) for other in others):
+                self.faults.append(Fault(kind, time.time(), process))
             return
         cores: tuple[int, ...] = ()
         with contextlib.suppress(psutil.Error):

@@ -6,6 +6,7 @@ that happens between two steps counts; saving is measured apart and added at its
 `python bench/overhead.py [--check] [--quick]`
 """
 
+import functools
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as a worker of one core has it: torch settles its threads when it is imported
@@ -169,7 +170,7 @@ class Reporting:
         worker = Worker(ours)
         threading.Thread(target=worker._send_heartbeats, daemon=True).start()
         self.context = WorkerContext(
-            report=worker._report,
+            report=functools.partial(worker._report, order="bench"),
             stop_reason=lambda: worker._stop_reason,
             acknowledged_step=lambda task: 0,
             device=torch.device("cpu"),

@@ -112,7 +112,7 @@ def row_of(each: Contestant, found: RaceResult) -> dict[str, Any]:
     known, phases = each.time("mlperf"), each.phase_seconds()
     return {
         "contestant": each.name,
-        "arrived": each.arrived,
+        "arrived": each.arrived_count,
         "seconds": known.value,
         "interval": f"{known.low:.4g} to {known.high:.4g}",
         "by_dawnbench": each.time("dawnbench").value,
@@ -133,7 +133,11 @@ def bars_of(found: RaceResult, hand: list[dict[str, float]]) -> list[Bar]:
     assert known.high is not None
     runs = found["reference"].runs
     return [
-        Bar("runs that never arrived", float(sum(len(each.runs) - each.arrived for each in found.contestants)), most=0),
+        Bar(
+            "runs that never arrived",
+            float(sum(len(each.runs) - each.arrived_count for each in found.contestants)),
+            most=0,
+        ),
         Bar("quick step, systems speed-up", step.systems.value, least=1.17, most=1.33),
         Bar("quick step, statistical speed-up", step.statistical.value, least=0.999, most=1.001),
         Bar("quick learning, systems speed-up", learning.systems.value, least=0.95, most=1.05),

@@ -119,7 +119,7 @@ def spend_of_a_stream(outcomes: OutcomeTable, budget: float) -> tuple[float, flo
     for number in range(len(held)):
         one = dataclasses.replace(estimate, quality=estimate.quality[[number]], error=estimate.error[[number]])
         chosen = router.choose_estimated(one, money=keeper.money())[0]
-        keeper.spent(price := float(held.price[number, chosen]))
+        keeper.record_spend(price := float(held.price[number, chosen]))
         spent, came = spent + price, came + float(held.quality[number, chosen])
     low, high = held.price.mean(axis=0)
     share = (spent / len(held) - low) / (high - low)

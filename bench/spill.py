@@ -40,11 +40,14 @@ from reporting import RESULTS, Bar, finish
 from dovetail.describe.programs import load_file
 from dovetail.planning.techniques.resident import CUDA_HOST_BYTES
 from dovetail.train import SessionMember, load_technique
+from dovetail.train.numeric import open_session
 from dovetail.vocabulary import TechniqueRefused
 
 RECIPE = ROOT / "recipes" / "gpt.py"
 GIB = 1 << 30
 BYTES_EACH = 16  # a parameter's weight and two moments in fp32, its weight and gradient in bf16
+CODED_EACH = 10.04  # the same with moments in 8 bits
+CODED = {"approximate": "state-8bit"}
 COMMAND_SECONDS, PART_SECONDS = 585.0, 280.0  # a command there has 600; one part that hangs leaves room for another
 RESOURCES = ("compute", "up", "down", "update")
 
@@ -109,12 +112,18 @@ def beside_fsdp(least: float, **common: Any) -> Row:
 
 
 def small_budget() -> Row:
-    """Ours in 8 GiB beside ours in 24."""
+    """Ours in 8 GiB beside ours in 24, and beside ours with moments in 8 bits."""
     parts = [Part(name=f"ours, {gib} GiB", knobs=budget(gib)) for gib in (8, 24)]
+    parts.append(Part(name="8-bit, 8 GiB", knobs=budget(8) | CODED))
 
     def bars(found: dict[str, Found]) -> list[Bar]:
         ratio = speed(found, "ours, 8 GiB") / speed(found, "ours, 24 GiB")
-        return [Bar("tokens a second, 8 GiB over 24", ratio, least=0.7), *kept(found, *(part.name for part in parts))]
+        coded = speed(found, "8-bit, 8 GiB") / speed(found, "ours, 8 GiB")
+        return [
+            Bar("tokens a second, 8 GiB over 24", ratio, least=0.7),
+            Bar("tokens a second in 8 GiB, moments in 8 bits over exact", coded, least=1.25),
+            *kept(found, *(part.name for part in parts)),
+        ]
 
     return Row(parts=parts, bars=bars)
 
@@ -149,30 +158,49 @@ def together() -> Row:
     return Row(parts=parts, bars=bars)
 
 
+def coded_batch_8() -> Row:
+    """Ours exact, ours with moments in 8 bits, FSDP2 and resident training, in one run."""
+    exact = beside_fsdp(2.8)
+    coded = Part(name="8-bit, 24 GiB", knobs=budget(24) | CODED)
+    resident = Part(name="resident", technique="resident", precision="bf16")
+
+    def bars(found: dict[str, Found]) -> list[Bar]:
+        speeds = {name: speed(found, name) for name in ("ours, 24 GiB", "FSDP2, 24 GiB", "resident")}
+        least = {"ours, 24 GiB": 1.3, "FSDP2, 24 GiB": 3.6, "resident": 0.85}
+        mine = speed(found, coded.name)
+        return [
+            *exact.bars(found),
+            *(Bar(f"tokens a second, 8-bit over {name}", mine / speeds[name], least=least[name]) for name in speeds),
+            *kept(found, coded.name),
+        ]
+
+    return Row(parts=[exact.parts[0], coded, exact.parts[1], resident], bars=bars)
+
+
 def greatest(*, host: float = 120, **disk: Any) -> Row:
     """The deepest model of width 4,096 that is not refused."""
     # With a disk a step takes many seconds, and one more to settle: what is kept at first is known to be too much.
-    few = {"steps": 3, "settle": 5} if disk else {"steps": 5}
+    few = {"steps": 3, "settle": 5} if "disk_bytes" in disk else {"steps": 5}
     part = Part(name="ours", deepest=True, knobs=budget(24, host, **disk), **few)
 
     def bars(found: dict[str, Found]) -> list[Bar]:
         one = found.get("ours", {})
         host = over(one.get("host_bytes"), one.get("host_budget_bytes"))
-        return [Bar("ours: host bytes over budget", host, most=1.0), *kept(found, "ours")]
+        billions = [Bar("billions of parameters", one.get("parameters", math.nan) / 1e9, least=12.5)] * (disk == CODED)
+        return [Bar("ours: host bytes over budget", host, most=1.0), *billions, *kept(found, "ours")]
 
     return Row(parts=[part], bars=bars)
 
 
 def rows() -> dict[str, Row]:
     """Every row by its name."""
-    batch_8 = beside_fsdp(1.8)
-    resident = Part(name="resident", technique="resident", precision="bf16")
     return {
-        "24g-b8": dataclasses.replace(batch_8, parts=[*batch_8.parts, resident]),
+        "24g-b8": coded_batch_8(),
         "24g-b32": beside_fsdp(1.5, batch=32, steps=4),
         "8g-b8": small_budget(),
         "interleave": together(),
         "largest": greatest(),
+        "largest-8bit": greatest(**CODED),
         # Each step reads and writes all of it: 16 GiB is what a disk of 1 GB/s moves in half a minute. What is on its
         # way to or from it is in memory too, hence the smaller budget there.
         "disk": greatest(host=112, disk_bytes=16 * GIB, disk_directory=tempfile.gettempdir()),
@@ -398,7 +426,7 @@ def descend(part: Part, *, limit_seconds: float) -> Found:
     while True:
         (found,) = in_turn([part], limit_seconds=ends - time.monotonic())
         found["note"] = f"{part.depth} blocks{note}"
-        fewer = math.ceil(found.get("wanting_bytes", 0) / (BYTES_EACH * sizes(part)[1]))
+        fewer = math.ceil(found.get("wanting_bytes", 0) / (bytes_each(part) * sizes(part)[1]))
         if "wanting_bytes" not in found or asked or part.depth <= fewer:
             return found
         note = f"; {part.depth} were refused: {found['failed'].partition(';')[0]}"
@@ -409,7 +437,12 @@ def bound(part: Part) -> int:
     """More blocks than can fit: as if all tiers were full of parameters, and gradients took no place."""
     rest, block = sizes(part)
     room = sum(part.knobs.get(name, 0) for name in ("device_bytes", "host_bytes", "disk_bytes")) - CUDA_HOST_BYTES
-    return max(1, math.ceil((room / (BYTES_EACH - 2) - rest) / block))
+    return max(1, math.ceil((room / (bytes_each(part) - 2) - rest) / block))
+
+
+def bytes_each(part: Part) -> float:
+    """What all tiers hold of a parameter."""
+    return CODED_EACH if part.knobs.get("approximate") else BYTES_EACH
 
 
 def sizes(part: Part) -> tuple[int, int]:
@@ -575,7 +608,8 @@ def session(part: Part, device: torch.device) -> Live:
     """A session of one of our techniques."""
     members = [SessionMember(training=build(part, seed=seed), seed=seed) for seed in part.seeds]
     parameters = count(members[0].training.model)
-    opened = load_technique(part.technique).open(members, device=device, threads=threads(), knobs=part.knobs)
+    technique = load_technique(part.technique)
+    opened = open_session(technique, members, device=device, threads=threads(), knobs=part.knobs)
     models = range(len(members))
     return Live(
         advance=lambda: [report.loss for report in opened.advance(models)], parameters=parameters, session=opened

@@ -44,7 +44,7 @@ PUBLIC = {
         "from_lightning",
         "from_trainer",
     ],
-    "Feed": ["feed", "Shards", "DataShard", "feeds:Feed", "feeds:RunningFeed"],
+    "Feed": ["feed", "Shards", "DataShard", "ShardEvaluation", "feeds:Feed", "feeds:RunningFeed"],
     "Frames": [
         "frame:fuse",
         "frame:FusedFunction",
@@ -56,7 +56,17 @@ PUBLIC = {
         "frame:OffloadedFunction",
     ],
     "Select": ["select", "Selection"],
-    "Plan and run": ["plan", "run", "search", "Session", "connect", "verbs.client:Client", "detect", "Settings"],
+    "Plan and run": [
+        "plan",
+        "run",
+        "search",
+        "Session",
+        "run_daemon",
+        "connect",
+        "verbs.client:Client",
+        "detect",
+        "Settings",
+    ],
     "Race": [
         "race",
         "metrics.race.outcome:RaceResult",

@@ -25,6 +25,7 @@ _WHERE = {
     "Selection": "dovetail.selection.record",
     "Session": "dovetail.verbs.session",
     "Settings": "dovetail.control",
+    "ShardEvaluation": "dovetail.train",
     "Shards": "dovetail.feeds",
     "Stop": "dovetail.vocabulary",
     "Task": "dovetail.vocabulary",
@@ -51,6 +52,7 @@ _WHERE = {
     "race": "dovetail.verbs.race",
     "route": "dovetail.serve.routing",
     "run": "dovetail.verbs.run_workload",
+    "run_daemon": "dovetail.verbs.daemon",
     "sample": "dovetail.describe",
     "search": "dovetail.verbs.run_search",
     "select": "dovetail.verbs.select_examples",
@@ -77,6 +79,7 @@ __all__ = [
     "Selection",
     "Session",
     "Settings",
+    "ShardEvaluation",
     "Shards",
     "Stop",
     "Task",
@@ -104,6 +107,7 @@ __all__ = [
     "race",
     "route",
     "run",
+    "run_daemon",
     "sample",
     "search",
     "select",
@@ -135,8 +139,9 @@ if TYPE_CHECKING:
     from dovetail.serve.cascades import CascadeClassifier, CascadeRegressor
     from dovetail.serve.incremental import incremental, occlusion
     from dovetail.serve.routing import route
-    from dovetail.train import Scheduler, Training
+    from dovetail.train import Scheduler, ShardEvaluation, Training
     from dovetail.verbs.client import connect
+    from dovetail.verbs.daemon import run_daemon
     from dovetail.verbs.make_cascade import cascade
     from dovetail.verbs.make_plan import plan
     from dovetail.verbs.race import race

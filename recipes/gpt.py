@@ -56,12 +56,16 @@ def gpt(
     chunks=1,
     fused=False,
     fast=False,
+    compiled=False,
 ) -> dt.Training:
     """`depth` replaces the size's own. `chunks` > 1 never holds all logits at once: 32 × 1,024 tokens' are 6.6 GB.
-    `fast` fills the weights from one tile of random numbers, which takes seconds where torch takes minutes."""
+    `fast` fills the weights from one tile of random numbers, which takes seconds where torch takes minutes; `compiled`
+    lets torch compile the blocks."""
     shape = SIZES[size] if depth is None else dataclasses.replace(SIZES[size], depth=depth)
     build = quickly if fast else GPT
     model = build(shape, context=context, checkpointing=checkpointing, chunks=chunks)
+    for block in model.blocks if compiled else ():
+        block.compile()
     loss = _loss if chunks == 1 else _chunked_loss
     held_out = Tokens(shape.vocabulary, context=context, batch=batch, seed=-1).draw(0)  # no task's seed is negative
     return dt.Training(

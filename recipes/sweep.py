@@ -116,9 +116,9 @@ def _tumours() -> tuple[TensorDataset, tuple[torch.Tensor, torch.Tensor]]:
 
 
 workload = dt.join(
-    dt.grid(mlp, width=128, learning_rate=[3e-4, 1e-3, 3e-3], seed=[0, 1], epochs=80),
-    dt.grid(cnn, learning_rate=[1e-3, 3e-3, 1e-2], seed=[0, 1], epochs=24),
-    dt.grid(resnet, learning_rate=[3e-4, 1e-3, 3e-3], seed=[0, 1], epochs=90),
-    dt.grid(lstm, learning_rate=[1e-3, 3e-3, 1e-2], seed=[0, 1], steps=400),
+    dt.grid(mlp, width=128, learning_rate=[3e-4, 1e-3, 3e-3], seed=[0, 1], epochs=64),
+    dt.grid(cnn, learning_rate=[1e-3, 3e-3, 1e-2], seed=[0, 1], epochs=19),
+    dt.grid(resnet, learning_rate=[3e-4, 1e-3, 3e-3], seed=[0, 1], epochs=72),
+    dt.grid(lstm, learning_rate=[1e-3, 3e-3, 1e-2], seed=[0, 1], steps=320),
     name="sweep",
 )

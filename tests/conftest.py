@@ -29,6 +29,10 @@ LONG = (
     "test_ray",
     "test_notebooks",
     "test_lanes",
+    "test_model_server",
+    "test_approximations",
+    "test_guard",
+    "test_run_search",
 )
 
 

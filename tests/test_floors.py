@@ -32,9 +32,12 @@ FLOORS = {
 }
 # The same among the rooms of planning, whose files at its root are rooms too.
 PLANNING = {
+    "links": 0,
     "problem": 0,
     "room": 0,
     "checker": 0,
+    "promise_checker": 1,
+    "paired_differences": 0,
     "solver": 0,
     "fitting": 1,
     "explanation": 1,

@@ -28,6 +28,7 @@ NAMES = [
     "Selection",
     "Session",
     "Settings",
+    "ShardEvaluation",
     "Shards",
     "Stop",
     "Task",
@@ -55,6 +56,7 @@ NAMES = [
     "race",
     "route",
     "run",
+    "run_daemon",
     "sample",
     "search",
     "select",
@@ -129,7 +131,8 @@ def files_of(folder):
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
 TECHNIQUES_ASIDE |= {"buffers", "cutting", "microbatches", "nested", "ranked_session", "ranks", "recompute", "rows"}
 TECHNIQUES_ASIDE |= {"flat_optimizer", "isolation", "replayability", "rowwise_session", "schedulers", "staged_batches"}
-TECHNIQUES_ASIDE |= {"data_waits", "meeting_store", "undeclared"}
+TECHNIQUES_ASIDE |= {"compressed_gradients", "data_waits", "fp8_products", "meeting_store", "numeric", "undeclared"}
+TECHNIQUES_ASIDE |= {"postponed_compiler", "shard_evaluation"}
 
 
 def test_every_technique_is_listed():

@@ -64,7 +64,7 @@ def net(mark="a", width=32, draws=True, seed=0):
             cores = sorted(os.sched_getaffinity(0))
             line = [mark, build, int(number) + 1, os.getpid(), time.time(), cores]
             os.write(file, (json.dumps(line) + "\n").encode())  # one write, appended: whole or not there
-        time.sleep(STEP_SECONDS)
+            time.sleep(STEP_SECONDS)
 
     def loss(model, batch):
         number, inputs, labels = batch

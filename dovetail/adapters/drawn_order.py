@@ -43,10 +43,10 @@ def keep_order(
         return loader
     if limit is None and not _draws_from_global(loader.batch_sampler):
         return loader
-    return with_order(loader, DrawnOrder(loader, limit=limit, validations=validations))
+    return reorder(loader, DrawnOrder(loader, limit=limit, validations=validations))
 
 
-def with_order(loader: Loader, order: Any) -> Loader:
+def reorder(loader: Loader, order: Any) -> Loader:
     """A plain loader of torch over the same items, which takes its batches in another order."""
     return DataLoader(
         loader.dataset,

@@ -36,11 +36,11 @@ def keep_callbacks(trainer: Any, transformers: Any) -> list[Callable[[Training, 
             )
         # Those of the package show progress, or report to trackers, as Dovetail does.
         if type(callback).__module__.partition(".")[0] != "transformers":
-            kept.append(_checked(callback, transformers.TrainerCallback))
+            kept.append(_check_callback(callback, transformers.TrainerCallback))
     return [ReadingCallback(each, trainer, transformers.TrainerControl) for each in kept]
 
 
-def _checked(callback: Any, base: type) -> Any:
+def _check_callback(callback: Any, base: type) -> Any:
     for hook, advice in _INSTEAD.items():
         if getattr(type(callback), hook, None) is not getattr(base, hook, None):
             raise ProgramError(

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from dovetail.adapters.attribute_watch import AttributeWatch
-from dovetail.adapters.drawn_order import keep_order, with_order
+from dovetail.adapters.drawn_order import keep_order, reorder
 from dovetail.adapters.extras import require
 from dovetail.adapters.hf_callbacks import keep_callbacks
 from dovetail.adapters.step_batches import BatchPlace, StepBatches, weight_of
@@ -222,13 +222,13 @@ def _train_loader(trainer: Any) -> Any:
     trainer.accelerator._dataloaders.clear()
     if isinstance(prepared.dataset, IterableDataset):
         return DataLoader(prepared.dataset, batch_size=prepared.batch_size, collate_fn=prepared.collate_fn)
-    loader = with_order(prepared, prepared.batch_sampler)
+    loader = reorder(prepared, prepared.batch_sampler)
     return keep_order(
-        loader, validations=lambda epoch: _evaluated_in(trainer, epoch, steps=_steps_per_epoch(trainer, loader))
+        loader, validations=lambda epoch: _evaluation_loaders(trainer, epoch, steps=_steps_per_epoch(trainer, loader))
     )
 
 
-def _evaluated_in(trainer: Any, epoch: int, *, steps: int | None) -> list[Any]:
+def _evaluation_loaders(trainer: Any, epoch: int, *, steps: int | None) -> list[Any]:
     """A loader for each that the trainer goes through to evaluate in an epoch: of each, only its beginning draws."""
     sets = trainer.eval_dataset
     if _strategy(trainer.args) == "no" or sets is None or steps is None:

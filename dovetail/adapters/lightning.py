@@ -112,12 +112,12 @@ class _Conversion:
             self._hook("on_train_start")
         self._view.paths = tuple(path for path, each in self._module.named_modules() if is_lightning(each))
         _mark_unread(lightning_modules(self._module, self._view), self._names)
-        loader = keep_order(train, limit=limit, validations=lambda epoch: self._validated_in(epoch, validations))
+        loader = keep_order(train, limit=limit, validations=lambda epoch: self._validation_loaders(epoch, validations))
         evaluate = self._evaluation(validations)
         self._warn_of_silence(evaluates=evaluate is not None)
         schedules = convert_schedulers(
             configs if self._module.automatic_optimization else (),
-            batches=_known(self._view.num_training_batches),
+            batches=_finite_count(self._view.num_training_batches),
             accumulate=self._accumulate,
             epochs_per_evaluation=self._trainer.check_val_every_n_epoch if self._validates_at_ends else None,
         )
@@ -251,7 +251,7 @@ class _Conversion:
         call, accumulate = self._call(), self._accumulate
         is_read = self._names is None or bool(self._names & {"trainer", "current_epoch", "global_step"})
         is_read = is_read or (call.takes_number and loads_argument(type(self._module).training_step, 2))
-        count = _known(self._view.num_training_batches)
+        count = _finite_count(self._view.num_training_batches)
         is_ragged = count is not None and count % accumulate > 0
         if count is not None and is_ragged:
             _refuse_running_statistics(self._module, count, accumulate)
@@ -323,7 +323,7 @@ class _Conversion:
         return max(1, int(count * interval)) if not math.isinf(count) else None
 
     def _evaluate_every(self) -> int | None:
-        """The same in steps."""
+        """After how many optimizer steps to evaluate; None where Lightning validates at each epoch's end."""
         batches, every = self._batches_per_validation(), self._trainer.check_val_every_n_epoch
         if batches is not None:
             return max(1, batches // self._accumulate)
@@ -331,7 +331,7 @@ class _Conversion:
             return None
         return int(every) * math.ceil(self._view.num_training_batches / self._accumulate)
 
-    def _validated_in(self, epoch: int, validations: Sequence[Any]) -> list[Any]:
+    def _validation_loaders(self, epoch: int, validations: Sequence[Any]) -> list[Any]:
         """The loaders that Lightning goes through in an epoch's validations, one after another."""
         every, batches = self._trainer.check_val_every_n_epoch, self._batches_per_validation()
         if not overrides(self._module, "validation_step", self._base) or not self._trainer.limit_val_batches:
@@ -455,7 +455,7 @@ def _count(loader: Any, limit: int | None) -> float:
     return count if limit is None else min(count, limit)
 
 
-def _known(count: float) -> int | None:
+def _finite_count(count: float) -> int | None:
     return None if math.isinf(count) else int(count)
 
 

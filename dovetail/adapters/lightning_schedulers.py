@@ -36,7 +36,7 @@ class CyclicCalls:
         return {"calls": self._calls, "scheduler": self.scheduler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from where this state was taken."""
         self._calls = state["calls"]
         self.scheduler.load_state_dict(state["scheduler"])
 
@@ -52,11 +52,11 @@ def convert_schedulers(
     found = {}
     for number, config in enumerate(configs):
         if config.reduce_on_plateau:
-            made = _on_metric(config, epochs_per_evaluation)
+            made = _convert_metric_schedule(config, epochs_per_evaluation)
         elif config.interval == "epoch":
             made = Scheduler(_every(config.scheduler, config.frequency), every="epoch")
         else:
-            made = Scheduler(_at_steps(config, batches, accumulate))
+            made = Scheduler(_convert_step_schedule(config, batches, accumulate))
         found[config.name or f"scheduler_{number}"] = made
     return found
 
@@ -65,7 +65,7 @@ def _every(scheduler: Any, count: int) -> Any:
     return scheduler if count == 1 else CyclicCalls(scheduler, period=count, due=[count - 1])
 
 
-def _at_steps(config: Any, batches: int | None, accumulate: int) -> Any:
+def _convert_step_schedule(config: Any, batches: int | None, accumulate: int) -> Any:
     """Lightning counts batches, anew in each epoch, and looks after a step whether their number is a multiple."""
     if config.frequency == 1:
         return config.scheduler
@@ -79,7 +79,7 @@ def _at_steps(config: Any, batches: int | None, accumulate: int) -> Any:
     return CyclicCalls(config.scheduler, period=len(after), due=due)
 
 
-def _on_metric(config: Any, epochs_per_evaluation: int | None) -> Scheduler:
+def _convert_metric_schedule(config: Any, epochs_per_evaluation: int | None) -> Scheduler:
     """One that looks at a metric steps when evaluation reports it, which must be when Lightning would."""
     count = config.frequency
     if config.interval == "epoch" and epochs_per_evaluation is not None:

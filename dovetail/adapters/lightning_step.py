@@ -107,7 +107,7 @@ class LightningStep:
                 self._read("on_train_batch_start", module, batch, extras["batch_idx"])
                 output = self._optimize(module, batch, first=not number, last=number == len(placed) - 1)
                 losses.append(_loss_in(output, logged.metrics) / self._accumulate)
-                self._read("on_train_batch_end", module, _shown(output, losses[-1]), batch, extras["batch_idx"])
+                self._read("on_train_batch_end", module, _shown_output(output, losses[-1]), batch, extras["batch_idx"])
                 if self._view.is_last_batch:
                     self._read("on_train_epoch_end", module)
         return {**logged.metrics, "loss": torch.stack(losses).sum()}
@@ -162,7 +162,7 @@ class LightningStep:
         return [*rates, *(parameter._version for parameter in module.parameters())]
 
 
-def _shown(output: Any, loss: torch.Tensor) -> dict[str, Any]:
+def _shown_output(output: Any, loss: torch.Tensor) -> dict[str, Any]:
     """A step's output as Lightning shows it to callbacks: the loss as it counts in its step, and what came along."""
     return {**(output if isinstance(output, Mapping) else {}), "loss": loss}
 

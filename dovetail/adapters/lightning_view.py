@@ -31,11 +31,11 @@ class OptimizerSteps:
         self.count = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The count."""
+        """The number of steps taken."""
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there."""
+        """Count on from the number of steps in this state."""
         self.count = state["count"]
 
 
@@ -89,7 +89,7 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """The logger, which keeps nothing."""
+        """A list of the one logger, which keeps nothing."""
         return [self.logger]
 
     @property
@@ -148,7 +148,7 @@ class ViewedStrategy:
 
     @property
     def root_device(self) -> torch.device:
-        """Where the module is."""
+        """The device that the module is on."""
         device: torch.device = next(self.lightning_module.parameters()).device
         return device
 
@@ -172,11 +172,11 @@ class ViewedStrategy:
         return found
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Of one process, what it has."""
+        """The tensor itself: there is one process, with nothing to reduce over."""
         return tensor
 
     def barrier(self, name: str | None = None) -> None:
-        """Nobody to wait for."""
+        """Return at once: there is one process, with nobody to wait for."""
 
     def all_gather(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Of one process, what it has."""

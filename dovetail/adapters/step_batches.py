@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from dovetail.adapters.drawn_order import with_order
+from dovetail.adapters.drawn_order import reorder
 from dovetail.feeds.loaders import indices_only
 
 
@@ -73,7 +73,7 @@ class StepBatches:
         return {"epoch": self._epoch, "index": self._index}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on with that batch."""
+        """Go on with the batch at which this state was taken."""
         self._epoch, self._index = state["epoch"], state["index"]
 
     def _pass_epochs(self) -> None:
@@ -93,7 +93,7 @@ class StepBatches:
 
     def _steps(self) -> Iterator[list[Any]]:
         step: list[Any] = []
-        for batch in _rest_of(self.loader, epoch=self._epoch, start=self._index):
+        for batch in _remaining_batches(self.loader, epoch=self._epoch, start=self._index):
             step.append(batch)
             if len(step) == self._accumulate:
                 yield step
@@ -102,7 +102,7 @@ class StepBatches:
             yield step
 
 
-def _rest_of(loader: Any, *, epoch: int, start: int) -> Iterator[Any]:
+def _remaining_batches(loader: Any, *, epoch: int, start: int) -> Iterator[Any]:
     """An epoch's batches from one on."""
     if (
         not isinstance(loader, DataLoader)
@@ -116,7 +116,7 @@ def _rest_of(loader: Any, *, epoch: int, start: int) -> Iterator[Any]:
     for each in _orders(loader):
         if hasattr(each, "set_epoch"):
             each.set_epoch(epoch)
-    return iter(with_order(loader, _Rest(loader.batch_sampler, start)) if start else loader)
+    return iter(reorder(loader, _Rest(loader.batch_sampler, start)) if start else loader)
 
 
 def _takes_epochs(loader: Any) -> bool:

@@ -30,7 +30,7 @@ def names_read(classes: Sequence[type], *, besides: Iterable[str] = ()) -> froze
     ['scale']
     """
     found: set[str] = set()
-    for function in _reached(classes, frozenset(besides)):
+    for function in _reachable_functions(classes, frozenset(besides)):
         found |= _names(function.__code__)
     return None if found & _ANY_NAME else frozenset(found)
 
@@ -54,7 +54,7 @@ def is_own(cls: type) -> bool:
     return any(not is_installed(function.__code__.co_filename) for function in _functions(cls))
 
 
-def _reached(classes: Sequence[type], besides: frozenset[str]) -> Iterator[types.FunctionType]:
+def _reachable_functions(classes: Sequence[type], besides: frozenset[str]) -> Iterator[types.FunctionType]:
     packages = {_package(each) for each in classes}
     ahead = [function for each in classes for function in _functions(each) if function.__name__ not in besides]
     seen: set[int] = set()

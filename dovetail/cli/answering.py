@@ -58,6 +58,14 @@ TechniquesOption = Annotated[
 DeviceMemoryOption = Annotated[
     str | None, typer.Option(help="Plan and run as if each accelerator had no more memory than this: 24GiB.")
 ]
+AllowOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Approximations with which tasks may be trained where that is faster or nothing else fits: state-8bit "
+        "(others: docs/numeric.md). "
+        "Without a name nothing is approximated."
+    ),
+]
 HOME = Path(".dovetail")
 
 FAILED, INVALID, BUSY, STOPPED = 1, 2, 3, 130
@@ -85,7 +93,7 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo(escape_controls(shorten(Redactor(variables=os.environ)(str(text)), most=_MOST_SAID)), err=err)
 
 
-def asked(store: Path, request: dict[str, Any]) -> Mapping[str, Any]:
+def ask_controller(store: Path, request: dict[str, Any]) -> Mapping[str, Any]:
     """The answer of the store's controller; what it refuses is raised."""
     from dovetail.verbs.client import Client
 

@@ -25,6 +25,7 @@ from dovetail.cli.answering import (
     HOME,
     STOPPED,
     AddressOption,
+    AllowOption,
     CsvOption,
     DeviceMemoryOption,
     EngineOption,
@@ -109,7 +110,16 @@ def run(
     save_steps: Annotated[
         int | None, typer.Option(help="How many steps between two checkpoints of a task, instead of --save-seconds.")
     ] = None,
-    keep: Annotated[int, typer.Option(help="How many checkpoints of each task to keep.")] = 2,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How many checkpoints of each task to keep: 2; or by how much a metric may become worse where "
+            "approximations are allowed, accuracy=0.002: those of which pairs of trainings do not show that they keep "
+            "to it are not used.",
+            metavar="COUNT|METRIC=TOLERANCE",
+            show_default=False,
+        ),
+    ] = None,
     keep_bytes: Annotated[
         str | None,
         typer.Option(help="How many bytes of checkpoints of each task to keep: '10 GiB'. The newest always stays."),
@@ -147,6 +157,7 @@ def run(
     price: PriceOption = None,
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
+    allow: AllowOption = None,
     engine: EngineOption = "local",
     address: AddressOption = "auto",
     track: TrackOption = None,
@@ -169,7 +180,7 @@ def run(
         settings = Settings(
             save_every_seconds=save_seconds,
             save_every_steps=save_steps,
-            keep_count=keep,
+            keep_count=_count([text for text in keep or [] if "=" not in text]),
             keep_bytes=_bytes(keep_bytes) if keep_bytes else None,
             checkpoints=checkpoints,
             retries=retries,
@@ -183,7 +194,8 @@ def run(
                     partial(load_described, workload),
                     store=store,
                     settings=settings,
-                    **_wishes(objective, weight, deadline, price, techniques, device_memory),
+                    **_wishes(objective, weight, deadline, price, techniques, device_memory, allow),
+                    keep=figures([text for text in keep or [] if "=" in text], "--keep", "accuracy=0.002"),
                     engine=engine,
                     address=address,
                     progress=not quiet,
@@ -220,6 +232,7 @@ def plan(
     price: PriceOption = None,
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
+    allow: AllowOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show how much sooner all would end with one more device.")
     ] = False,
@@ -263,6 +276,7 @@ def plan(
                 solve_seconds=solve_seconds,
                 techniques=techniques,
                 device_memory=device_memory,
+                allow=allow,
                 store=store,
                 engine=engine,
                 address=address,
@@ -272,7 +286,7 @@ def plan(
             return
         found = make_plan.plan(
             partial(load_workload, workload),
-            **_wishes(objective, weight, deadline, price, techniques, device_memory),
+            **_wishes(objective, weight, deadline, price, techniques, device_memory, allow),
             cluster=cluster,
             explain=explain,
             solve_seconds=solve_seconds,
@@ -283,7 +297,7 @@ def plan(
         )
         show.plan(found, as_json=as_json)
         if not as_json and (drawn := plan_page.timetables(found, store=store)):
-            show.timetables(drawn)
+            show.show_timetables(drawn)
         if output is not None:
             say(plan_page.write_plan(found, output, store=store), err=True)
 
@@ -304,7 +318,7 @@ def profile(
         from dovetail.verbs import measure
 
         found, failures = measure.profile(partial(load_workload, workload), store=store, engine=engine, address=address)
-        show.profiles(found, layers=layers, as_json=as_json)
+        show.show_profiles(found, layers=layers, as_json=as_json)
         for failure in failures:
             say(f"not measured: {failure}", err=True)
         if failures:
@@ -342,7 +356,7 @@ def timetable(
         from dovetail.web.timetable_charts import read_timetables
 
         with Store(store) as opened:
-            show.timetables(read_timetables(opened, workload=workload, task=task))
+            show.show_timetables(read_timetables(opened, workload=workload, task=task))
 
 
 @app.command()
@@ -423,7 +437,7 @@ def cluster(
         check_engine(engine)
         if engine == "ray":
             found = look_at_nodes(address=address, store=store, market=market)
-            show.nodes(found, past_nodes(store), as_json=as_json)
+            show.show_nodes(found, past_nodes(store), as_json=as_json)
             return
         show.cluster(find_cluster(measure=measure, store=store), as_json=as_json)
 
@@ -453,6 +467,17 @@ def _bytes(text: str) -> int:
         raise DovetailError(f"--keep-bytes: {error}") from None
 
 
+def _count(given: list[str]) -> int:
+    """How many checkpoints `--keep` says to keep: the last number that was given."""
+    try:
+        return int(given[-1]) if given else 2
+    except ValueError:
+        raise DovetailError(
+            f"--keep must be a number of checkpoints, as in --keep 2, or a metric and a tolerance, as in "
+            f"--keep accuracy=0.002, got {given[-1]!r}."
+        ) from None
+
+
 def _wishes(
     objective: str | None,
     weight: list[str] | None,
@@ -460,6 +485,7 @@ def _wishes(
     price: list[str] | None,
     techniques: str | None,
     device_memory: str | None,
+    allow: str | None,
 ) -> dict[str, Any]:
     """What is wanted of the whole, as `plan` and `run` are told."""
     return {
@@ -469,4 +495,5 @@ def _wishes(
         "prices": figures(price or [], "--price", "a100=2.50"),
         "techniques": techniques,
         "device_memory": device_memory,
+        "allow": allow,
     }

@@ -12,6 +12,17 @@ from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError
 
 app = typer.Typer()
+LabelOption = Annotated[str | None, typer.Option(help="Of two files, the column of what a model was to say.")]
+PredictionOption = Annotated[str | None, typer.Option(help="Of two files, the column of what it said.")]
+ProbabilityOption = Annotated[
+    str | None, typer.Option(help="Of two files, the column of the probability it gave the label 1.")
+]
+OnDriftOption = Annotated[
+    str | None, typer.Option(help="What to do where there is drift: retrain, which submits --workload to the daemon.")
+]
+DataParameterOption = Annotated[
+    str, typer.Option(help="For --on-drift retrain: the programs' parameter that is given the file of the new rows.")
+]
 
 
 @app.command()
@@ -23,63 +34,91 @@ def drift(
         typer.Option(help="Attributes by whose combinations to look: region,version. May be repeated."),
     ] = None,
     metrics: Annotated[list[str] | None, typer.Option(help="Columns to compare as numbers. May be repeated.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of what a model was to say.")] = None,
-    prediction: Annotated[str | None, typer.Option(help="The column of what it said.")] = None,
-    probability: Annotated[str | None, typer.Option(help="The column of the probability it gave the label 1.")] = None,
+    label: LabelOption = None,
+    prediction: PredictionOption = None,
+    probability: ProbabilityOption = None,
     order: Annotated[int, typer.Option(help="How many attributes a combination has at most.")] = 3,
     false_alarms: Annotated[
         float, typer.Option(help="In which part of cases without drift anything may be found, at most.")
     ] = 0.05,
-    on_drift: Annotated[
-        str | None,
-        typer.Option(help="What to do where there is drift: retrain, which submits --workload to the daemon."),
-    ] = None,
+    on_drift: OnDriftOption = None,
     workload: Annotated[
         str | None, typer.Option(help="For --on-drift retrain: the workload, as in 'dovetail submit': sweep.py.")
     ] = None,
-    data_parameter: Annotated[
-        str, typer.Option(help="For --on-drift retrain: the programs' parameter that is given the current file.")
-    ] = "data",
+    data_parameter: DataParameterOption = "data",
     store: StoreOption = HOME,
     as_json: JsonOption = False,
 ) -> None:
     """Say what changed between two files of rows, and for which combination of attributes; train again if asked to."""
     with answering():
-        from dovetail.verbs.why import read_file
-        from dovetail.watch import drift as watching
-
-        _check(on_drift, workload)
-        found = watching.drift(
-            read_file(reference),
-            read_file(current),
-            attributes=_names(on),
-            metrics=_names(metrics),
+        answer_drift(
+            reference,
+            current,
+            on_drift=on_drift,
+            workload=workload,
+            data_parameter=data_parameter,
+            store=store,
+            as_json=as_json,
+            attributes=names(on),
+            metrics=names(metrics),
             label=label,
             prediction=prediction,
             probability=probability,
             order=order,
             false_alarms=false_alarms,
         )
-        submitted = None
-        if on_drift and workload and found.drifted:
-            from dovetail.describe import load_workload
-            from dovetail.verbs.retrain import retrain
-
-            reason = f"drift of {current} from {reference}: {found.reason()}"
-            submitted = retrain(
-                load_workload(workload), data=current, parameter=data_parameter, reason=reason, store=store
-            )
-        _show(found, submitted, as_json=as_json)
 
 
-def _check(on_drift: str | None, workload: str | None) -> None:
+def answer_drift(
+    reference: Path,
+    current: Path,
+    *,
+    on_drift: str | None,
+    workload: str | None,
+    data_parameter: str,
+    store: str | Path,
+    as_json: bool,
+    asked_by: str = "dovetail drift",
+    **settings: Any,
+) -> None:
+    """Compare two files by `dt.drift` with these settings, submit the workload where that is asked for and there is
+    drift, and show both. `dovetail why` of two files does the same."""
+    from dovetail.verbs.why import read_file
+    from dovetail.watch import drift as watching
+
+    check_on_drift(on_drift, workload)
+    found = watching.drift(read_file(reference), read_file(current), **settings)
+    submitted = None
+    if on_drift and workload and found.drifted:
+        from dovetail.describe import load_workload
+        from dovetail.verbs.retrain import retrain
+
+        reason = f"drift of {current} from {reference}: {found.reason()}"
+        submitted = retrain(
+            load_workload(workload),
+            data=current,
+            parameter=data_parameter,
+            reason=reason,
+            asked_by=asked_by,
+            store=store,
+        )
+    _show(found, submitted, as_json=as_json)
+
+
+def check_on_drift(on_drift: str | None, workload: str | None, *, alone: bool = False) -> None:
+    """Refuse what is to be done about drift where it cannot be; `alone` where a workload may be named without it."""
     if on_drift not in (None, "retrain"):
         raise DovetailError(f"--on-drift must be retrain, got {on_drift!r}.")
-    if (on_drift is None) != (workload is None):
+    if (on_drift is None) != (workload is None) and not (alone and on_drift is None):
         raise DovetailError("--on-drift retrain and --workload must come together: what to do, and with what.")
 
 
-def _names(given: list[str] | None) -> list[str] | None:
+def names(given: list[str] | None) -> list[str] | None:
+    """Names that were given one by one, or with commas between them.
+
+    >>> names(["region, version", "device"])
+    ['region', 'version', 'device']
+    """
     return [name.strip() for each in given for name in each.split(",") if name.strip()] if given else None
 
 

@@ -89,7 +89,7 @@ def show_feed(report: FeedReport, *, as_json: bool = False) -> None:
 
 
 def _lines(report: FeedReport) -> list[str]:
-    """What is said below the table."""
+    """The lines below the table of stages: the feed's rate, what holds it back, and what would help."""
     needs = report.consumer_per_second
     found = [
         f"gives {show_number(report.batches_per_second)} batches a second "

@@ -16,7 +16,7 @@ def write_plan(found: Plan, path: Path, *, store: Path) -> Path:
     """Write a plan as the page that a report is, with nothing run yet; gives its path. `store` has the profiles."""
     from dovetail.web.report import write_report
 
-    with _kept(found, store) as opened:
+    with _plan_store(found, store) as opened:
         return write_report(opened, path)
 
 
@@ -27,12 +27,12 @@ def timetables(found: Plan, *, store: Path) -> "list[PipelineDrawing]":
     assert found.schedule is not None
     if all(each.option.technique != "pipeline" for each in found.schedule.placements):
         return []
-    with _kept(found, store) as opened:
+    with _plan_store(found, store) as opened:
         return read_timetables(opened)
 
 
 @contextlib.contextmanager
-def _kept(found: Plan, store: Path) -> Iterator[Store]:
+def _plan_store(found: Plan, store: Path) -> Iterator[Store]:
     """A store with this plan, as if a controller had made it, and nothing run yet."""
     assert found.workload is not None
     name = found.workload.name

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.answering import HOME, StoreOption, answering, say
+from dovetail.cli.answering import HOME, AddressOption, EngineOption, StoreOption, answering, figures, say
+from dovetail.cli.drift import DataParameterOption, OnDriftOption, check_on_drift
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.units import parse_seconds
 
@@ -21,7 +22,14 @@ def serve(
     lose: Annotated[float, typer.Option(help="The share of rows that a cascade may lose at most.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="How sure that is.")] = 0.95,
     goal: Annotated[str, typer.Option(help="Whether more of the metric is better: max, or min.")] = "max",
-    workload: Annotated[str | None, typer.Option(help="The workload whose models these are; without it, all.")] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="The workload whose models these are; without it, all. With --on-drift, what to submit: sweep.py."
+        ),
+    ] = None,
+    on_drift: OnDriftOption = None,
+    data_parameter: DataParameterOption = "data",
     store: StoreOption = HOME,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free one.")] = 7440,
@@ -36,6 +44,27 @@ def serve(
         str, typer.Option(help="Plan replicas and rows of a call so that 99 of 100 answers come within this: '20ms'.")
     ] = "",
     rate: Annotated[float, typer.Option(help="Requests a second to plan for, with --p99.")] = 0.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --rate: a file with the requests of each second, a number a line; its busiest minute is "
+            "planned for.",
+            dir_okay=False,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="Serve nothing: say the cheapest mix of replicas for the promise on this cluster, '4xt4+8xcpu', by "
+            "what calls take here."
+        ),
+    ] = "",
+    price: Annotated[
+        list[str] | None,
+        typer.Option(help="With --cluster, what an hour of one device costs, by its kind: t4=0.35. May be repeated."),
+    ] = None,
+    engine: EngineOption = "local",
+    address: AddressOption = "auto",
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that a request must carry.", dir_okay=False)
     ] = None,
@@ -51,20 +80,56 @@ def serve(
             raise DovetailError(
                 "what is served must be named, by --best METRIC or by --cascade METRIC, one of the two."
             )
-        if bool(p99) != bool(rate):
-            raise DovetailError("a promise must have both: --p99 with a time, and --rate with requests a second.")
-        from dovetail.verbs.serve_model import LatencyPromise, ServedChoice
+        if bool(p99) != (bool(rate) != bool(trace)):
+            raise DovetailError(
+                "a promise must have both: --p99 with a time, and --rate with requests a second or --trace with a file."
+            )
+        if (cluster and not p99) or (price and not cluster):
+            raise DovetailError("a mix is planned with all three: --cluster, --price for its kinds, and --p99.")
+        check_on_drift(on_drift, workload, alone=True)
+        if on_drift and (cluster or engine != "local"):
+            raise DovetailError(
+                "--on-drift must come with a server on this machine, without --cluster and --engine ray: there each "
+                "replica watches a part of the rows for itself."
+            )
+        from dovetail.serve.server.ray_deployment import DeploymentSettings
+        from dovetail.verbs.engine_places import check_engine
+        from dovetail.verbs.latency_promise import LatencyPromise, read_trace
+        from dovetail.verbs.retrain import RowTraining
+        from dovetail.verbs.serve_model import ServedChoice, plan_on_cluster, serve_by_ray
         from dovetail.verbs.serve_model import serve as serve_models
 
+        retrain = None
+        if on_drift and workload:
+            retrain = RowTraining(workload, parameter=data_parameter, store=store)
         choice = ServedChoice(
             store=store,
             metric=best or cascade,
             goal=goal,
-            workload=workload,
+            workload=None if on_drift else workload,  # what is trained anew is a workload of another name
             lose=lose if cascade else None,
             confidence=confidence,
             batch_rows=batch_rows,
         )
+        promise = None
+        if p99:
+            promise = LatencyPromise(parse_seconds(p99), rate, read_trace(trace) if trace else ())
+        if promise is not None and cluster:
+            prices = figures(price or [], "--price", "t4=0.35")
+            say(str(plan_on_cluster(choice, promise, cluster, prices=prices, threads=threads)))
+            return
+        check_engine(engine)
+        if engine == "ray":
+            settings = DeploymentSettings(
+                replicas=replicas,
+                threads=threads,
+                batch_rows=batch_rows,
+                wait_seconds=parse_seconds(wait),
+                within=parse_seconds(within),
+                token=read_token(token_file),
+            )
+            serve_by_ray(choice, address=address, host=host, port=port, settings=settings, promise=promise, said=say)
+            return
         serve_models(
             choice,
             host=host,
@@ -74,7 +139,8 @@ def serve(
             wait_seconds=parse_seconds(wait),
             within=parse_seconds(within),
             token=read_token(token_file),
-            promise=LatencyPromise(parse_seconds(p99), rate) if p99 else None,
+            promise=promise,
+            retrain=retrain,
             said=say,
         )
 

@@ -55,9 +55,13 @@ def result(
 
     redact = Redactor((task.task.parameters for task in found.tasks), variables=os.environ)
     tasks = redact.record(sort_rows(table(found), sort))
-    warnings = [redact(warning) for warning in found.warnings]
+    warnings, judged = ([redact(text) for text in texts] for texts in (found.warnings, found.judged))
     if as_json:
-        summary = {"makespan_seconds": found.makespan_seconds, "planned_seconds": found.planned_seconds}
+        summary: dict[str, Any] = {
+            "makespan_seconds": found.makespan_seconds,
+            "planned_seconds": found.planned_seconds,
+            **({"judged": judged} if judged else {}),
+        }
         print_json({"workload": redact(found.workload), **summary, "warnings": warnings, "tasks": tasks})
         return
     if as_csv:
@@ -70,6 +74,8 @@ def result(
     _print_waits(console, tasks)
     for warning in warnings:
         console.print(plain(f"warning: {warning}", style="yellow"))
+    for text in judged:
+        console.print(plain(text), soft_wrap=True)
     if found.makespan_seconds:
         console.print(
             f"planned {show_seconds(found.planned_seconds)}, took {show_seconds(found.makespan_seconds)}", style="dim"
@@ -99,7 +105,7 @@ def _print_tracebacks(console: Console, tasks: Iterable[Mapping[str, Any]]) -> N
         console.print(f"{len(alike) - _TRACEBACKS} more failed otherwise: dovetail logs TASK", style="dim")
 
 
-def standing(
+def show_standing(
     rows: Iterable[Mapping[str, Any]],
     *,
     now: float,
@@ -185,16 +191,16 @@ def plan(found: Plan, *, as_json: bool = False) -> None:
             console.print(line)
     for line in found.explanation:
         console.print(plain(f"  {line}", style="dim"))
-    for line in _rejected(found, names):
+    for line in _rejection_lines(found, names):
         console.print(plain(f"  {line}"))
 
 
-def _rejected(found: Plan, names: Mapping[TaskId, str]) -> list[str]:
+def _rejection_lines(found: Plan, names: Mapping[TaskId, str]) -> list[str]:
     """What does not fit, each reason once, with the tasks of which it is said."""
     assert found.schedule is not None
     of_family: dict[str, list[str]] = {}
     for placement in found.schedule.placements:
-        for family, task in zip(placement.option.families, placement.tasks, strict=True):
+        for family, task in zip(placement.option.measured_families, placement.tasks, strict=True):
             of_family.setdefault(family, []).append(names.get(task, task))
     said: dict[str, list[str]] = {}
     for each in found.rejections:
@@ -206,7 +212,7 @@ def _rejected(found: Plan, names: Mapping[TaskId, str]) -> list[str]:
     ]
 
 
-def timetables(found: Iterable["PipelineDrawing"]) -> None:
+def show_timetables(found: Iterable["PipelineDrawing"]) -> None:
     """Who computes which microbatch when, planned above measured."""
     from dovetail.web.timetable_charts import KEY
 
@@ -220,7 +226,7 @@ def timetables(found: Iterable["PipelineDrawing"]) -> None:
     console.print(Text(KEY, style="dim"))
 
 
-def profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_json: bool = False) -> None:
+def show_profiles(found: Iterable[tuple[str, Profile]], *, layers: bool = False, as_json: bool = False) -> None:
     """What was measured, a row for each family and count; `found` pairs each with the tasks it stands for."""
     found = list(found)
     if as_json:
@@ -271,7 +277,7 @@ def cluster(found: Cluster, *, as_json: bool = False) -> None:
         console.print(f"{link.source} → {link.target}: {rate}/s, {latency} latency")
 
 
-def nodes(found: "Sequence[NodeStanding]", past: "Sequence[Attendance]", *, as_json: bool = False) -> None:
+def show_nodes(found: "Sequence[NodeStanding]", past: "Sequence[Attendance]", *, as_json: bool = False) -> None:
     """The nodes of a Ray cluster, and those of a store's newest run."""
     from dovetail.describe.markets import show_time
 

@@ -220,11 +220,14 @@ def _replay_nodes(store: Path, *, as_json: bool) -> None:
     with Store(store) as opened:
         found = replay_nodes(opened)
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(found), "over": found.over}, indent=2))
+        typer.echo(
+            json.dumps({**dataclasses.asdict(found), "over": found.over, "over_paced": found.over_paced}, indent=2)
+        )
         return
     Console().print(
         f"{found.tasks} tasks on {found.nodes} nodes that came and went took {show_seconds(found.real_seconds)}; "
-        f"{show_seconds(found.possible_seconds)} were possible ({found.over:.2f} times)"
+        f"{show_seconds(found.possible_seconds)} were possible ({found.over:.2f} times), "
+        f"{show_seconds(found.paced_seconds)} with steps as slow as they were ({found.over_paced:.2f} times)"
     )
 
 

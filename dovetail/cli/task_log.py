@@ -22,10 +22,10 @@ from dovetail.vocabulary.events import (
     TaskChanged,
     TaskFailed,
     TaskFinished,
-    TaskRestarted,
     TaskVanished,
 )
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.request_events import TaskRestarted
 from dovetail.vocabulary.user_text import escape_controls_but_colours
 
 LOOK_SECONDS = 0.5
@@ -105,15 +105,15 @@ class TaskLog:
         for number, event in store.events(task=self._task.identity, after=self._after):
             self._after = number
             fold([event], self._progress)
-            if said := self._redact(self._said(event)):
-                yield from self._printed()  # all that came before it
+            if said := self._redact(self._describe_event(event)):
+                yield from self._read_printed()  # all that came before it
                 yield f"{'' if self._at_line_start else chr(10)}{said}\n"
                 self._at_line_start = True
             if isinstance(event, AttemptStarted):
                 self._file, self._position = order_log(self._home / "logs", event.placement), 0
-        yield from self._printed()
+        yield from self._read_printed()
 
-    def _printed(self) -> Iterator[str]:
+    def _read_printed(self) -> Iterator[str]:
         if self._file is None:
             return
         with contextlib.suppress(OSError), open(self._file, "rb") as file:
@@ -127,7 +127,7 @@ class TaskLog:
                 self._at_line_start = text.endswith("\n")
                 yield self._redact(text)
 
-    def _said(self, event: Event) -> str:
+    def _describe_event(self, event: Event) -> str:
         name = f"{self._task.name}, " if self._named else ""
         head = f"── {name}attempt {event.attempt}" if event.attempt else f"── {name}as it was built or measured,"
         match event:

@@ -13,6 +13,7 @@ import typer
 from dovetail.cli.answering import (
     HOME,
     AddressOption,
+    AllowOption,
     CsvOption,
     DeviceMemoryOption,
     EngineOption,
@@ -23,7 +24,7 @@ from dovetail.cli.answering import (
     StoreOption,
     TechniquesOption,
     answering,
-    asked,
+    ask_controller,
     entities,
     say,
 )
@@ -83,6 +84,7 @@ def daemon(
     ] = None,
     techniques: TechniquesOption = None,
     device_memory: DeviceMemoryOption = None,
+    allow: AllowOption = None,
     save_seconds: Annotated[
         float,
         typer.Option(
@@ -131,6 +133,7 @@ def daemon(
             objective=objective,
             techniques=techniques or (),
             device_memory=device_memory,
+            allow=allow or (),
             engine=engine,
             address=address,
             market=market,
@@ -191,9 +194,9 @@ def list_(
     with answering():
         from dovetail.cli import show
 
-        answer = asked(store, {"do": "list"})
+        answer = ask_controller(store, {"do": "list"})
         now = answer["now_seconds"]
-        show.standing(answer["tasks"], now=now, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
+        show.show_standing(answer["tasks"], now=now, as_json=as_json, as_csv=as_csv, sort=sort, metrics=metrics)
 
 
 @app.command()
@@ -289,14 +292,18 @@ def clone(
             raise InvalidWorkload("a clone must be told how to begin: --warm, with the other's weights, or --fresh.")
         values = _values(parameters)
         (name_of_other,) = _names(store, [task], one=True)
-        _told(asked(store, {"do": "clone", "task": name_of_other, "parameters": values, "warm": warm, "name": name}))
+        _show_answer(
+            ask_controller(
+                store, {"do": "clone", "task": name_of_other, "parameters": values, "warm": warm, "name": name}
+            )
+        )
 
 
 @app.command()
 def stop(store: StoreOption = HOME) -> None:
     """Ask the controller that runs on this store to save everything and stop."""
     with answering():
-        _told(asked(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"}))
+        _show_answer(ask_controller(store, {"do": "stop", "reason": "asked for by 'dovetail stop'"}))
 
 
 def _names(store: Path, words: list[str], *, one: bool = False) -> list[str]:
@@ -308,7 +315,7 @@ def _names(store: Path, words: list[str], *, one: bool = False) -> list[str]:
     with contextlib.suppress(StoreError), Store(store) as opened:
         if {task.name for _, task in opened.tasks()}.issuperset(words):
             return list(dict.fromkeys(words))
-    rows = asked(store, {"do": "list"})["tasks"]
+    rows = ask_controller(store, {"do": "list"})["tasks"]
     found = [match_task(words[0], rows)] if one else match_tasks(words, rows)
     return [row["task"] for row in found]
 
@@ -318,14 +325,14 @@ def _ask_each(store: Path, words: list[str], request: dict[str, Any]) -> None:
     refused: list[DovetailError] = []
     for name in _names(store, words):
         try:
-            _told(asked(store, {**request, "task": name}))
+            _show_answer(ask_controller(store, {**request, "task": name}))
         except DovetailError as error:
             refused.append(error)
     if refused:
         raise type(refused[0])("\n".join(str(each) for each in refused))
 
 
-def _told(answer: Mapping[str, Any]) -> None:
+def _show_answer(answer: Mapping[str, Any]) -> None:
     say(answer["done"])
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.daemon.requests import Answer, Requests
@@ -27,11 +27,13 @@ from dovetail.control.settings import Settings
 from dovetail.control.state import Running, State
 from dovetail.control.state.snapshot import Offers, unplaceable
 from dovetail.control.task_source import Promotion, Prune, SourceMaker, Wish
+from dovetail.control.unfit_names import UnfitNames
 from dovetail.engines import Engine, Order
+from dovetail.engines.provisioning.base import NUMBER
 from dovetail.metrics.attendance import node_of
 from dovetail.metrics.progress import Progress
 from dovetail.planning import PLANNERS, Problem
-from dovetail.store import Store
+from dovetail.store import Store, keep_links
 from dovetail.vocabulary import (
     Cluster,
     Event,
@@ -51,6 +53,7 @@ from dovetail.vocabulary.events import (
     AttemptStopped,
     CheckpointSaved,
     DevicesReleased,
+    DevicesVacated,
     OptionRejected,
     RungReached,
     StepsDone,
@@ -123,12 +126,15 @@ class Controller:
         self._measuring = Measuring(self._state, orders=self._orders)
         self._emptying = Emptying(self._state)
         self._disk_room = DiskRoom(self._state, store=store)
-        self._requests = Requests(self._state, store=store, deciding=self._deciding)
+        self._unfit_names = UnfitNames(self._state)
+        self._renting = renting(self._state) if renting is not None else None
+        admit = self._renting.admit if self._renting is not None else _admit_all
+        self._requests = Requests(self._state, store=store, deciding=self._deciding, admit=admit)
         self._is_answering, self._refused = False, ""
         self._ledger.on_refusal = self._endure
         self.source = source(self._state) if source is not None else None
-        self._renting = renting(self._state) if renting is not None else None
         self._error: Exception | None = None  # what the source of tasks has raised
+        self._fetched: dict[str, tuple[TaskId, int]] = {}  # by device, who comes next, and what it had saved
 
     @property
     def workload(self) -> Workload:
@@ -207,6 +213,10 @@ class Controller:
             self._step()
         while self._running:  # what was under way when a stop was asked for
             self._step()
+
+    def allowed(self) -> dict[str, tuple[str, ...]]:
+        """By family, the approximations that its tasks may be trained with."""
+        return self._state.allowed()
 
     def problem(self) -> Problem:
         """What is left to place, as of now. Tasks that nothing fits have failed, with the reason."""
@@ -320,6 +330,7 @@ class Controller:
             if self._stale and self._state.pending():
                 because, self._stale = self._stale, ""
                 self._disk_room.check()
+                self._unfit_names.check()
                 self._deciding.renew(because)
             found = self._deciding.ready()
             state.trouble = ""
@@ -352,12 +363,22 @@ class Controller:
         for placement in [each for each in placements if any(map(self._ledger.rests, each.tasks))]:
             placements.remove(placement)  # decided before a user asked for something else
             self._queues.release(placement.devices, placement.option)
+            self._queues.come_back(placement.tasks)
             self._note("a task is not to start after all")
         orders = [self._orders.train(placement) for placement in placements]
         pairs = list(zip(placements, orders, strict=True))
         self._ledger.record(event for placement, order in pairs for event in self._orders.started(order, placement))
         for placement, order in pairs:
             self._begin(order, option=placement.option, placement=placement)
+        self._fetch_next()
+
+    def _fetch_next(self) -> None:
+        """Have what is saved of those who visit next fetched to where they go, once for each save."""
+        for device, task in self._queues.upcoming():
+            saved = task, self._ledger[task].saved_step
+            if saved[1] and self._fetched.get(device) != saved:
+                self._fetched[device] = saved
+                self._engine.fetch((device,), self._orders.directory(task))
 
     def _begin(self, order: Order, *, option: Option | None = None, placement: Placement | None = None) -> None:
         self._running[order.name] = Running(
@@ -390,6 +411,10 @@ class Controller:
                     self._after_end(event)
                 case TaskFingerprinted():
                     self._note("a task has arrived")
+                case DevicesVacated():
+                    running = self._running[event.placement]
+                    running.vacated_at = event.at_seconds
+                    self._queues.release(running.order.devices, running.option)
                 case DevicesReleased():
                     self._after_release(event)
                 case OptionRejected() if event.attempt:
@@ -408,10 +433,12 @@ class Controller:
         """What an event is put on record as: nothing for what a stale attempt says."""
         if isinstance(event, DevicesReleased):
             running = self._running[event.placement]
+            at_seconds = event.at_seconds if running.vacated_at is None else running.vacated_at
             return [
                 dataclasses.replace(
                     event,
-                    duration_seconds=event.at_seconds - running.started_at,
+                    at_seconds=at_seconds,
+                    duration_seconds=at_seconds - running.started_at,
                     purpose=running.order.purpose,
                     devices=running.order.devices,
                 )
@@ -455,6 +482,7 @@ class Controller:
         before = self._state.cluster
         self._state.join(event.devices, cluster=event.cluster)
         if self._state.cluster.devices != before.devices:
+            keep_links(self.store, self._state.cluster, label=NUMBER)
             # Of a kind of which nothing is known. More of one that is known are not worth stopping what runs.
             self._measuring.is_stale |= bool(_kinds(self._state.cluster) - _kinds(before)) or self._state.is_held()
             self._note("devices joined the cluster")
@@ -475,7 +503,9 @@ class Controller:
 
     def _after_release(self, event: DevicesReleased) -> None:
         running = self._running.pop(event.placement)
-        self._queues.release(running.order.devices, running.option)
+        if running.vacated_at is None:
+            self._queues.release(running.order.devices, running.option)
+        self._queues.come_back(running.tasks)
         if running.placement is not None:
             self._note(self._deciding.freed(running, taken_seconds=event.duration_seconds))
         elif not self._measuring.holds():
@@ -553,6 +583,10 @@ class Controller:
             self._stopping, self._stopped_at = reason, self.now()
         for name, running in list(self._running.items()):
             self._engine.stop(name, reason=reason, save=running.order.purpose == "train")
+
+
+def _admit_all(tasks: Iterable[Task]) -> None:
+    """Refuse none: nothing is rented by a deadline."""
 
 
 def _kinds(cluster: Cluster) -> set[str]:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from dovetail.control.state import State
 from dovetail.engines import MemberOrder, Order
 from dovetail.planning import spec_of
-from dovetail.store import Store, checkpoints_of, raise_fence
+from dovetail.store import Store, checkpoints_of, folder_of, raise_fence
 from dovetail.vocabulary import Event, Option, Placement, TaskId
 from dovetail.vocabulary.events import AttemptStarted, Warned
 
@@ -76,9 +77,12 @@ class Orders:
 
     def _member(self, task: TaskId, placement: Placement) -> MemberOrder:
         until, final = self._state.target(task)
+        evaluates, left = "", tuple[str, ...]()
         if placement.shard:
             visited = self._state.ledger[task].saved_step + placement.steps[0]
             until, final = min(until, visited), final and visited >= until
+            evaluates = "" if placement.steps[0] else placement.shard
+            left = tuple(name for name in self._state.unevaluated(task, step=until) if name != evaluates)
         attempt = self._state.ledger[task].attempt + 1
         fingerprint = self._state.ledger[task].fingerprint
         family = fingerprint.family if fingerprint is not None else ""
@@ -87,23 +91,34 @@ class Orders:
             task=self._state.tasks[task],
             attempt=attempt,
             until_step=until,
-            final=final,
+            final=final and not left,
             directory=self._directory(task, attempt),
             anew_since_attempt=self._state.ledger[task].anew_since_attempt,
             feed=feed,
             computing_seconds=self._state.ledger.computing_seconds(family, placement.option) if feed else 0.0,
             visits=bool(placement.shard),
             shard_orders=self._shard_orders(task),
+            evaluates=evaluates,
+            evaluated=self._evaluated(task, until) if evaluates else {},
         )
+
+    def _evaluated(self, task: TaskId, step: int) -> Mapping[str, Mapping[str, tuple[float, float]]]:
+        """What evaluating on shards has given so far after a step."""
+        one = self._state.ledger[task]
+        return dict(one.evaluated) if one.evaluated_step == step else {}
 
     def _shard_orders(self, task: TaskId) -> tuple[tuple[str, ...], ...]:
         chosen = self._state.ledger[task].shard_orders
         return tuple(chosen.get(epoch, ()) for epoch in range(max(chosen, default=-1) + 1))
 
+    def directory(self, task: TaskId) -> str:
+        """Where a task's checkpoints are; empty where the store has no home."""
+        return "" if self._home is None else str(checkpoints_of(self._home.resolve()) / task)
+
     def _directory(self, task: TaskId, attempt: int) -> str:
         if self._home is None:
             return ""
-        directory = checkpoints_of(self._home.resolve()) / task
+        directory = folder_of(self.directory(task))
         try:
             raise_fence(directory, attempt)
         except OSError as error:

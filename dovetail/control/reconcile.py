@@ -6,7 +6,8 @@ from typing import Any
 
 from dovetail.control.state import State
 from dovetail.describe import deposit
-from dovetail.store import Store, write_atomically
+from dovetail.engines.provisioning.base import NUMBER
+from dovetail.store import Store, keep_links, write_atomically
 from dovetail.vocabulary import Event, StoreError, Task, TaskId, Workload
 from dovetail.vocabulary.event_base import E
 from dovetail.vocabulary.events import (
@@ -15,14 +16,12 @@ from dovetail.vocabulary.events import (
     TaskDescribed,
     TaskExtended,
     TaskFailed,
-    TaskRestarted,
-    TaskResumed,
-    TaskRetried,
     TaskReturned,
     TaskVanished,
     Warned,
 )
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.request_events import TaskRestarted, TaskResumed, TaskRetried
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +137,7 @@ def bring_up_to_date(state: State, store: Store, *, fresh: bool = False) -> Reco
         )
         events.append(Warned(at_seconds=state.now(), message=message))
     store.add(hardware=[("cluster", state.cluster)])
+    keep_links(store, state.cluster, label=NUMBER)
     tasks = [] if stays else [(state.workload.name, task) for task in state.tasks.values()]
     state.ledger.record(events, tasks=tasks)
     return found

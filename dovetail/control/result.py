@@ -11,10 +11,10 @@ from dovetail.metrics.progress import ATTEMPT_ENDS, Progress, fold
 from dovetail.metrics.task_rows import choose_metrics, flatten
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, Task, TaskId
-from dovetail.vocabulary.events import RUN_BEGAN, CheckpointDamaged, PlanMade, TaskFailed, Warned
+from dovetail.vocabulary.events import RUN_BEGAN, ApproximationJudged, CheckpointDamaged, PlanMade, TaskFailed, Warned
 from dovetail.vocabulary.notebook_html import html_lines, html_table
 from dovetail.vocabulary.redact import Redactor
-from dovetail.vocabulary.units import show_seconds
+from dovetail.vocabulary.units import show_seconds, show_some
 from dovetail.vocabulary.user_text import escape_controls
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Result:
     planned_seconds: float
     warnings: tuple[str, ...]
     home: Path
+    judged: tuple[str, ...] = ()
+    """Of each family whose approximations were to keep to tolerances: whether they do, why, and what it took."""
 
     def best(self, metric: str, *, goal: str = "max", last: bool = False) -> TaskResult:
         """The task whose metric is best; `goal` is max or min. Compared is its value with the weights that `model` and
@@ -181,7 +183,11 @@ class Result:
             for row in rows
         ]
         taken = f"planned {show_seconds(self.planned_seconds)}, took {show_seconds(self.makespan_seconds)}"
-        lines = [taken] * (self.makespan_seconds > 0) + [f"warning: {redact(text)}" for text in self.warnings]
+        lines = (
+            [taken] * (self.makespan_seconds > 0)
+            + [redact(text) for text in self.judged]
+            + [f"warning: {redact(text)}" for text in self.warnings]
+        )
         return html_table(("task", "status", "step", *metrics, ""), cells) + html_lines(lines)
 
 
@@ -221,6 +227,23 @@ def open_result(store: str | Path = ".dovetail", *, workload: str | None = None)
         planned_seconds=planned,
         warnings=warnings,
         home=home,
+        judged=_judged(events, progress, tasks),
+    )
+
+
+def _judged(events: Iterable[Event], progress: Mapping[TaskId, Progress], tasks: Iterable[Task]) -> tuple[str, ...]:
+    """What pairs of trainings said last of each family of these tasks."""
+    names: dict[str, list[str]] = {}
+    for task in tasks:
+        known = progress[task.identity].fingerprint if task.identity in progress else None
+        if known is not None:
+            names.setdefault(known.family, []).append(task.name)
+    found = {(each.family, each.approximate): each for each in events if isinstance(each, ApproximationJudged)}
+    return tuple(
+        f"{show_some(names[each.family])}: {'may be' if each.keeps else 'stays exact, not'} trained with "
+        f"{each.approximate}: {each.why}, with 95% confidence; that took {show_seconds(each.seconds)}"
+        for each in found.values()
+        if each.family in names
     )
 
 

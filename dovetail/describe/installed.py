@@ -38,7 +38,7 @@ def is_installed(file: str) -> bool:
     path = Path(file)
     if any(part in _SITES or part.endswith(".egg") for part in path.parts[:-1]):
         return True
-    return any(path.relative_to(folder).parts[0] in _distributed(folder) for folder in path.parents)
+    return any(path.relative_to(folder).parts[0] in _distributed_names(folder) for folder in path.parents)
 
 
 def is_dovetail(file: str) -> bool:
@@ -115,7 +115,7 @@ def _editable(note: Path) -> Path | None:
 
 
 @functools.cache
-def _distributed(folder: Path) -> frozenset[str]:
+def _distributed_names(folder: Path) -> frozenset[str]:
     """What lies directly in a folder because a distribution was installed into it; its record says so. The folder of
     an editable install has none, or one that lists nothing."""
     try:

@@ -12,22 +12,18 @@ import gzip
 import io
 import math
 import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from dovetail.describe.user_commands import ask_command, split_command
 from dovetail.vocabulary import InvalidRecord
 from dovetail.vocabulary.markets import Market, PriceHistory
 from dovetail.vocabulary.units import show_seconds, show_some
-from dovetail.vocabulary.user_text import shorten
 
 COLUMNS = ("time", "kind", "zone", "market", "price")
 HOLDS_SECONDS = 36 * 3600.0
 # A clock that is ahead by more than this is another one, or in another time zone.
 _AHEAD_SECONDS = 300.0
-_ANSWER_SECONDS = 60.0
 _MARKETS = {"spot": True, "on demand": False}
 Changes = dict[Market, dict[float, float | None]]
 
@@ -53,10 +49,11 @@ class MarketSource:
         return align_prices(self._ask_command(), where=self._text)
 
     def _ask_command(self) -> Changes:
-        words = shlex.split(self._text)
-        if not words or shutil.which(words[0]) is None:
+        words = split_command(self._text)
+        if not words:
             raise InvalidRecord(f"a market must be a table or a command; there is no {self._text!r}.")
-        for market, prices in parse_prices(_answer(words), where=f"what {self._text!r} prints").items():
+        said = ask_command(words, what="a market's command")
+        for market, prices in parse_prices(said, where=f"what {self._text!r} prints").items():
             self._known.setdefault(market, {}).update(prices)
         return self._known
 
@@ -166,27 +163,6 @@ def _table_text(path: Path) -> str:
         raise InvalidRecord(f"a market's table must be CSV, plain or gzipped; {path} is not: {error}.") from None
 
 
-def _answer(words: list[str]) -> str:
-    """What a command prints, within a minute."""
-    command = shlex.join(words)
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        raise InvalidRecord(
-            f"a market's command must answer within {show_seconds(_ANSWER_SECONDS)}; {command!r} did not."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRecord(f"a market's command must run and print CSV; {command!r} does not: {error}.") from None
-    if done.returncode:
-        said = shorten(done.stderr.strip() or "nothing", most=500)
-        raise InvalidRecord(
-            f"a market's command must end with code 0; {command!r} ended with {done.returncode} and said: {said}."
-        )
-    return done.stdout
-
-
 def _market(row: dict[str, str], place: str) -> Market:
     name = row["market"].strip().lower().replace("-", " ").replace("_", " ")
     if name not in _MARKETS:
@@ -226,7 +202,7 @@ def _price(text: str, place: str) -> float | None:
 
 
 def _refuse_gap(market: Market, times: list[float], prices: dict[float, float | None], end: float, where: str) -> None:
-    """A price that would have to hold for longer than it does."""
+    """Refuse a price that would have to hold for longer than it does."""
     for time, following in zip(times, [*times[1:], end], strict=True):
         if prices[time] is not None and following - time > HOLDS_SECONDS:
             raise InvalidRecord(

@@ -70,7 +70,7 @@ class ModuleVariables:
         this = object()
         if not self._imports:
             spaces = [dict(vars(module)) for module, _ in self._modules]
-            self._before = spaces, [_saved(thing) for _, thing, _ in self._found]
+            self._before = spaces, [_copy_value(thing) for _, thing, _ in self._found]
         self._imports.append(this)
         try:
             yield
@@ -95,7 +95,7 @@ class ModuleVariables:
         """Put all of them back; gives the names of those that had changed, imported modules aside."""
         changed = []
         for module, before in self._modules:
-            for name in _differing(vars(module), before, skip_dunder=True):
+            for name in _differing_names(vars(module), before, skip_dunder=True):
                 if not _is_imported(vars(module).get(name)):  # imported by a task, and so it stays
                     changed.append(f"{module.__name__}.{name}")
                     _assign(vars(module), name, before.get(name, _ABSENT))
@@ -113,14 +113,14 @@ class ModuleVariables:
     def _adopt(self, spaces: list[dict[str, Any]], contents: list[Any]) -> None:
         """Take for known what differs now from what there was when an import began."""
         for (module, known), before in zip(self._modules, spaces, strict=False):
-            for name in _differing(vars(module), before, skip_dunder=True):
+            for name in _differing_names(vars(module), before, skip_dunder=True):
                 _assign(known, name, value := vars(module).get(name, _ABSENT))
                 self._found += self._look_all([value], f"{module.__name__}.{name}", 0)
         for number, began in enumerate(contents):
             name, thing, known = self._found[number]
-            if began is not None and _saved(thing) is not None and _differs(thing, began):
+            if began is not None and _copy_value(thing) is not None and _differs(thing, began):
                 self._found[number] = name, thing, _merge(thing, began, known)
-                self._found += self._look_all(_reached(thing), name, 1)
+                self._found += self._look_all(_contents(thing), name, 1)
 
     def _look_all(self, values: Iterable[Any], name: str, depth: int) -> list[tuple[str, Any, Any]]:
         self._left = _MOST_OF_VARIABLE
@@ -133,10 +133,10 @@ class ModuleVariables:
         if isinstance(value, _PLAIN | types.ModuleType) or id(value) in self._seen or depth > _DEPTH or self._left < 0:
             return
         self._seen[id(value)] = value
-        saved = _saved(value)
+        saved = _copy_value(value)
         if saved is not None:
             yield name, value, saved
-        for each in _reached(value):
+        for each in _contents(value):
             yield from self._look(each, name, depth + 1)
 
 
@@ -156,7 +156,7 @@ def _is_imported(value: Any) -> bool:
     return isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value
 
 
-def _saved(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """What is in a value now; None for what is not looked into."""
     if type(value) in _CONTAINERS:
         return value.copy() if len(value) <= _MOST_ITEMS else None
@@ -165,7 +165,7 @@ def _saved(value: Any) -> Any:
     return _generator_state(value)
 
 
-def _reached(value: Any) -> Iterable[Any]:
+def _contents(value: Any) -> Iterable[Any]:
     if type(value) in _CONTAINERS:
         if len(value) > _MOST_ITEMS:
             return ()
@@ -180,9 +180,9 @@ def _reached(value: Any) -> Iterable[Any]:
 
 def _differs(value: Any, saved: Any) -> bool:
     if isinstance(value, type):
-        return bool(_differing(vars(value), saved, skip_dunder=True))
+        return bool(_differing_names(vars(value), saved, skip_dunder=True))
     if isinstance(value, dict):
-        return list(value) != list(saved) or bool(_differing(value, saved))
+        return list(value) != list(saved) or bool(_differing_names(value, saved))
     if isinstance(value, list | collections.deque):
         return len(value) != len(saved) or not all(map(_is_same, value, saved))
     return bool(value != saved) if isinstance(value, set) else _bytes_of(_generator_state(value)) != _bytes_of(saved)
@@ -190,7 +190,7 @@ def _differs(value: Any, saved: Any) -> bool:
 
 def _restore(value: Any, saved: Any) -> None:
     if isinstance(value, type):
-        for name in _differing(vars(value), saved, skip_dunder=True):
+        for name in _differing_names(vars(value), saved, skip_dunder=True):
             setattr(value, name, saved[name]) if name in saved else delattr(value, name)
     elif isinstance(value, dict):
         value.clear()
@@ -210,7 +210,7 @@ def _merge(value: Any, began: Any, known: Any) -> Any:
     """What was known of a value, with what has changed in it since an import began."""
     if isinstance(value, type | dict):
         now, merged = (vars(value) if isinstance(value, type) else value), known.copy()
-        for name in _differing(now, began, skip_dunder=isinstance(value, type)):
+        for name in _differing_names(now, began, skip_dunder=isinstance(value, type)):
             _assign(merged, name, now.get(name, _ABSENT))
         return merged
     if isinstance(value, set):
@@ -235,7 +235,7 @@ def _bytes_of(state: Any) -> bytes:
     return bytes(state.numpy().tobytes()) if hasattr(state, "numpy") else repr(state).encode()
 
 
-def _differing(now: Mapping[str, Any], before: Mapping[str, Any], *, skip_dunder: bool = False) -> list[str]:
+def _differing_names(now: Mapping[str, Any], before: Mapping[str, Any], *, skip_dunder: bool = False) -> list[str]:
     names = dict.fromkeys([*before, *now])
     return [
         name
@@ -283,9 +283,9 @@ class _Watching(importlib.abc.MetaPathFinder):
         if spec.origin is not None and not is_installed(spec.origin) and not is_dovetail(spec.origin):
             execute = spec.loader.exec_module
 
-            def executed(module: types.ModuleType) -> None:
+            def execute_watched(module: types.ModuleType) -> None:
                 with self._modules.importing():
                     execute(module)
 
-            spec.loader.exec_module = executed  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_watched  # type: ignore[method-assign]
         return spec

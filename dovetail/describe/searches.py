@@ -43,8 +43,8 @@ class Search:
     - `at_once` is how many tasks are asked for at a time; without it, as many as keep the devices busy.
     - Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, which ends the
       search, or has not improved for `patience` evaluations.
-    - `objective`, `techniques` and `device_memory` are as in `dt.workload`. Without an objective, plans have all tasks
-      end soon, or, where the search has a target, one that meets it.
+    - `objective`, `techniques`, `device_memory` and `allow` are as in `dt.workload`. Without an objective, plans
+      have all tasks end soon, or, where the search has a target, one that meets it.
 
     >>> search = Search("dovetail.vocabulary.units:show_bytes", {"count": spaces.integers(1, 64)}, metric="accuracy",
     ...                 steps=100, count=20)
@@ -70,6 +70,7 @@ class Search:
     objective: str = ""
     techniques: str | Iterable[str] = ()
     device_memory: str | int | None = None
+    allow: str | Iterable[str] = ()
 
     def __post_init__(self) -> None:
         for what in ("count", "at_once"):
@@ -149,7 +150,7 @@ class Search:
 
     @property
     def stop(self) -> Stop:
-        """When each of its tasks is done."""
+        """The condition at which each task of this search is done."""
         has_end = self.at_least is not None or self.at_most is not None or self.patience is not None
         judged = {"metric": self.metric, "goal": self.goal} if has_end else {}
         return Stop(
@@ -175,6 +176,7 @@ class Search:
             population=self.sampler if isinstance(self.sampler, Population) else None,
             techniques=self.techniques,  # type: ignore[arg-type]  # parsed there
             device_memory_bytes=parse_device_memory(self.device_memory),
+            allow=self.allow,  # type: ignore[arg-type]  # parsed there
         )
 
     def task(

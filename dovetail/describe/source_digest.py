@@ -39,7 +39,7 @@ def digest(file: Path, function: str, *, root: Path | None = None) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def reached(file: Path, function: str, *, root: Path | None = None) -> set[Path]:
+def find_reached_files(file: Path, function: str, *, root: Path | None = None) -> set[Path]:
     """The files that `function` in `file` reaches, itself and the packages around them included: what it takes to
     import it elsewhere.
 
@@ -47,7 +47,7 @@ def reached(file: Path, function: str, *, root: Path | None = None) -> set[Path]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "b.py").write_text("def g():\\n    return 1\\n")
     ...     _ = Path(folder, "a.py").write_text("from b import g\\ndef f():\\n    return g()\\n")
-    ...     sorted(path.name for path in reached(Path(folder, "a.py"), "f"))
+    ...     sorted(path.name for path in find_reached_files(Path(folder, "a.py"), "f"))
     ['a.py', 'b.py']
     """
     seen: set[tuple[Path, str]] = set()
@@ -98,24 +98,24 @@ def _collect(file: Path, name: str, root: Path, seen: set[tuple[Path, str]], par
     if (file, name) in seen:
         return
     seen.add((file, name))
-    for node in _found(file, name):
+    for node in _find_definitions(file, name):
         if isinstance(node, ast.Import | ast.ImportFrom):
             parts.append(ast.dump(node))
             for other, other_name in _imports(file, node, name, root):
                 _collect(other, other_name, root, seen, parts)
         else:
             parts.append(ast.dump(_bare(node)))
-            for other, used in _used(file, node, root):
+            for other, used in _used_names(file, node, root):
                 _collect(other, used, root, seen, parts)
 
 
-def _found(file: Path, name: str) -> list[ast.stmt]:
+def _find_definitions(file: Path, name: str) -> list[ast.stmt]:
     definitions = _definitions(file, file.stat().st_mtime_ns, file.stat().st_size)
     # A name that is not defined here may come from any module whose every name was imported.
     return definitions.get(name) or definitions.get(STARS, [])
 
 
-def _used(file: Path, node: ast.AST, root: Path) -> Iterator[tuple[Path, str]]:
+def _used_names(file: Path, node: ast.AST, root: Path) -> Iterator[tuple[Path, str]]:
     yield from ((file, name) for name in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
     for inner in ast.walk(node):
         if isinstance(inner, ast.Import | ast.ImportFrom):
@@ -128,7 +128,7 @@ def _definitions(file: Path, changed: int, size: int) -> Definitions:
     found: Definitions = {}
     statements = list(_statements(ast.parse(file.read_text()).body))
     for statement in statements:
-        for name in _defined(statement):
+        for name in _defined_names(statement):
             found.setdefault(name, []).append(statement)
     if EVERYTHING in found:
         found[STARS] = found[EVERYTHING]
@@ -147,7 +147,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(handler.body)
 
 
-def _defined(statement: ast.stmt) -> list[str]:
+def _defined_names(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         return [statement.name]
     if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -162,16 +162,16 @@ def _imports(file: Path, node: ast.Import | ast.ImportFrom, name: str | None, ro
         if name is not None and alias.name != "*" and (alias.asname or alias.name).partition(".")[0] != name:
             continue
         if isinstance(node, ast.Import):
-            yield from ((other, EVERYTHING) for other in _beside(file, alias.name, 0, root))
+            yield from ((other, EVERYTHING) for other in _find_modules(file, alias.name, 0, root))
             continue
         wanted = (name or EVERYTHING) if alias.name == "*" else alias.name
-        yield from ((other, wanted) for other in _beside(file, node.module or "", node.level, root))
+        yield from ((other, wanted) for other in _find_modules(file, node.module or "", node.level, root))
         # What is imported from a package may be a module of it.
         inner = f"{node.module}.{alias.name}" if node.module else alias.name
-        yield from ((other, EVERYTHING) for other in _beside(file, inner, node.level, root))
+        yield from ((other, EVERYTHING) for other in _find_modules(file, inner, node.level, root))
 
 
-def _beside(file: Path, module: str, level: int, root: Path) -> Iterator[Path]:
+def _find_modules(file: Path, module: str, level: int, root: Path) -> Iterator[Path]:
     if module.partition(".")[0] == "dovetail" and not level:
         return  # the tool is not part of the program, wherever it is installed
     if level:

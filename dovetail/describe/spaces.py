@@ -18,7 +18,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, generator: random.Random) -> Any:
-        """One value."""
+        """Draw one value by this generator."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Choice(Distribution):
     weights: tuple[float, ...] = ()
 
     def draw(self, generator: random.Random) -> Any:
-        """One value."""
+        """Draw one of the values by this generator, by their weights where there are some."""
         return generator.choices(self.values, self.weights or None)[0]
 
 

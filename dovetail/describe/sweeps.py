@@ -41,6 +41,7 @@ def grid(
     weights: Mapping[str, float] = MappingProxyType({}),
     techniques: str | Iterable[str] = (),
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] = (),
     **parameters: Any,
 ) -> Workload:
     """A task for every combination of the parameters given as lists, ranges, NumPy arrays or `dt.choice`; the others
@@ -48,7 +49,7 @@ def grid(
     are kept as JSON.
 
     Each task trains for `steps` or `epochs`, or until `metric` is `at_least` or `at_most` so much, or has not improved
-    for `patience` evaluations (`dt.Stop`). What is wanted of the whole, `objective` to `device_memory`, is as in
+    for `patience` evaluations (`dt.Stop`). What is wanted of the whole, `objective` to `allow`, is as in
     `dt.workload`.
 
     >>> workload = grid("dovetail.vocabulary.units:show_bytes", count=[1, 2, 3], steps=10, objective="mean")
@@ -63,13 +64,13 @@ def grid(
     for key, values in axes.items():
         if values is not None and not len(values):
             raise InvalidWorkload(f"a grid must have at least one value for each parameter; {key!r} has none.")
-    every = [[_fixed(parameters[key])] if values is None else values for key, values in axes.items()]
+    every = [[_plain_values(parameters[key])] if values is None else values for key, values in axes.items()]
     combinations = [
         spaces.without_unmet(dict(zip(axes, values, strict=True)), parameters) for values in itertools.product(*every)
     ]
     named = {key for key, value in parameters.items() if axes[key] is not None or isinstance(value, spaces.Conditional)}
     if any(isinstance(value, spaces.Conditional) for value in parameters.values()):
-        combinations = _each_once(combinations)
+        combinations = _deduplicate(combinations)
     tasks = _tasks(program, combinations, named, stop)
     return workload(
         tasks,
@@ -79,6 +80,7 @@ def grid(
         weights=weights,
         techniques=techniques,
         device_memory=device_memory,
+        allow=allow,
     )
 
 
@@ -100,6 +102,7 @@ def sample(
     weights: Mapping[str, float] = MappingProxyType({}),
     techniques: str | Iterable[str] = (),
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] = (),
     **parameters: Any,
 ) -> Workload:
     """Random search: `count` tasks, each parameter drawn from its list, range, NumPy array or distribution
@@ -134,6 +137,7 @@ def sample(
         weights=weights,
         techniques=techniques,
         device_memory=device_memory,
+        allow=allow,
     )
 
 
@@ -173,13 +177,16 @@ def workload(
     deadlines: Mapping[str, float] = MappingProxyType({}),
     techniques: str | Iterable[str] = (),
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] = (),
 ) -> Workload:
     """A workload from an explicit list of tasks, with what is wanted of the whole.
 
     `objective` is what plans make small: `makespan`, `mean`, `weighted` with `weights` by task name, `first:3`,
     `spend:deadline=2h` or `target:chance=0.2`. `deadlines` are seconds from the beginning of a run, by task name.
     `techniques` are the only ones to use, or, with a minus, those not to use. `device_memory`, such as `"24 GiB"`:
-    accelerators are used as if they had no more.
+    accelerators are used as if they had no more. `allow` names approximations (docs/numeric.md), such as
+    `"state-8bit"`: tasks whose optimizer can have them may be trained so, where that is measured to be faster or
+    nothing else fits. Without a name nothing is approximated.
 
     >>> one = task("dovetail.vocabulary.units:show_bytes", name="one", steps=5, count=1)
     >>> two = task("dovetail.vocabulary.units:show_bytes", name="two", steps=5, count=2)
@@ -196,6 +203,7 @@ def workload(
         deadlines=deadlines,
         techniques=techniques,  # type: ignore[arg-type]  # parsed there
         device_memory_bytes=parse_device_memory(device_memory),
+        allow=allow,  # type: ignore[arg-type]  # parsed there
     )
 
 
@@ -207,7 +215,7 @@ def join(*workloads: Workload, name: str) -> Workload:
     >>> len(join(one, two, name="both").tasks)
     2
     """
-    for field in ("halving", "objective", "techniques", "device_memory_bytes"):
+    for field in ("halving", "objective", "techniques", "device_memory_bytes", "allow"):
         if len(found := {getattr(each, field) for each in workloads}) > 1:
             raise InvalidWorkload(
                 f"joined workloads must all have the same {field}; these differ: {', '.join(sorted(map(repr, found)))}."
@@ -239,12 +247,12 @@ def _tasks(
     return tasks
 
 
-def _each_once(combinations: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _deduplicate(combinations: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without repetitions, which come about where a parameter is left out of some of them."""
     return list({repr(freeze(each)): each for each in combinations}.values())
 
 
-def _fixed(value: Any) -> Any:
+def _plain_values(value: Any) -> Any:
     return value.values if isinstance(value, spaces.Conditional) else value
 
 
@@ -292,13 +300,13 @@ def task_name(program: Program, chosen: Mapping[str, Any]) -> str:
     """
     numbered = "" in chosen  # a sample's tasks differ by their number, a grid's by their values alone
     words = [
-        f"{key}={show_value(key, value, _short(value, exact=not numbered))}" if key else f"#{value}"
+        f"{key}={show_value(key, value, _shorten(value, exact=not numbered))}" if key else f"#{value}"
         for key, value in chosen.items()
     ]
     return " ".join([program.function, *words]).replace("/", "_")
 
 
-def _short(value: Any, *, exact: bool) -> str:
+def _shorten(value: Any, *, exact: bool) -> str:
     if hasattr(value, "tolist"):  # a number of NumPy's
         value = value.tolist()
     if not isinstance(value, float):

@@ -73,35 +73,35 @@ def _inner(value: Any, seen: Seen) -> Iterator[str]:
     elif isinstance(value, types.ModuleType):
         yield from (value.__name__, *_module_source(value.__name__))
     elif isinstance(value, types.BuiltinFunctionType):
-        yield from (value.__qualname__, *_all((getattr(value, "__self__", None),), seen))
+        yield from (value.__qualname__, *_all_traits((getattr(value, "__self__", None),), seen))
     elif isinstance(value, type):
         yield from (value.__module__, value.__qualname__)
         yield from _own_file(value) or (_class(value, seen) if _is_unimportable(value) else ())
     elif isinstance(value, functools.partial):
-        yield from _all((value.func, value.args, value.keywords), seen)
+        yield from _all_traits((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.MethodType):
-        yield from _all((value.__func__, value.__self__), seen)
+        yield from _all_traits((value.__func__, value.__self__), seen)
     elif isinstance(value, classmethod | staticmethod | functools.cached_property | property):
         parts = (getattr(value, name, None) for name in ("__func__", "func", "fget", "fset", "fdel"))
-        yield from _all(parts, seen)
+        yield from _all_traits(parts, seen)
     elif callable(getattr(value, "__wrapped__", None)):  # what `functools.cache` and the like have made of a function
-        yield from _all((value.__wrapped__,), seen)
+        yield from _all_traits((value.__wrapped__,), seen)
     else:
         yield from _data(value, seen)
 
 
 def _data(value: Any, seen: Seen) -> Iterator[str]:
     if type(value) in (dict, types.MappingProxyType):
-        yield from _all((part for item in value.items() for part in item), seen)
+        yield from _all_traits((part for item in value.items() for part in item), seen)
     elif type(value) in (list, tuple):
-        yield from _all(value, seen)
+        yield from _all_traits(value, seen)
     elif type(value) in (set, frozenset):
         # In no order: each as if it were the first.
         yield from sorted("".join(_traits(item, seen if isinstance(item, _PLAIN) else dict(seen))) for item in value)
     elif (content := _array(value)) is not None:
         yield content
     else:
-        yield from _all((type(value),), seen)
+        yield from _all_traits((type(value),), seen)
         yield from _instance(value, seen)
 
 
@@ -117,8 +117,8 @@ def _instance(value: Any, seen: Seen) -> Iterator[str]:
         yield made
         return
     build, arguments, state, items, entries = (*made, None, None, None)[:5]
-    yield from _all((build, arguments, state), seen)
-    yield from _all((*(items or ()), *(part for entry in entries or () for part in entry)), seen)
+    yield from _all_traits((build, arguments, state), seen)
+    yield from _all_traits((*(items or ()), *(part for entry in entries or () for part in entry)), seen)
 
 
 def _reduce(value: Any) -> Any:
@@ -154,13 +154,13 @@ def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     yield from written
     if not written or "<lambda>" in code.co_name:  # a line may hold several lambdas; the source is the whole line's
         yield from _instructions(code, seen)
-    yield from _all((function.__defaults__, function.__kwdefaults__), seen)
-    yield from _all((cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)), seen)
+    yield from _all_traits((function.__defaults__, function.__kwdefaults__), seen)
+    yield from _all_traits((cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)), seen)
     if not _is_of_package(function.__module__):  # a decorator's wrapper may be: its version says what it does
-        yield from _reached(code, function.__globals__, seen)
+        yield from _reached_traits(code, function.__globals__, seen)
 
 
-def _reached(code: types.CodeType, scope: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+def _reached_traits(code: types.CodeType, scope: Mapping[str, Any], seen: Seen) -> Iterator[str]:
     """The global names that code reads, with what they are now, and the modules that it imports when it runs."""
     read, imported = _names(code)
     for name in sorted(read & scope.keys()):
@@ -172,7 +172,7 @@ def _reached(code: types.CodeType, scope: Mapping[str, Any], seen: Seen) -> Iter
 
 def _class(cls: type, seen: Seen) -> Iterator[str]:
     """A class that no file holds: all that stands in it, and what its methods reach."""
-    yield from _all(cls.__bases__, seen)
+    yield from _all_traits(cls.__bases__, seen)
     for name, value in vars(cls).items():
         is_given = name in _GIVEN or (name == "__annotations__" and not value)  # made when it is first asked for
         if not is_given and not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
@@ -180,7 +180,7 @@ def _class(cls: type, seen: Seen) -> Iterator[str]:
             yield from _traits(value, seen)
 
 
-def _all(values: Iterable[Any], seen: Seen) -> Iterator[str]:
+def _all_traits(values: Iterable[Any], seen: Seen) -> Iterator[str]:
     for value in values:
         yield from _traits(value, seen)
 
@@ -216,14 +216,14 @@ def _own_file(value: Any) -> list[str]:
     Of what an installed package has, its name."""
     module = sys.modules.get(value.__module__ or "")
     file = getattr(module, "__file__", None)
-    if module is None or module.__name__ == "__main__" or not file or _by_name(module, value) is not value:
+    if module is None or module.__name__ == "__main__" or not file or _look_up(module, value) is not value:
         return []
     if is_installed(str(file)) or _is_dovetail(module.__name__):
         return [f"{value.__module__}.{value.__qualname__}"]
     return _digest(Path(file), value.__qualname__.partition(".")[0])
 
 
-def _by_name(module: types.ModuleType, value: Any) -> Any:
+def _look_up(module: types.ModuleType, value: Any) -> Any:
     found: Any = module
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -264,7 +264,7 @@ def _is_dovetail(module: str) -> bool:
 def _is_unimportable(cls: type) -> bool:
     """Whether no worker could import a class: one of `__main__`, or one that a function has made."""
     module = sys.modules.get(cls.__module__)
-    return module is None or module.__name__ == "__main__" or _by_name(module, cls) is not cls
+    return module is None or module.__name__ == "__main__" or _look_up(module, cls) is not cls
 
 
 def _source(value: Any) -> list[str]:

@@ -38,12 +38,14 @@ def _load(named: str, **kinds: type[Workload] | type[Search]) -> Workload | Sear
         found = _call(found, f"{path}:{wanted}")
     if not isinstance(found, Workload | Search) or not isinstance(found, tuple(kinds.values())):
         hint = _hint(path, vars(module), kinds)
-        raise InvalidWorkload(f"{path} must define {_wanted(name, kinds)}; found {type(found).__name__}.{hint}")
+        raise InvalidWorkload(
+            f"{path} must define {_describe_wanted(name, kinds)}; found {type(found).__name__}.{hint}"
+        )
     stem = path.rpartition(".")[2] if _is_module(path) else Path(path).stem
     return found if found.name else dataclasses.replace(found, name=f"{stem}:{name}" if name else stem)
 
 
-def _wanted(name: str, kinds: dict[str, Any]) -> str:
+def _describe_wanted(name: str, kinds: dict[str, Any]) -> str:
     if name:
         return f"a {' or a '.join(kinds)} named {name!r}"
     return " or ".join(f"a {kind} named {kind!r}" for kind in kinds)

@@ -28,7 +28,7 @@ class AttemptClock:
         self.begin()
 
     def begin(self) -> None:
-        """The first step is next."""
+        """Start counting: the attempt's first step is next."""
         self._phases: dict[str, float] = {}
         self._compiled_before, self._since = self._compiled(), self._time()
 

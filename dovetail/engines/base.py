@@ -21,7 +21,8 @@ class MemberOrder:
     attempts up to `anew_since_attempt` are removed first. `feed` is what is known of the feed that its family reads,
     `computing_seconds` what a step of the order takes where it need not wait for batches (zero: not known). One that
     `visits` a shard ends with it, saved, to go on elsewhere; `shard_orders` are the orders of shards that a planner has
-    chosen, by epoch, empty where none was.
+    chosen, by epoch, empty where none was. A visit that `evaluates` on a shard takes no step; what was `evaluated` on
+    others before it is with it.
     """
 
     task: Task
@@ -34,6 +35,8 @@ class MemberOrder:
     computing_seconds: float = 0.0
     visits: bool = False
     shard_orders: tuple[tuple[str, ...], ...] = ()
+    evaluates: str = ""
+    evaluated: Mapping[str, Mapping[str, tuple[float, float]]] = FrozenDict()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Order:
 
     @property
     def nodes(self) -> int:
-        """Over how many nodes it goes."""
+        """The number of nodes that this order's devices are on."""
         return int(self.knobs.get("nodes", 1))
 
 
@@ -80,7 +83,8 @@ class Engine(abc.ABC):
 
     Everything an order leads to comes back through `wait` as events. Whatever happens to an order, the last
     event it leads to is `released`, after which its devices are free; before it, every member that was to be
-    trained has ended with one of finished, waiting, stopped, failed or lost. Devices that are gone for the rest of the
+    trained has ended with one of finished, waiting, stopped, failed or lost. Devices that may have the next order while
+    what this one has learned is being saved are `vacated` before. Devices that are gone for the rest of the
     run are `departed`, together with what their orders come to; those that will be gone are `leaving`, and those that
     came are `joined`.
     """
@@ -113,6 +117,10 @@ class Engine(abc.ABC):
 
     def dismiss(self, devices: Collection[str]) -> None:  # noqa: B027
         """Hold these devices no longer, on which nothing runs: they are to leave, or did."""
+
+    def fetch(self, devices: tuple[str, ...], directory: str) -> None:  # noqa: B027
+        """The next order of these devices goes on from what is saved in a directory, which is complete: it may be
+        fetched while the order before it runs."""
 
     def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]] | None:
         """Which of these paths exist on which nodes, by the nodes' names; None where that cannot be told."""

@@ -13,7 +13,7 @@ class BestValue:
 
     >>> best = BestValue(metric="loss", goal="min")
     >>> for step, value in ((10, 0.5), (20, 0.3), (30, 0.4), (40, float("nan"))):
-    ...     best = best.after(value, step=step)
+    ...     best = best.add(value, step=step)
     >>> best.value, best.step, best.waited
     (0.3, 20, 2)
     """
@@ -24,7 +24,7 @@ class BestValue:
     step: int = 0
     waited: int = 0
 
-    def after(self, value: float, *, step: int) -> Self:
+    def add(self, value: float, *, step: int) -> Self:
         """With one more evaluation; an equal value is no better, and NaN never is."""
         sign = 1.0 if self.goal == "max" else -1.0
         better = not math.isnan(value) and (self.value is None or sign * value > sign * self.value)
@@ -32,7 +32,7 @@ class BestValue:
             return dataclasses.replace(self, value=value, step=step, waited=0)
         return dataclasses.replace(self, waited=self.waited + 1)
 
-    def resumed(self, saved: Mapping[str, Any] | None) -> Self:
+    def resume(self, saved: Mapping[str, Any] | None) -> Self:
         """What a checkpoint holds of it; itself, anew, where that is of another metric or goal."""
         if not saved or (saved["metric"], saved["goal"]) != (self.metric, self.goal):
             return self

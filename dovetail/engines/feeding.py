@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from dovetail.engines.remote_watch import RemoteWatch
 from dovetail.feeds.definition import Feed
-from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
+from dovetail.feeds.loader_feed import RunningLoader, explain_refusal
 from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
@@ -71,7 +71,7 @@ class FeedRoom:
 
     @property
     def held_bytes(self) -> int:
-        """What a feed may hold itself."""
+        """The bytes that a feed may hold in items and batches, of all that it is given."""
         return held_bytes(self.budget_bytes)
 
     def share(self, parts: int) -> "FeedRoom":
@@ -95,7 +95,7 @@ class TrainingLoad:
 
     @property
     def consumer(self) -> FeedConsumer:
-        """The same as planners know it."""
+        """This load as planners of feeds know it."""
         seconds = self.batch_seconds
         return FeedConsumer(
             per_second=1 / seconds if seconds else None,
@@ -151,7 +151,7 @@ class WatchedFeed:
         self._warn: Callable[[str], None] = lambda sentence: None
         self._told = 0  # how many of its notes
         if watches:
-            running.tell(self._consumed)
+            running.tell(self._count_batch)
 
     def listen(self, warn: Callable[[str], None]) -> None:
         """Tell `warn` what users should know of this feed, once each, as it comes up."""
@@ -173,7 +173,7 @@ class WatchedFeed:
         return predict_feed(self.profiles, self.plan, cores=self.room.cores)[0]
 
     def close(self) -> None:
-        """End its workers."""
+        """End the feed's workers, and tell the notes that are left."""
         self.running.close()
         self._tell_notes()
 
@@ -183,7 +183,7 @@ class WatchedFeed:
         for sentence in notes:
             self._warn(sentence)
 
-    def _consumed(self, seconds: float) -> None:
+    def _count_batch(self, seconds: float) -> None:
         self._batches += 1
         self._consuming_seconds += seconds
         now = time.monotonic()
@@ -249,7 +249,7 @@ class WatchedFeed:
         for before, after in zip(self.plan.stages, plan.stages, strict=True):
             if (before.worker, before.workers) != (after.worker, after.workers):
                 change = FeedChange(
-                    stage=after.name, before=in_words(before), after=in_words(after), reason=reason, rate=rate
+                    stage=after.name, before=show_workers(before), after=show_workers(after), reason=reason, rate=rate
                 )
                 self._report(change)
         if plan.remote_workers != self.plan.remote_workers:
@@ -271,10 +271,10 @@ class WatchedFeed:
         }
 
 
-def in_words(stage: StagePlan) -> str:
+def show_workers(stage: StagePlan) -> str:
     """A stage's workers.
 
-    >>> in_words(StagePlan(name="decode", worker="process", workers=2))
+    >>> show_workers(StagePlan(name="decode", worker="process", workers=2))
     '2 processes'
     """
     plural = {"thread": "threads", "process": "processes"}[stage.worker]
@@ -401,7 +401,7 @@ def definition_of(batches: Any) -> tuple[Feed | None, str]:
     if isinstance(batches, Feed):
         return batches, ""
     if isinstance(batches, DataLoader):
-        why = why_left_alone(batches)
+        why = explain_refusal(batches)
         known = "one reads them while training, where steps would wait for them, in one stage"
         return None, f"they are a DataLoader, {f'and none can read them: {why}' if why else f'and {known}'}."
     return None, f"they are a {type(batches).__name__}, and no feed: describe them with dt.feed."

@@ -28,7 +28,7 @@ from dovetail.vocabulary import Cluster, dumps
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _MESSAGE_BYTES = 1 << 16
-PRELOADED = "torch._dynamo"  # the first optimizer that is made imports this, for two seconds
+PRELOADED = "torch"
 
 
 class AdoptedProcess:

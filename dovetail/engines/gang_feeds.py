@@ -22,26 +22,24 @@ from dovetail.engines.feeding import (
     TrainingLoad,
     WatchedFeed,
     definition_of,
-    in_words,
     own_cores,
+    show_workers,
     stages_of,
     start_feed,
     start_loader,
 )
 from dovetail.engines.worker_context import WorkerContext, event_of
 from dovetail.feeds.definition import SOURCE, Feed
-from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.loader_feed import FETCH, RunningLoader, explain_refusal
 from dovetail.feeds.loader_group import LoaderGroup
 from dovetail.feeds.remote_cores import RemoteCores
 from dovetail.feeds.running import RunningFeed
 from dovetail.feeds.shared_feed import SharedFeed
+from dovetail.planning.techniques import spec_of
 from dovetail.train.base import Training
 from dovetail.train.staged_batches import StagedBatches
 from dovetail.vocabulary.events import FeedOpened, FeedResized, Warned
 from dovetail.vocabulary.feeds import feed_bytes
-
-TOGETHER = "together"
-"""The technique whose members read the same because they say so."""
 
 
 @contextlib.contextmanager
@@ -61,7 +59,7 @@ def feed_members(
     In a trial all members are one task; the tasks of a gang may read each something else, so that nothing is shared
     but by those that say so.
     """
-    groups = reading_groups(trainings, members, around, shares=technique == TOGETHER, is_trial=is_trial)
+    groups = reading_groups(trainings, members, around, shares=spec_of(technique).shares_batches, is_trial=is_trial)
     feeds: list[WatchedFeed] = []
     before = [training.batches for training in trainings]
     room = feed_room(around, len(groups))
@@ -83,7 +81,7 @@ def feed_members(
                     feeds,
                     stack,
                     remote=remote,
-                    takes_turns=technique == TOGETHER,
+                    takes_turns=spec_of(technique).shares_batches,
                 )
             except Exception as error:
                 error.member = group[0]  # type: ignore[attr-defined]
@@ -142,7 +140,7 @@ def _is_read(training: Training, member: MemberOrder, around: WorkerContext) -> 
     is_known = {stage.name for stage in member.feed} == {SOURCE, FETCH}
     if not is_known or not isinstance(training.batches, DataLoader) or around.ranks is not None:
         return False
-    if why := why_left_alone(training.batches):
+    if why := explain_refusal(training.batches):
         around.report(event_of(Warned, member, message=f"its DataLoader is read without a feed's workers: {why}"))
     return not why
 
@@ -181,7 +179,7 @@ def _feed_group(
     def keep(feed: WatchedFeed) -> WatchedFeed:
         """Close it in the end; how it is opened and what users should know of it are events, too."""
         stack.callback(feed.close)
-        workers = {stage.name: in_words(stage) for stage in feed.plan.stages}
+        workers = {stage.name: show_workers(stage) for stage in feed.plan.stages}
         around.report(event_of(FeedOpened, member, workers=workers, wall=feed.plan.wall))
         feed.listen(lambda sentence: around.report(event_of(Warned, member, message=f"its feed: {sentence}")))
         feeds.append(feed)

@@ -52,7 +52,7 @@ class GangLosses:
         now. The device may still be at the newest, and whoever waits for it leaves it without work (a spilled step of
         1.05 s took 1.38 s)."""
         if self._pending and (wait or not self._brought[number]):
-            self._bring(len(self._pending) if wait else self._ended())
+            self._bring(len(self._pending) if wait else self._count_ended())
         return self._brought.pop(number, [])
 
     @contextlib.contextmanager
@@ -67,7 +67,7 @@ class GangLosses:
         with torch.cuda.stream(stream):
             yield
 
-    def _ended(self) -> int:
+    def _count_ended(self) -> int:
         """How many of the pending steps can be read at once, or soon: all but the newest must end before long."""
         for count in range(len(self._pending), 0, -1):
             end = self._pending[count - 1].end

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from dovetail.engines.feeding import FeedRoom, TrainingLoad
 from dovetail.feeds.definition import SOURCE
 from dovetail.feeds.item_bytes import item_bytes
-from dovetail.feeds.loader_feed import FETCH, draws_globally, why_left_alone
+from dovetail.feeds.loader_feed import FETCH, draws_globally, explain_refusal
 from dovetail.train.base import Training
 from dovetail.vocabulary import Profile, StageProfile
 
@@ -25,7 +25,7 @@ def waits_for_loader(training: Training, profile: Profile) -> bool:
     """Whether a training's steps wait for its loader, which workers of a feed could read to the bit."""
     if profile.waits_seconds < max(LEAST_WAIT_SECONDS, WAITING * profile.step_seconds):
         return False
-    return isinstance(training.batches, DataLoader) and not why_left_alone(training.batches)
+    return isinstance(training.batches, DataLoader) and not explain_refusal(training.batches)
 
 
 def loader_stages(training: Training) -> tuple[StageProfile, ...]:

@@ -64,7 +64,7 @@ class LocalEngine(WorkerEngine):
     def close(self) -> None:
         """Give the idle workers back or stop them, and kill the busy ones."""
         for worker in list(self._workers.values()) if self._spares is not None else ():
-            if isinstance(worker, WorkerProcess) and not worker.order and not worker.lane:
+            if isinstance(worker, WorkerProcess) and not self._is_busy(worker) and not worker.lane:
                 assert self._spares is not None
                 self._selector.unregister(worker.channel)
                 del self._workers[worker.place]

@@ -49,7 +49,7 @@ class RemoteWatch:
         self._looked, self._were_busy = now, batches > 0
 
     def _ask(self, have: int) -> None:
-        idle = self._remote.idle()
+        idle = self._remote.count_idle()
         if idle and self._link is None:
             try:
                 self._link = measure_link(self._remote, cores=idle)

@@ -30,8 +30,10 @@ from dovetail.feeds import Shards
 from dovetail.feeds.process_server import prepare_processes
 from dovetail.train import SessionMember, load_technique
 from dovetail.train.base import Technique, Training, TrainingSession
+from dovetail.train.numeric import open_session
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import RankedTechnique, is_of_others
+from dovetail.train.shard_evaluation import EvaluationVisit, ShardEvaluation
 from dovetail.vocabulary import Rejection, Task, TechniqueRefused
 from dovetail.vocabulary.events import OptionRejected, TaskFingerprinted, TrialMeasured
 
@@ -100,7 +102,8 @@ def _technique(order: Order, around: WorkerContext) -> Technique:
 
 def _session(order: Order, around: WorkerContext, members: list[SessionMember]) -> TrainingSession:
     knobs = local_knobs(order.technique, order.knobs, around)
-    return _technique(order, around).open(members, device=around.device, threads=around.threads, knobs=knobs)
+    technique = _technique(order, around)
+    return open_session(technique, members, device=around.device, threads=around.threads, knobs=knobs)
 
 
 def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
@@ -108,8 +111,10 @@ def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMem
     if len(order.members) > 1:
         return SessionMember(training=build_in_gang(task, around.builder, take=True), seed=task.seed)
     training, orders = around.builder.take(task), order.members[0].shard_orders
-    if orders and isinstance(training.batches, Shards):
-        training.batches = dataclasses.replace(training.batches, chosen=orders)
+    if isinstance(training.batches, Shards):
+        training.batches = dataclasses.replace(training.batches, chosen=orders, copies=str(around.copies or ""))
+    if (shard := order.members[0].evaluates) and isinstance(training.evaluate, ShardEvaluation):
+        training.evaluate = EvaluationVisit(training.evaluate, shard=shard, found=order.members[0].evaluated)
     return SessionMember(training=training, seed=task.seed)
 
 
@@ -131,13 +136,13 @@ def _rejection(order: Order, around: WorkerContext, error: BaseException) -> Rej
         knobs=order.knobs,
         kind=around.kind.name,
         count=len(order.devices),
-        reason=_why_rejected(error),
+        reason=_rejection_reason(error),
         needed_bytes=getattr(error, "needed_bytes", 0),
         free_bytes=getattr(error, "free_bytes", 0),
     )
 
 
-def _why_rejected(error: BaseException) -> str:
+def _rejection_reason(error: BaseException) -> str:
     if isinstance(error, TechniqueRefused):
         return str(error)
     if is_out_of_memory(error):
@@ -198,11 +203,11 @@ def _advance(live: "list[Trainer]", losses: GangLosses, around: WorkerContext) -
     if reports is None:
         return []
     losses.add(numbers, reports, in_one=session.last_losses)
-    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.after(report)]
+    return [trainer for trainer, report in zip(live, reports, strict=True) if trainer.finish_step(report)]
 
 
 def _first_batch(training: Training) -> Any:
     from dovetail.feeds import Cursor
 
-    batches = training.batches.here() if isinstance(training.batches, Shards) else training.batches
+    batches = training.batches.keep_readable() if isinstance(training.batches, Shards) else training.batches
     return Cursor(batches, before_draw=lambda epoch, index: None).take(1)[0]

@@ -21,6 +21,7 @@ from dovetail.vocabulary.events import (
     DevicesReleased,
     OptionRejected,
     RungReached,
+    ShardEvaluated,
     StepsDone,
     TaskFingerprinted,
     TaskFinished,
@@ -85,7 +86,7 @@ class _SimulatedOrder:
     is_leaving: bool = False
     farewell: tuple[Event, ...] = ()
 
-    def at(self, member: int, now: float) -> float:
+    def step_at(self, member: int, now: float) -> float:
         """The step, and part of a step, at which a member is."""
         if self.over[member] or now >= self.ends[member]:
             return float(self.order.members[member].until_step)
@@ -94,7 +95,7 @@ class _SimulatedOrder:
     def saved_at(self, member: int, now: float) -> float:
         """The step of the last save that was due by now."""
         every = self.order.save_every_seconds
-        return self.at(member, self.first + math.floor(max(0.0, now - self.first) / every) * every)
+        return self.step_at(member, self.first + math.floor(max(0.0, now - self.first) / every) * every)
 
 
 class SimulatedEngine(Engine):
@@ -153,7 +154,7 @@ class SimulatedEngine(Engine):
             events.append(self._change(*self._outages.popleft()[1:]))
         while self._next_end() <= until:
             _, _, run, member = heapq.heappop(self._due)
-            events += self._over(run, member)
+            events += self._end_member(run, member)
         return events
 
     def wake(self, at_seconds: float) -> None:
@@ -203,7 +204,7 @@ class SimulatedEngine(Engine):
             ends = [first + seconds] * len(begun)
         return _SimulatedOrder(order=order, first=first, begun=begun, paces=paces, ends=ends, over=[False] * len(begun))
 
-    def _over(self, run: _SimulatedOrder, member: int) -> list[Event]:
+    def _end_member(self, run: _SimulatedOrder, member: int) -> list[Event]:
         """The events of a member's end, or of the end of an order that was stopped."""
         order = run.order
         if member < 0:
@@ -229,9 +230,9 @@ class SimulatedEngine(Engine):
         events: list[Event] = []
         for number, member in enumerate(run.order.members):
             if not run.over[number]:
-                position = self._steps[member.task.identity] = run.at(number, self._now)
+                position = self._steps[member.task.identity] = run.step_at(number, self._now)
                 step = int(position + _INSTANT)
-                events.append(self._saved(member, at, step))
+                events.append(self._save_event(member, at, step))
                 events.append(
                     AttemptStopped(
                         task=member.task.identity, attempt=member.attempt, at_seconds=at, step=step, reason=reason
@@ -247,7 +248,7 @@ class SimulatedEngine(Engine):
                     step = math.floor(run.saved_at(number, self._now))
                     self._steps[member.task.identity] = max(float(step), math.floor(run.begun[number]))
                     if step > run.begun[number]:
-                        events.append(self._saved(member, self._now, step))
+                        events.append(self._save_event(member, self._now, step))
                 step = int(self._steps.get(member.task.identity, 0.0))
                 events.append(
                     AttemptLost(
@@ -281,19 +282,22 @@ class SimulatedEngine(Engine):
             fingerprint = self._world.fingerprint(member.task)
             return [TaskFingerprinted(task=task, attempt=attempt, at_seconds=at, fingerprint=fingerprint)]
         if order.purpose == "measure":
-            found = self._shown(order, self._kind_of(order.devices[0]), len(order.devices))
+            found = self._measure(order, self._kind_of(order.devices[0]), len(order.devices))
             if order.knobs:  # worlds speak of techniques; what was asked for is what is answered
                 found = dataclasses.replace(found, knobs=order.knobs)
             if isinstance(found, Profile):
                 return [TrialMeasured(task=task, attempt=attempt, at_seconds=at, profile=found)]
             return [OptionRejected(task=task, attempt=attempt, at_seconds=at, rejection=found)]
+        events: list[Event] = [self._save_event(member, at, until)]
+        if member.evaluates:
+            events.append(ShardEvaluated(task=task, attempt=attempt, at_seconds=at, step=until, shard=member.evaluates))
         if member.visits and not member.final:
-            stopped = AttemptStopped(task=task, attempt=attempt, at_seconds=at, step=until, reason="its shard is read")
-            return [self._saved(member, at, until), stopped]
+            why = "its shard is evaluated" if member.evaluates else "its shard is read"
+            return [*events, AttemptStopped(task=task, attempt=attempt, at_seconds=at, step=until, reason=why)]
         ended = TaskFinished if member.final else RungReached
-        return [self._saved(member, at, until), ended(task=task, attempt=attempt, at_seconds=at, step=until)]
+        return [*events, ended(task=task, attempt=attempt, at_seconds=at, step=until)]
 
-    def _shown(self, order: Order, kind: str, count: int) -> Profile | Rejection:
+    def _measure(self, order: Order, kind: str, count: int) -> Profile | Rejection:
         if order.technique == "resident":
             return self._world.profile(order.family, kind, count)
         if self._world.otherwise is not None:
@@ -309,7 +313,7 @@ class SimulatedEngine(Engine):
                 task=member.task.identity,
                 attempt=member.attempt,
                 at_seconds=self._now,
-                step=int(run.at(n, self._now) + _INSTANT),
+                step=int(run.step_at(n, self._now) + _INSTANT),
                 steps_per_second=1 / run.paces[n],
             )
             for n, member in enumerate(run.order.members)
@@ -317,7 +321,7 @@ class SimulatedEngine(Engine):
         ]
 
     @staticmethod
-    def _saved(member: MemberOrder, at: float, step: int) -> Event:
+    def _save_event(member: MemberOrder, at: float, step: int) -> Event:
         return CheckpointSaved(task=member.task.identity, attempt=member.attempt, at_seconds=at, step=step)
 
 

@@ -80,7 +80,7 @@ class Spares:
     def take(self, cluster: Cluster) -> list[WorkerProcess]:
         """Hand over the workers that can serve an engine of this cluster as things are now; the others are stopped."""
         names = [[device.name for device in each.devices] for each in (cluster, self.cluster)]
-        same = names[0] == names[1] and not _shadowing(self._paths)
+        same = names[0] == names[1] and not _is_shadowing(self._paths)
         if self.server is not None and not (same and self.server.is_current):
             self.close()
         if (server := self.server) is not None:
@@ -121,17 +121,17 @@ def _is_set_by_import(frame: types.FrameType | None) -> bool:
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
+def _installed_folders() -> tuple[str, ...]:
     return tuple(dict.fromkeys(sysconfig.get_path(key) for key in ("purelib", "platlib")))
 
 
-def _shadowing(paths: set[str]) -> bool:
+def _is_shadowing(paths: set[str]) -> bool:
     """Whether a module was imported from a folder that is none of these and stands before an installed one of its name,
     which others, without that folder, may have imported instead."""
     for name, module in list(sys.modules.items()):
         folder = os.path.dirname(getattr(module, "__file__", None) or "")
         if "." in name or not {folder, os.path.dirname(folder)} & set(sys.path) - paths:
             continue
-        if any(os.path.exists(os.path.join(each, name + end)) for each in _installed() for end in ("", ".py")):
+        if any(os.path.exists(os.path.join(each, name + end)) for each in _installed_folders() for end in ("", ".py")):
             return True
     return False

@@ -1,13 +1,14 @@
 """One member's way through an order: resume, step, evaluate, save, report, end."""
 
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.engines.attempt_clock import AttemptClock
-from dovetail.engines.base import Order
+from dovetail.engines.base import MemberOrder, Order
 from dovetail.engines.best_value import BestValue
 from dovetail.engines.gang_losses import GangLosses
 from dovetail.engines.worker_context import WorkerContext, event_of, reporting_failure
@@ -16,7 +17,8 @@ from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import StepReport, Training, TrainingSession
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.schedulers import steps_on_metrics
-from dovetail.train.state import with_weights
+from dovetail.train.shard_evaluation import EvaluationVisit, ShardEvaluation
+from dovetail.train.state import TrainingState, with_weights
 from dovetail.vocabulary import CheckpointError, ProgramError, TrainingError
 from dovetail.vocabulary.event_base import Event
 from dovetail.vocabulary.events import (
@@ -25,6 +27,7 @@ from dovetail.vocabulary.events import (
     CheckpointSaved,
     PipelineTimed,
     RungReached,
+    ShardEvaluated,
     StepsDone,
     TargetEvaluated,
     TaskFinished,
@@ -41,7 +44,7 @@ SAVING_SHARE = 0.02
 class Trainer:
     """One member's way from its last checkpoint to `until_step`.
 
-    What goes wrong with one member is its own: `begin` and `after` then report it and say that it is done.
+    What goes wrong with one member is its own: `begin` and `finish_step` then report it and say that it is done.
     """
 
     def __init__(
@@ -59,8 +62,8 @@ class Trainer:
         self._step = self._looked_step = self._saved_step = self._timed_step = 0
         self._metrics: dict[str, float] = {}
         stop, goal = self.member.task.stop, training.goal or suggest_goal(training.keep_best or "")
-        self._patience = _best(stop.metric if stop.patience else None, stop.direction)
-        self._best = _best(training.keep_best, goal)
+        self._patience = _make_best_value(stop.metric if stop.patience else None, stop.direction)
+        self._best = _make_best_value(training.keep_best, goal)
         self._last: Mapping[str, Any] = {}
         self._stepwise: dict[str, float] = {}  # the metrics of the last step that was looked at
         self._logged: list[tuple[int, Mapping[str, Any]]] = []  # steps to report of that were not looked at
@@ -69,6 +72,7 @@ class Trainer:
         self._flushed_at = self._saved_at = time.monotonic()
         self._save_seconds = 0.0  # what the last one took
         self._flushed_step = 0
+        self._evaluated_step = 0  # the last after which it was evaluated
         self._warned = False
         self._clock = AttemptClock()
         # For how long it had waited for data when it began to take steps, and when that was last told.
@@ -83,11 +87,16 @@ class Trainer:
         """Go on from the last checkpoint; whether there is a step to take."""
         with reporting_failure(self.member, self._around):
             self._resume()
+            if isinstance(self._training.evaluate, EvaluationVisit):
+                self._visit(self._training.evaluate)
+            elif self._is_unevaluated():
+                self._evaluate()
+                self._keep_best()
             return self._goes_on()
         return False
 
-    def after(self, report: StepReport) -> bool:
-        """A step was taken, whose loss is among those of the gang; whether there is another to take."""
+    def finish_step(self, report: StepReport) -> bool:
+        """Take in a step whose loss is among those of the gang; whether there is another to take."""
         self._step, self._last = report.step, report.metrics
         if self._step % self._training.log_every == 0 or self._step == self.member.until_step:
             self._logged.append((self._step, report.metrics))
@@ -138,17 +147,22 @@ class Trainer:
             )
         self._around.doing("loading")
         checkpoints.discard(folder_of(self.member.directory), up_to_attempt=self.member.anew_since_attempt)
-        state, damages = checkpoints.recover(folder_of(self.member.directory), at_most=self.member.until_step)
+        state, damages = checkpoints.recover(
+            folder_of(self.member.directory),
+            at_most=self.member.until_step,
+            known=self._around.nearby(self.member.directory),
+        )
         for damage in damages:
             self._report(CheckpointDamaged, path=str(damage.path), reason=damage.reason)
         if state is not None:
             self.session.load(state, self.number)
             self._step = self._looked_step = self._saved_step = self._flushed_step = state.step
             self._metrics = dict(state.values["progress"]["metrics"])
+            self._evaluated_step = state.values["progress"].get("evaluated_step", 0)
             # Points that may not have reached the store before the last attempt ended.
             self._points = [list(point) for point in state.values["progress"]["points"]]
             self._patience, self._best = (
-                each and each.resumed(state.values["progress"].get(name))
+                each and each.resume(state.values["progress"].get(name))
                 for name, each in (("patience", self._patience), ("best", self._best))
             )
         elif self.member.task.begins_with:
@@ -169,7 +183,30 @@ class Trainer:
                 f"{other.step}: {error} Clone with --fresh where parameters change the model."
             ) from error
 
+    def _visit(self, visit: EvaluationVisit) -> None:
+        """Evaluate on one shard; on the last of them all, that is an evaluation as any other, and counts once."""
+        if self._step < self.member.until_step:
+            raise CheckpointError(
+                f"an evaluation after step {self.member.until_step} must find what was saved then; the newest sound "
+                f"checkpoint is of step {self._step}. Run the task anew."
+            )
+        if visit.is_last and self._evaluated_step < self._step:
+            self._saved_step = self._step - 1  # what follows from it is to be saved
+            self._evaluate()
+            self._keep_best()
+            return
+        with self._clock.phase("evaluate"):
+            self._around.doing(f"evaluating after step {self._step}")
+            self.session.evaluate(self.number)
+
+    def _is_unevaluated(self) -> bool:
+        """Whether visits to the shards of an evaluation were to come at this step, and now no more: all are here."""
+        is_left = isinstance(self._training.evaluate, ShardEvaluation) and self._evaluated_step < self._step
+        return is_left and self._evaluation_due()
+
     def _evaluation_due(self) -> bool:
+        if self.member.visits and isinstance(self._training.evaluate, ShardEvaluation):
+            return False  # visits to its shards come after this one
         # A visit's end is nowhere that training alone would be evaluated.
         is_end = self._step == self.member.until_step and (self.member.final or not self.member.visits)
         return is_end or self._is_regular()
@@ -185,6 +222,7 @@ class Trainer:
         with self._clock.phase("evaluate"):
             self._around.doing(f"evaluating after step {self._step}")
             self._take_metrics()
+        self._evaluated_step = self._step
         if self.member.task.stop.has_target:
             self._report_target(time.monotonic() - began)
 
@@ -200,7 +238,7 @@ class Trainer:
         )
 
     def _clock_seconds(self) -> dict[str, float]:
-        return {name: round(seconds, 6) for name, seconds in self._clock.seconds(read=self._waited()).items()}
+        return {name: round(seconds, 6) for name, seconds in self._clock.seconds(read=self._waited_seconds()).items()}
 
     def _take_metrics(self) -> None:
         self._metrics = self.session.evaluate(self.number)
@@ -216,7 +254,7 @@ class Trainer:
         self._points += [[n, self._step, v] for n, v in self._metrics.items() if not n.startswith("train/")]
         if self._is_regular():
             if self._patience is not None:
-                self._patience = self._patience.after(self._metrics[self._patience.metric], step=self._step)
+                self._patience = self._patience.add(self._metrics[self._patience.metric], step=self._step)
             if steps_on_metrics(self._training):
                 self.session.observe({**self._stepwise, **self._metrics}, self.number)
 
@@ -231,7 +269,7 @@ class Trainer:
                 f"evaluation must report the metric {before.metric!r} that Training.keep_best names; it reports "
                 f"{sorted(self._metrics)}. Add it to what evaluate gives, or name another."
             )
-        self._best = before.after(found[before.metric], step=self._step)
+        self._best = before.add(found[before.metric], step=self._step)
         if self._best.step == self._step:
             self._save(required=False)
             if self._saved_step < self._step:
@@ -264,10 +302,10 @@ class Trainer:
             raise TrainingError(
                 f"the loss must be a finite number; it was {values[sound]} at step {at}, the first such step. "
                 f"Lower the learning rate, clip gradients (clip_norm), or look at that batch. "
-                f"{self._kept()}"
+                f"{self._kept_note()}"
             )
 
-    def _kept(self) -> str:
+    def _kept_note(self) -> str:
         return (
             f"The last checkpoint, at step {self._saved_step}, is kept."
             if self._saved_step
@@ -278,9 +316,9 @@ class Trainer:
         """The part of its steps' time, so far, in which it waited for data. An accelerator may have computed meanwhile
         what it was given before, so that less is lost there."""
         stepped = self._clock.stepping_seconds()
-        return round(min(1.0, self._waited() / stepped), 3) if stepped > 0 else 0.0
+        return round(min(1.0, self._waited_seconds() / stepped), 3) if stepped > 0 else 0.0
 
-    def _waited(self) -> float:
+    def _waited_seconds(self) -> float:
         """For how long its steps have waited for their batches, in this attempt."""
         return self.session.waited_seconds(self.number) - self._waited_before
 
@@ -317,29 +355,9 @@ class Trainer:
 
     def _write_checkpoint(self, *, required: bool) -> None:
         began = time.monotonic()
-        self._around.doing(f"saving step {self._step}")
-        self._flush()
-        self._report_timings()
-        acknowledged = self._around.acknowledged_step(self.member.task.identity)
-        self._carried = [point for point in self._carried if point[1] > acknowledged]
-        state = self.session.state(self.number)
-        counted = {"patience": self._patience, "best": self._best}
-        progress = {"metrics": self._metrics, "points": self._carried}
-        progress |= {name: dataclasses.asdict(each) for name, each in counted.items() if each is not None}
-        state = dataclasses.replace(state, values={**state.values, "progress": progress})
-        best_step = self._best.step if self._best is not None and self._best.step else None
+        write = self._prepare_write()
         try:
-            path, size = checkpoints.write(
-                folder_of(self.member.directory),
-                state,
-                task=self.member.task.name,
-                attempt=self.member.attempt,
-                retention=checkpoints.Retention(
-                    count=self._order.keep_count,
-                    bytes=self._order.keep_bytes,
-                    best_step=best_step,
-                ),
-            )
+            saved = write()
         except CheckpointError as error:
             if required:
                 raise
@@ -349,7 +367,29 @@ class Trainer:
             return
         self._saved_step, self._saved_at = self._step, time.monotonic()
         self._save_seconds = self._saved_at - began
-        self._report(CheckpointSaved, step=self._step, path=str(path), bytes=size, best_step=best_step)
+        self._around.report(saved)
+
+    def _prepare_write(self, *, copied: bool = False) -> Callable[[], CheckpointSaved]:
+        """What writes a checkpoint of now and gives its event; with `copied`, from copies in the host's memory, so that
+        it may be called whenever it suits."""
+        self._around.doing(f"saving step {self._step}")
+        self._flush()
+        self._report_timings()
+        acknowledged = self._around.acknowledged_step(self.member.task.identity)
+        self._carried = [point for point in self._carried if point[1] > acknowledged]
+        state = self.session.state(self.number)
+        counted = {"patience": self._patience, "best": self._best}
+        progress = {"metrics": self._metrics, "points": self._carried, "evaluated_step": self._evaluated_step}
+        progress |= {name: dataclasses.asdict(each) for name, each in counted.items() if each is not None}
+        state = dataclasses.replace(state, values={**state.values, "progress": progress})
+        if copied:
+            tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.tensors.items()}
+            state = dataclasses.replace(state, tensors=tensors)
+        best_step = self._best.step if self._best is not None and self._best.step else None
+        retention = checkpoints.Retention(
+            count=self._order.keep_count, bytes=self._order.keep_bytes, best_step=best_step
+        )
+        return functools.partial(_write, self.member, state, retention)
 
     def _report_timings(self) -> None:
         # When steps have doubled: always of a recent step, and few in the longest training.
@@ -359,25 +399,43 @@ class Trainer:
                 self._report(PipelineTimed, **found)
 
     def _end(self) -> None:
-        data_share = self._data_share()
+        data_share, reason = self._data_share(), self._early_reason()
+        is_over = self.member.final or bool(reason)
+        if self.member.visits and self._step > self._saved_step:
+            self._leave(data_share, reason, is_over=is_over)
+            return
         if self._step > self._saved_step or self._step == 0:
             self._save(required=True)
-        reason = self._why_early()
-        ended = self.member.final or reason
-        if self.member.visits and not ended:
-            self._flush()
-            self._report(AttemptStopped, step=self._step, reason="its shard is read", data_share=data_share)
-            return
         self._flush()
-        self._report(
-            TaskFinished if ended else RungReached,
+        for event in self._endings(data_share, reason, is_over=is_over):
+            self._around.report(event)
+
+    def _leave(self, data_share: float, reason: str, *, is_over: bool) -> None:
+        """End a visit: who comes next need not wait until what was learned is saved."""
+        self._collect()
+        write, endings = self._prepare_write(copied=True), list(self._endings(data_share, reason, is_over=is_over))
+        self._around.save_beside(functools.partial(_write_and_end, self.member, self._around, write, endings))
+
+    def _endings(self, data_share: float, reason: str, *, is_over: bool) -> Iterator[Event]:
+        """What is said last, once all that follows from it is saved."""
+        visit = self._training.evaluate
+        if isinstance(visit, EvaluationVisit):
+            sums = visit.found[visit.shard]
+            yield event_of(ShardEvaluated, self.member, step=self._step, shard=visit.shard, sums=sums)
+        if self.member.visits and not is_over:
+            why = "its shard is evaluated" if self.member.evaluates else "its shard is read"
+            yield event_of(AttemptStopped, self.member, step=self._step, reason=why, data_share=data_share)
+            return
+        yield event_of(
+            TaskFinished if is_over else RungReached,
+            self.member,
             step=self._step,
             reason=reason,
             metrics=self._metrics,
             data_share=data_share,
         )
 
-    def _why_early(self) -> str:
+    def _early_reason(self) -> str:
         """What ended it before its last step, or at it; empty where nothing but that step did."""
         stop, best = self.member.task.stop, self._patience
         if stop.reached(self._metrics):
@@ -391,7 +449,22 @@ class Trainer:
         self._around.report(event_of(kind, self.member, **fields))
 
 
-def _best(metric: str | None, goal: str | None) -> BestValue | None:
+def _write(member: MemberOrder, state: TrainingState, retention: checkpoints.Retention) -> CheckpointSaved:
+    path, size = checkpoints.write(
+        folder_of(member.directory), state, task=member.task.name, attempt=member.attempt, retention=retention
+    )
+    return event_of(CheckpointSaved, member, step=state.step, path=str(path), bytes=size, best_step=retention.best_step)
+
+
+def _write_and_end(
+    member: MemberOrder, around: WorkerContext, write: Callable[[], CheckpointSaved], endings: Iterable[Event]
+) -> None:
+    with reporting_failure(member, around):
+        for event in (write(), *endings):
+            around.report(event)
+
+
+def _make_best_value(metric: str | None, goal: str | None) -> BestValue | None:
     return BestValue(metric=metric, goal=goal) if metric is not None and goal is not None else None
 
 

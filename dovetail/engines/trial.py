@@ -4,25 +4,28 @@ What a profile's knobs say is what fitted. The next rung is tried in the same wo
 a trial, and planning chooses between that and whatever else fits.
 """
 
+import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from dovetail.engines.base import Order
 from dovetail.engines.feeding import WatchedFeed
-from dovetail.engines.gang_feeds import TOGETHER, feed_members, feed_room, training_load
+from dovetail.engines.gang_feeds import feed_members, feed_room, training_load
 from dovetail.engines.loader_trial import CLEARLY, loader_stages, may_be_faster, waits_for_loader
 from dovetail.engines.worker_context import WorkerContext, build_in_gang, event_of, is_out_of_memory, local_knobs
 from dovetail.feeds import Shards
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.train.base import Technique, Training
+from dovetail.train.shard_evaluation import ShardEvaluation
 from dovetail.train.spill.refusals import refusal, slot_bytes_each
 from dovetail.vocabulary import Profile, StageProfile, Task, TechniqueRefused
+from dovetail.vocabulary.approximations import join_knobs, split_knobs
 from dovetail.vocabulary.events import Warned
 
 
@@ -39,7 +42,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
         trainings = _build(task, around, size)
         build_seconds = (time.monotonic() - start) / size
         try:
-            found = _once(
+            found = _measure_once(
                 order, around, technique, trainings, build_seconds=build_seconds, knobs=knobs, is_whole=knobs == asked
             )
             if around.ranks is None and waits_for_loader(trainings[0], found):
@@ -47,7 +50,7 @@ def measure_option(order: Order, around: WorkerContext, technique: Technique) ->
             # What a session was told of this worker's places is no part of the option.
             return dataclasses.replace(found, knobs={**knobs, "members": size} if size > 1 else knobs)
         except Exception as error:
-            rung = _below(order, knobs, error)
+            rung = _next_knobs(order, knobs, error)
             why = str(error).partition("\n")[0].rstrip(".")
             if rung is None or _is_hopeless(trainings[0], around):
                 if not first:
@@ -72,11 +75,23 @@ def _build(task: Task, around: WorkerContext, size: int) -> list[Training]:
 def _reading_here(training: Training) -> Training:
     """The training with the shards that this node has: steps take as long on any of them."""
     if isinstance(training.batches, Shards):
-        training.batches = training.batches.here()
+        training.batches = training.batches.keep_readable()
     return training
 
 
-def _once(
+@contextlib.contextmanager
+def _evaluating_here(training: Training) -> Iterator[float]:
+    """Within, it is evaluated on the shards that this node has; gives which part of all batches is in them."""
+    whole, part = training.evaluate, 1.0
+    if isinstance(whole, ShardEvaluation):
+        training.evaluate, part = whole.here() or (None, 1.0)
+    try:
+        yield part
+    finally:
+        training.evaluate = whole
+
+
+def _measure_once(
     order: Order,
     around: WorkerContext,
     technique: Technique,
@@ -92,7 +107,10 @@ def _once(
 
     training, *others = trainings
     member = dataclasses.replace(order.members[0], feed=stages, computing_seconds=computing_seconds)
-    with feed_members(trainings, [member] * len(trainings), around, technique=order.technique, is_trial=True) as feeds:
+    with (
+        feed_members(trainings, [member] * len(trainings), around, technique=order.technique, is_trial=True) as feeds,
+        _evaluating_here(training) as part,
+    ):
         found = measure(
             technique,
             training,
@@ -109,8 +127,9 @@ def _once(
             layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
             knobs=local_knobs(order.technique, knobs, around),
         )
+        found = dataclasses.replace(found, evaluate_seconds=found.evaluate_seconds / part)
         is_beside = around.device.type != "cpu" and not spec_of(order.technique).on_host
-        return _sustained(found, feeds[0], around, is_beside=is_beside) if feeds else found
+        return _predict_sustained(found, feeds[0], around, is_beside=is_beside) if feeds else found
 
 
 def _read_ahead(
@@ -126,11 +145,11 @@ def _read_ahead(
     """The same trial with the loaders read by workers, where that is clearly faster; else the plain one."""
     task = order.members[0].task
     stages = loader_stages(around.builder.build(task))
-    feeds = 1 if order.technique == TOGETHER else size
+    feeds = 1 if spec_of(order.technique).shares_batches else size
     load = training_load(around, plain.computing_seconds, accumulate=plain.accumulate, feeds=feeds)
     if not may_be_faster(plain, stages, room=feed_room(around, feeds), load=load):
         return plain
-    found = _once(
+    found = _measure_once(
         order,
         around,
         technique,
@@ -144,7 +163,7 @@ def _read_ahead(
     return found if found.step_seconds < CLEARLY * plain.step_seconds else plain
 
 
-def _sustained(found: Profile, feed: WatchedFeed, around: WorkerContext, *, is_beside: bool) -> Profile:
+def _predict_sustained(found: Profile, feed: WatchedFeed, around: WorkerContext, *, is_beside: bool) -> Profile:
     """What a trial has found of a training that reads a feed, in the long run: it was given what was read before, or
     waited for workers that were only beginning. All feeds of a gang work at once, each with its part of the cores;
     `is_beside` says that the training computes elsewhere, and takes none of them."""
@@ -160,11 +179,13 @@ def _sustained(found: Profile, feed: WatchedFeed, around: WorkerContext, *, is_b
     )
 
 
-def _below(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
+def _next_knobs(order: Order, knobs: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
     refused, ladder = isinstance(error, TechniqueRefused), spec_of(order.technique).ladder
     if ladder is None or not (refused or is_out_of_memory(error)):
         return None
-    return ladder.next_rung(knobs, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
+    approximate, own = split_knobs(knobs)
+    rung = ladder.next_rung(own, exact=order.exact, refused=refused, smallest=getattr(error, "is_smallest", False))
+    return None if rung is None else join_knobs(approximate, rung)
 
 
 def _is_hopeless(training: Training, around: WorkerContext) -> bool:

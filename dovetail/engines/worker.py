@@ -7,8 +7,10 @@ It ends when the engine does: at the end of the socket, or by the kernel when it
 thread; a second thread reads the socket, a third sends heartbeats.
 """
 
+import concurrent.futures
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import io
@@ -21,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ _BUSY_SHARE = 0.02
 _TELLING_SECONDS = 0.2
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 PROCESS_NAME = "dovetail-worker"  # as `ps` and `top` show it
+READY = "ready"  # what one does that has imported what it was asked to
 
 
 class Idle:
@@ -54,7 +57,7 @@ class Idle:
         self._looked, self._used = time.monotonic(), time.process_time()
 
     def begin(self, moves: int) -> float:
-        """Start counting anew from now."""
+        """Start counting idle time anew from now."""
         self._look()
         self._seconds, self._moves = 0.0, moves
         return 0.0
@@ -87,7 +90,7 @@ class TimeSpent:
     """
 
     def begin(self) -> None:
-        """An order begins."""
+        """Start counting the phases of an order anew."""
         self._seconds: dict[str, float] = {}
         self._word, self._since = "", time.monotonic()
         self._waited = 0.0
@@ -96,7 +99,7 @@ class TimeSpent:
         self.begin()
 
     def change(self, action: str) -> None:
-        """Something else is done from now on."""
+        """Count what is done from now on as something else."""
         now, word = time.monotonic(), action.partition(" ")[0]
         if self._word:
             self._seconds[self._word] = self._seconds.get(self._word, 0.0) + now - self._since
@@ -129,6 +132,9 @@ class Worker:
         self._noticed, self._beats = False, threading.Event()
         self._builder: Any = None
         self._spent = TimeSpent()
+        self._saver: threading.Thread | None = None  # of the order before, while what it has learned is saved
+        self._imported = threading.Event()  # what every order needs
+        self._fetches: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
 
     def main(self) -> None:
         """Carry out orders until the engine says exit or goes away, which `_read` notices and ends the process."""
@@ -146,6 +152,7 @@ class Worker:
                 # An earlier run's modules are forgotten, and so are its tasks, whose names may come again.
                 self._builder = None
                 self._acknowledged.clear()
+                self._fetches = {}
             case "order":
                 self._run(message)
 
@@ -154,11 +161,14 @@ class Worker:
         with contextlib.suppress(BaseException):
             self._import_runner()
             importlib.import_module(module)
+        self._set_action(READY)
 
     def _import_runner(self) -> None:
         """Import what every order needs, while heartbeats are sent already."""
         self._set_action("importing torch")
         import dovetail.engines.runner  # noqa: F401
+
+        self._imported.set()
 
     def _run(self, message: dict[str, Any]) -> None:
         self._spent.begin()
@@ -176,7 +186,7 @@ class Worker:
         self._set_action("reading the order")
         # What the imports made stays, and what is kept stays until it is taken; looking through it after each order
         # took 0.15 s, and 0.25 s once programs have imported transformers.
-        kept = self._builder.kept if self._builder is not None else 0
+        kept = self._builder.kept_count if self._builder is not None else 0
         gc.freeze()
         order = from_json(Order, message["order"])
         self._redact.learn((member.task.parameters for member in order.members), variables=os.environ)
@@ -190,12 +200,12 @@ class Worker:
         if kind.processor == "cuda":
             torch.cuda.init()  # some of torch's own questions about a device fail before the first tensor on it
             limit_device_memory(torch, kind)
-        load = DeviceLoad(kind.processor)
+        load, saves = DeviceLoad(kind.processor), list[Callable[[], None]]()
         with writing_to_log(message.get("log"), is_shared=message.get("lane", 0) > 0), self._telling(order.purpose):
             runner.run(
                 order,
                 WorkerContext(
-                    report=self._report,
+                    report=functools.partial(self._report, order=order.name),
                     stop_reason=lambda: self._stop_reason,
                     acknowledged_step=lambda task: self._acknowledged.get(task, 0),
                     device=torch.device(kind.processor, 0) if kind.processor == "cuda" else torch.device("cpu"),
@@ -203,8 +213,11 @@ class Worker:
                     threads=message.get("session_threads", message["threads"]),
                     feed_cores=order.feed_cores,
                     home=home,
+                    copies=Path(message.get("copies", home / "scratch" / "shards-copied")),
                     builder=self._builder,
                     ranks=Ranks(**message["ranks"]) if message["ranks"] else None,
+                    save_beside=saves.append,
+                    nearby=self._take_fetched,
                     doing=self._set_action,
                     waited=self._spent.wait,
                     redact=self._redact,
@@ -212,15 +225,60 @@ class Worker:
                     remote=RemoteCores(address) if (address := os.environ.get(REMOTE_CORES)) else None,
                 ),
             )
-        if self._builder.kept < kept:
+        if self._builder.kept_count < kept:
             gc.unfreeze()
             gc.collect()
         self._builder.isolation.reset()  # before another run takes this worker over
         # Before the word that devices are free, so that a stop meant for this order never meets the next.
         self._stop_reason, self._current = None, ""
         busy = load.end()
-        said = {} if busy is None else {"busy": round(busy, 6)}
-        self._send({"released": order.name, "seconds": self._spent.end(), "held": load.held_bytes, **said})
+        said: dict[str, Any] = {} if busy is None else {"busy": round(busy, 6)}
+        said |= {"released": order.name, "seconds": self._spent.end(), "held": load.held_bytes}
+        if saves:
+            self._save_beside(saves, said)
+        else:
+            self._send(said)
+
+    def _save_beside(self, saves: list[Callable[[], None]], released: dict[str, Any]) -> None:
+        """Take the next order while a thread saves what this one learned; one at a time, since each holds a copy."""
+        if self._saver is not None:
+            self._saver.join()
+
+        def save() -> None:
+            try:
+                for each in saves:
+                    each()
+            finally:  # an order without an end would be waited for
+                self._send(released)
+
+        self._send({"vacated": released["released"]})
+        self._saver = threading.Thread(target=save, daemon=True)
+        self._saver.start()
+
+    def _fetch(self, directory: str) -> None:
+        """Read the newest state of a task that comes next, so that it is here when it does. Of two tasks at most: the
+        next one's is asked for before the one that begins has taken its own."""
+        fetched: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+
+        def fetch() -> None:
+            # Two threads that import what imports each other fail, one or the other.
+            self._imported.wait()
+            try:
+                from dovetail.store import folder_of
+                from dovetail.train import checkpoint
+
+                fetched.set_result(checkpoint.fetch(folder_of(directory)))
+            except Exception as error:  # whoever asks for it reads it again, and says what is wrong
+                fetched.set_exception(error)
+
+        self._fetches = {**dict(list(self._fetches.items())[-1:]), directory: fetched}
+        threading.Thread(target=fetch, daemon=True).start()
+
+    def _take_fetched(self, directory: str) -> dict[str, Any]:
+        fetched = self._fetches.pop(directory, None)
+        with contextlib.suppress(Exception):
+            return fetched.result() if fetched is not None else {}
+        return {}
 
     @contextlib.contextmanager
     def _telling(self, purpose: str) -> Iterator[None]:
@@ -254,6 +312,8 @@ class Worker:
                         self._stop_reason = message["reason"]
                 elif message["do"] == "acknowledge":
                     self._acknowledged[message["task"]] = message["step"]
+                elif message["do"] == "fetch":
+                    self._fetch(message["directory"])
                 elif message["do"] == "exit":  # before whatever is still to be imported; nothing is left to save
                     break
                 else:
@@ -283,10 +343,10 @@ class Worker:
         self._moves += 1
         self._spent.change(action)
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: Event, *, order: str) -> None:
         heading = {"kind": event.kind, "task": event.task, "attempt": event.attempt, "at_seconds": event.at_seconds}
         data = {key: shorten(value) if isinstance(value, str) else value for key, value in event.data().items()}
-        self._send({"event": {**heading, "data": data}, "order": self._current})
+        self._send({"event": {**heading, "data": data}, "order": order})
 
     def _send(self, message: dict[str, Any]) -> None:
         line = dumps(message).encode() + b"\n"

@@ -43,6 +43,13 @@ class WorkerContext:
     builder: Builder
     ranks: Ranks | None = None
     """This process among those that carry out the order together, one a device; None where there is only this one."""
+    copies: Path | None = None
+    """Where on this node shards of data are copied to that are read from afar; None: nowhere."""
+    save_beside: Callable[[Callable[[], None]], None] = lambda save: save()
+    """Called at most once, as the last thing, with what saves a visit and reports its end: done while the device has
+    the next order already, or at once."""
+    nearby: Callable[[str], Mapping[str, Any]] = lambda directory: {}
+    """Called with a task's directory: the states that were fetched before they were asked for, by their paths."""
     doing: Callable[..., None] = lambda action, **how: None
     """Called with what is under way in a few words, and `computing=True` while being idle means a stall."""
     waited: Callable[[float], None] = lambda seconds: None

@@ -27,6 +27,7 @@ from dovetail.vocabulary.events import (
     AttemptStopped,
     CheckpointSaved,
     DevicesReleased,
+    DevicesVacated,
     OptionRejected,
     RungReached,
     TaskFailed,
@@ -141,6 +142,8 @@ class WorkerEngine(Engine):
             }
             worker.idle_seconds = 0.0
             worker.begin(order.name, message)
+        if noticed := next((worker for worker in workers if worker in self._given_notice), None):
+            self._stop_noticed(order, noticed)  # it still saves what it had before
 
     def _parts(self, order: Order) -> list[tuple[Place, Order]]:
         """Which worker carries out what of an order: all the same, or where members can be apart each has its own."""
@@ -165,8 +168,13 @@ class WorkerEngine(Engine):
             for worker in running.workers if running.is_apart else running.workers[:1]:
                 worker.send({"do": "stop", "name": name, "reason": reason})
             return
-        for worker in running.workers:
+        for worker in running.workers if not running.is_vacated else ():  # it ends by itself, and others run there
             worker.kill(reason)
+
+    def fetch(self, devices: tuple[str, ...], directory: str) -> None:
+        """Ask the worker of these devices, if there is one."""
+        if (worker := self._workers.get((devices, 0))) is not None:
+            worker.send({"do": "fetch", "directory": directory})
 
     def wait(self) -> list[Event]:
         """Events from all workers, at most half a second away."""
@@ -217,7 +225,7 @@ class WorkerEngine(Engine):
     def close(self) -> None:
         """Stop the idle workers and kill the busy ones."""
         for worker in self._workers.values():
-            if worker.order:
+            if self._is_busy(worker):
                 worker.kill("the engine was closed")
             else:
                 worker.send({"do": "exit"})
@@ -256,7 +264,7 @@ class WorkerEngine(Engine):
         """Keep at most two workers a device, lanes apart, because idle ones take memory: stop those not used for
         longest."""
         whole = [worker for worker in self._workers.values() if not worker.lane]
-        idle = [worker for worker in whole if not worker.order]
+        idle = [worker for worker in whole if not self._is_busy(worker)]
         for worker in idle[: max(0, len(whole) + 1 - 2 * len(self._cluster.devices))]:
             self._stop_worker(worker)
 
@@ -276,10 +284,15 @@ class WorkerEngine(Engine):
             if message.get("notice"):
                 self._handle_notice(worker)
             # An order that another rank has ended is gone by now.
-            if (running := self._running.get(worker.order)) is None:
+            name = next((message[word] for word in ("order", "vacated", "released") if word in message), worker.order)
+            running = self._running.get(name)
+            if running is None or worker not in running.workers:
                 continue
             if "event" in message:
                 self._record(running, worker, read_reported(message["event"], tasks=running.tasks))
+            elif "vacated" in message and len(running.workers) == 1 and worker.order == name:
+                worker.order, running.is_vacated = "", True
+                self._pending.append(DevicesVacated(at_seconds=self.now(), placement=name))
             elif "released" in message:
                 share = 1 / len(running.workers) if running.is_apart else float(worker is running.workers[0])
                 for word, seconds in message.get("seconds", {}).items() if share else ():
@@ -313,11 +326,14 @@ class WorkerEngine(Engine):
             return
         self._given_notice.add(worker)
         running = self._running.get(worker.order)
-        reason = f"the worker on {', '.join(worker.devices)} was given notice"
-        if running is None:
+        if not self._is_busy(worker):
             self._stop_worker(worker)
-        else:
-            self.stop(worker.order, reason=reason, save=running.order.purpose == "train")
+        elif running is not None:
+            self._stop_noticed(running.order, worker)
+
+    def _stop_noticed(self, order: Order, worker: WorkerHandle) -> None:
+        reason = f"the worker on {', '.join(worker.devices)} was given notice"
+        self.stop(order.name, reason=reason, save=order.purpose == "train")
 
     def _stop_worker(self, worker: WorkerHandle) -> None:
         """Ask a worker that has nothing to do to exit; `wait` and `close` see that it does."""
@@ -327,22 +343,36 @@ class WorkerEngine(Engine):
 
     def _release_worker(self, running: RunningOrder, worker: WorkerHandle) -> None:
         """A worker has released an order, and is free for the next one; the order ends with its last worker."""
-        worker.order = ""
-        if worker in self._given_notice:
-            self._stop_worker(worker)
+        if worker.order == running.order.name:
+            worker.order = ""
         running.released.append(worker)
+        if worker in self._given_notice and not self._is_busy(worker):
+            self._stop_worker(worker)
         if not running.is_apart:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if len(running.released) == len(running.workers):
-            self._end_order(running, reason=running.hearsay)
+            self._end_order(running, reason=self._lost_link(running) if running.hearsay else "")
+
+    def _lost_link(self, running: RunningOrder) -> str:
+        """Why ranks that are all there have ended, saying that others were gone."""
+        nodes = ", ".join(dict.fromkeys(self._cluster.device(device).node for device in running.order.devices))
+        return f"its ranks on {nodes} are alive, and the link between two of them is lost; {running.hearsay}"
 
     def _handle_lost(self, worker: WorkerHandle) -> None:
-        """A worker is gone: remove it, and end its order with the reason."""
+        """A worker is gone: remove it, and end its orders with the reason."""
         self._remove_worker(worker)
         worker.exited(10)
-        running = self._running.get(worker.order)
-        if running is None:
-            return
+        for running in self._orders_of(worker):
+            self._lose_worker(running, worker)
+
+    def _orders_of(self, worker: WorkerHandle) -> list[RunningOrder]:
+        """What a worker has yet to release: what it carries out, and what it still saves."""
+        return [each for each in self._running.values() if worker in each.workers and worker not in each.released]
+
+    def _is_busy(self, worker: WorkerHandle) -> bool:
+        return bool(worker.order or self._orders_of(worker))
+
+    def _lose_worker(self, running: RunningOrder, worker: WorkerHandle) -> None:
         reason = worker.reason()
         if running.is_apart:
             self._lose_part(running, worker, reason)
@@ -356,12 +386,12 @@ class WorkerEngine(Engine):
         member = running.order.members[running.workers.index(worker)]
         if member.task.identity not in running.ended_tasks:
             running.ended_tasks.add(member.task.identity)
-            self._pending.append(self._lost(member, reason=reason, ending=worker.ending(), log=worker.log_tail()))
+            self._pending.append(self._loss_event(member, reason=reason, ending=worker.ending(), log=worker.log_tail()))
         running.released.append(worker)
         if len(running.released) == len(running.workers):
             self._end_order(running, reason="")
 
-    def _lost(self, member: MemberOrder, *, reason: str, ending: str, log: str) -> AttemptLost:
+    def _loss_event(self, member: MemberOrder, *, reason: str, ending: str, log: str) -> AttemptLost:
         return AttemptLost(
             task=member.task.identity,
             attempt=member.attempt,
@@ -375,14 +405,14 @@ class WorkerEngine(Engine):
         """End an order: kill the ranks that have not released it, report every task that has not ended as lost for
         this reason, and free the devices."""
         for worker in running.workers:
-            if worker not in running.released:
+            if worker not in running.released and not running.is_vacated:
                 worker.kill("another rank of its order was lost")
                 worker.exited(10)
                 self._remove_worker(worker)
         left = [member for member in running.order.members if member.task.identity not in running.ended_tasks]
         if running.order.purpose == "fingerprint":
             left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
-        self._pending += [self._lost(member, reason=reason, ending=ending, log=log) for member in left]
+        self._pending += [self._loss_event(member, reason=reason, ending=ending, log=log) for member in left]
         released = DevicesReleased(
             at_seconds=self.now(),
             placement=running.order.name,

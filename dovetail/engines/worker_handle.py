@@ -75,6 +75,7 @@ class RunningOrder:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     busy_seconds: float | None = None  # for how long its devices computed, as far as is known
     held_bytes: int = 0
+    is_vacated: bool = False  # its worker may have another order already, and saves what this one has learned
     hearsay: str = ""  # what ranks report that found another one gone; the lost rank's own end is the better reason
     deadline: float = math.inf
     tasks: frozenset[str] = frozenset()

@@ -19,6 +19,7 @@ from dovetail.vocabulary.events import (
     OptionRejected,
     PipelineTimed,
     RungReached,
+    ShardEvaluated,
     StepsDone,
     TargetEvaluated,
     TaskFailed,
@@ -35,6 +36,8 @@ _MOST = 1 << 63
 _FIELDS: dict[str, Any] = {
     "doing": str,
     "idle": int | float,
+    "order": str,
+    "vacated": str,
     "released": str,
     "seconds": dict,
     "busy": int | float,
@@ -53,6 +56,7 @@ _REPORTED = (
     OptionRejected,
     PipelineTimed,
     RungReached,
+    ShardEvaluated,
     StepsDone,
     TargetEvaluated,
     TaskFailed,
@@ -123,6 +127,8 @@ def read_reported(given: dict[str, Any], *, tasks: Collection[str]) -> Event:
         raise ValueError(f"an event must have a time, got {event.at_seconds}")
     if isinstance(event, StepsDone):
         _check_progress(event)
+    if isinstance(event, ShardEvaluated):
+        _check_sums(event)
     if isinstance(event, TargetEvaluated | AttemptStopped) and not all(
         0 <= s < math.inf for s in event.seconds.values()
     ):
@@ -137,6 +143,13 @@ def _check_progress(event: StepsDone) -> None:
         name, step, value = point if isinstance(point, tuple) and len(point) == 3 else (None, None, None)
         if not (isinstance(name, str) and isinstance(step, int) and isinstance(value, int | float)):
             raise ValueError(f"a point must be a name, a step and a value, got {str(point)[:80]}")
+
+
+def _check_sums(event: ShardEvaluated) -> None:
+    for name, found in event.sums.items():
+        pair = found if isinstance(found, list | tuple) else ()
+        if len(pair) != 2 or not all(isinstance(each, int | float) for each in pair):
+            raise ValueError(f"a metric's sum must be a sum and a count, got {name[:80]!r}: {str(found)[:80]}")
 
 
 def _read_whole_number(text: str) -> int:

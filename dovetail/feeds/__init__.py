@@ -3,7 +3,7 @@ one reading of them for several trainings."""
 
 from dovetail.feeds.cursor import Cursor, digest
 from dovetail.feeds.definition import Feed, feed
-from dovetail.feeds.loader_feed import RunningLoader, why_left_alone
+from dovetail.feeds.loader_feed import RunningLoader, explain_refusal
 from dovetail.feeds.running import FeedStats, RunningFeed, StageStats
 from dovetail.feeds.shards import ShardReader, Shards
 from dovetail.feeds.shared import Tap, draw
@@ -23,6 +23,6 @@ __all__ = [
     "Tap",
     "digest",
     "draw",
+    "explain_refusal",
     "feed",
-    "why_left_alone",
 ]

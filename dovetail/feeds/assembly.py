@@ -25,7 +25,7 @@ class FeedPosition:
     ended: bool = False
 
     def copy(self, *, ended: bool = False) -> "FeedPosition":
-        """The same, for somebody to keep."""
+        """A copy of this position, which later steps of the feed do not change."""
         return FeedPosition(self.epoch, self.index, self.place, self.skipped, ended)
 
     def state(self, items: int | None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class BatchAssembler:
     """
 
     def __init__(self, definition: Feed, begin: FeedPosition) -> None:
-        self._stage, self._skip = definition.batching(), definition.skip
+        self._stage, self._skip = definition.batch_stage(), definition.skip
         self._at = begin.copy()
         self._first = begin.place
         self._waiting: list[tuple[int, int, Any]] = []
@@ -88,7 +88,7 @@ class BatchAssembler:
         fault = next(faults, None)
         for place, number, value in zip(items.places, items.numbers, items.values or (), strict=True):
             while fault is not None and fault.place < place:
-                if (found := self._left_out(fault)) is not None:
+                if (found := self._skip_item(fault)) is not None:
                     yield found
                     return
                 fault = next(faults, None)
@@ -98,7 +98,7 @@ class BatchAssembler:
             if len(self._waiting) == size:
                 yield self._give()
         while fault is not None:
-            if (found := self._left_out(fault)) is not None:
+            if (found := self._skip_item(fault)) is not None:
                 yield found
                 return
             fault = next(faults, None)
@@ -118,7 +118,7 @@ class BatchAssembler:
         if ends:
             yield from self._end()
 
-    def _left_out(self, fault: ItemFault) -> Assembled | None:
+    def _skip_item(self, fault: ItemFault) -> Assembled | None:
         if fault.place < self._first:
             return None
         if self._at.skipped >= self._skip:

@@ -12,7 +12,7 @@ class ByteBudget:
     """How many bytes may be held, how many are, and how large items have been.
 
     >>> budget = ByteBudget(limit_bytes=1000)
-    >>> budget.saw(items=10, held_bytes=500, most_bytes=80)
+    >>> budget.learn(items=10, held_bytes=500, most_bytes=80)
     >>> budget.expected_bytes(2, copies=1), budget.fits(200), budget.fits(2000)
     (260, True, False)
     """
@@ -42,8 +42,8 @@ class ByteBudget:
         self.held_bytes += more_bytes
         self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
 
-    def saw(self, *, items: int, held_bytes: int, most_bytes: int) -> None:
-        """Learn from a part that was read."""
+    def learn(self, *, items: int, held_bytes: int, most_bytes: int) -> None:
+        """Learn how much items hold from a part of them that was read."""
         if items:
             self.item_bytes = max(self.item_bytes, held_bytes / items)
         self.most_item_bytes = max(self.most_item_bytes, most_bytes)

@@ -42,7 +42,7 @@ class Cursor:
         self._batches = batches = ShardReader(batches) if isinstance(batches, Shards) else batches
         self._direct = direct(batches)
         if isinstance(batches, RunningLoader):
-            self._batches, self._direct = batches.loader, batches.reading(self._before_batch)
+            self._batches, self._direct = batches.loader, batches.make_reading(self._before_batch)
         self._before_draw = before_draw
         self._iterator: Iterator[Any] | None = None
         self._digests: list[str] = []

@@ -74,7 +74,7 @@ class Feed:
         >>> list(dt.feed(["a", "b"]).map(str.upper))
         ['A', 'B']
         """
-        return self._with("map", function, name=name, draws=draws)
+        return self._add_stage("map", function, name=name, draws=draws)
 
     def select(self, numbers: Any) -> "Feed":
         """Read only some of the source's items: those of a `dt.Selection`, each as often as its weight says, or those
@@ -112,7 +112,9 @@ class Feed:
                     f"map_batches behind batch takes batches as they are, without size; got size={size}."
                 )
             return self.map(function, name=name, draws=draws)
-        return self._with("map_batches", function, name=name, draws=draws, size=_whole(size or 32, "map_batches' size"))
+        return self._add_stage(
+            "map_batches", function, name=name, draws=draws, size=_check_count(size or 32, "map_batches' size")
+        )
 
     def filter(self, function: Callable[..., Any], *, name: str = "", draws: bool | None = None) -> "Feed":
         """Keep the items for which a function is true.
@@ -121,7 +123,7 @@ class Feed:
         >>> list(dt.feed(range(5)).filter(lambda number: number % 2))
         [1, 3]
         """
-        return self._with("filter", function, name=name, draws=draws)
+        return self._add_stage("filter", function, name=name, draws=draws)
 
     def shuffle(self, window: int) -> "Feed":
         """Read the items in another order in each epoch, shuffled within windows of this many items.
@@ -131,7 +133,7 @@ class Feed:
         [0, 1, 2, 3, 4]
         """
         self._refuse_batched("shuffle", "Shuffle items before they are put into batches")
-        return self._with("shuffle", None, size=_whole(window, "shuffle's window"))
+        return self._add_stage("shuffle", None, size=_check_count(window, "shuffle's window"))
 
     def batch(
         self,
@@ -149,8 +151,8 @@ class Feed:
         ['ab']
         """
         self._refuse_batched("batch", "Give it the whole size at once")
-        size = _whole(size, "batch's size")
-        return self._with("batch", collate, name=name or "batch", draws=draws, size=size, drop_last=drop_last)
+        size = _check_count(size, "batch's size")
+        return self._add_stage("batch", collate, name=name or "batch", draws=draws, size=size, drop_last=drop_last)
 
     def cache(self, *, memory_bytes: int = 0, disk_bytes: int = 0) -> "Feed":
         """Keep what the stages before this gave, for later epochs: in memory, and then in a file that is gone with the
@@ -171,7 +173,7 @@ class Feed:
             raise ProgramError(
                 f"a cache must have memory_bytes or disk_bytes of more than 0, got {memory_bytes} and {disk_bytes}."
             )
-        return self._with("cache", None, memory_bytes=memory_bytes, disk_bytes=disk_bytes)
+        return self._add_stage("cache", None, memory_bytes=memory_bytes, disk_bytes=disk_bytes)
 
     def open(self, plan: FeedPlan | None = None, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> "RunningFeed":
         """Read it with workers, as the plan says: an iterator of batches that can be resized while it runs.
@@ -205,7 +207,7 @@ class Feed:
     def __len__(self) -> int:
         if isinstance(self.source, StreamSource) or self.varies():
             raise TypeError("a feed has no length where it filters or skips items, or reads a stream")
-        items, batch = len(self.source), self.batching()
+        items, batch = len(self.source), self.batch_stage()
         if batch is None:
             return items
         return items // batch.size if batch.drop_last else -(-items // batch.size)
@@ -235,7 +237,7 @@ class Feed:
         """The order in which its items are read."""
         return ItemOrder(windows=[s.size for s in self.stages if s.operation == "shuffle"], seed=self.seed)
 
-    def batching(self) -> FeedStage | None:
+    def batch_stage(self) -> FeedStage | None:
         """The stage that makes batches."""
         return next((stage for stage in self.stages if stage.operation == "batch"), None)
 
@@ -244,13 +246,15 @@ class Feed:
         return self.skip > 0 or any(stage.operation == "filter" for stage in self.stages)
 
     def _is_batched(self) -> bool:
-        return self.batching() is not None
+        return self.batch_stage() is not None
 
     def _refuse_batched(self, operation: str, advice: str) -> None:
         if self._is_batched():
             raise ProgramError(f"{operation} must stand before batch; this feed has batches already. {advice}.")
 
-    def _with(self, operation: str, function: Callable[..., Any] | None, *, name: str = "", **fields: Any) -> "Feed":
+    def _add_stage(
+        self, operation: str, function: Callable[..., Any] | None, *, name: str = "", **fields: Any
+    ) -> "Feed":
         if operation in ("map", "map_batches", "filter") and not callable(function):
             raise ProgramError(f"{operation} must be given a function, got {type(function).__name__}.")
         stage = FeedStage(operation=operation, name=self._name(name, operation, function), function=function, **fields)
@@ -296,7 +300,7 @@ def gives_rng(stage: FeedStage) -> bool:
     return stage.function is not None and wants_rng(stage.function)
 
 
-def _whole(number: Any, what: str) -> int:
+def _check_count(number: Any, what: str) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ProgramError(f"{what} must be a whole number of at least 1, got {number!r}.")
     return number

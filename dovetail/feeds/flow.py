@@ -36,12 +36,12 @@ KINDS = ("thread", "process", REMOTE)
 
 
 class FeedFlow:
-    """The units of one running feed."""
+    """The units of one running feed on their way through its stages: which waits, which is worked at, which is done."""
 
     def __init__(self, definition: Feed, *, budget: ByteBudget, cache: ItemCache | None) -> None:
         self._definition, self.budget = definition, budget
         self._stages = definition.work_stages()
-        self._item_stages, self._batch = item_stages(definition), definition.batching()
+        self._item_stages, self._batch = item_stages(definition), definition.batch_stage()
         self._cutter = UnitCutter(definition, budget)
         self._outputs = OutputQueue(definition, budget=budget, cutter=self._cutter)
         self._stream = StreamUnits(definition)
@@ -111,7 +111,7 @@ class FeedFlow:
                 raise found.error
             if found.fault is None:
                 self._outputs.give_first()
-                self._made_room()
+                self._wake_for_room()
             return found
 
     def is_ready(self) -> bool:
@@ -130,7 +130,7 @@ class FeedFlow:
                 heapq.heappush(self._ready[kinds[unit.at]], unit)
             self._wake()
 
-    def missing(self, kind: str) -> int:
+    def claim_missing(self, kind: str) -> int:
         """How many workers of a kind are still to be started; they count from now on."""
         with self._lock:
             count = max(0, self.workers[kind] - self._present[kind])
@@ -161,7 +161,7 @@ class FeedFlow:
             self._for_output.notify_all()
             self._for_room.notify_all()
 
-    def waiting(self) -> list[int]:
+    def waiting_units(self) -> list[int]:
         """How many units wait for each stage."""
         with self._lock:
             found = [0] * len(self._stages)
@@ -169,7 +169,7 @@ class FeedFlow:
                 found[unit.at] += 1
             return found
 
-    def held(self) -> list[int]:
+    def held_bytes(self) -> list[int]:
         """How many bytes are held behind each stage: by units in work at it, and behind the last by what waits for its
         turn."""
         with self._lock:
@@ -223,7 +223,7 @@ class FeedFlow:
                 is_batch = unit.is_whole or unit.output is not None
                 self._recharge(unit, int((1 if is_batch else unit.copies) * items.held_bytes))
                 self._settle(unit)
-            self._made_room()
+            self._wake_for_room()
 
     def grow(self, unit: FeedUnit, held_bytes: int, items: int) -> int:
         """Ask for room for a unit that holds so much; gives how much it may hold before it must ask again. Raises
@@ -231,7 +231,7 @@ class FeedFlow:
         if self._need(unit, held_bytes) <= unit.charged_bytes:
             return int((unit.charged_bytes - 2 * self.budget.most_item_bytes) / unit.copies)
         with self._lock:
-            self.budget.saw(items=items, held_bytes=held_bytes, most_bytes=held_bytes // max(1, items))
+            self.budget.learn(items=items, held_bytes=held_bytes, most_bytes=held_bytes // max(1, items))
             need = self._need(unit, held_bytes)
             while unit.generation == self._generation and not self._closed:
                 if self.budget.fits(need - unit.charged_bytes) or self._overdraws(unit, need):
@@ -248,7 +248,7 @@ class FeedFlow:
         with self._lock:
             if self._stays(unit):
                 self._put_off(unit)
-                self._made_room()
+                self._wake_for_room()
 
     def give_back(self, unit: FeedUnit, *, why: str = "", most_attempts: int = 3) -> None:
         """The worker that had this unit has ended; `why` where the unit may be the reason. After some attempts it
@@ -396,7 +396,7 @@ class FeedFlow:
             total.bytes += done.bytes
             total.most_bytes = max(total.most_bytes, done.most_bytes)
             if unit.stop > unit.start:
-                self._cutter.saw(place, done.seconds / (unit.stop - unit.start))
+                self._cutter.learn(place, done.seconds / (unit.stop - unit.start))
         self._learn_sizes(unit, work)
 
     def _learn_sizes(self, unit: FeedUnit, work: list[StageWork]) -> None:
@@ -405,7 +405,7 @@ class FeedFlow:
         count = unit.stop - unit.start
         if own and count:
             held, most = max(done.bytes for done in own), max(done.most_bytes for done in own)
-            self.budget.saw(items=count, held_bytes=held, most_bytes=most)
+            self.budget.learn(items=count, held_bytes=held, most_bytes=most)
         if unit.at + len(work) > self._item_stages and unit.items.held_bytes and self._batch is not None:
             before = max([done.bytes for done in own], default=0) or unit.charged_bytes / unit.copies
             self.budget.batch_growth = max(self.budget.batch_growth, unit.items.held_bytes / max(1, before))
@@ -471,7 +471,7 @@ class FeedFlow:
         last = unit.upto if unit.upto > unit.at else unit.end
         return [stage.name for stage in self._stages[unit.at : last]]
 
-    def _made_room(self) -> None:
+    def _wake_for_room(self) -> None:
         self._for_work[self.kinds[0]].notify()
         if self._present[REMOTE]:
             self._for_work[REMOTE].notify()

@@ -42,9 +42,9 @@ def put_back(generator: Generator) -> Callable[[], Any]:
         bits, stood = generator.bit_generator, generator.bit_generator.state
         return lambda: setattr(bits, "state", stood)
     if isinstance(generator, numpy.random.RandomState):
-        return _again(generator.set_state, generator.get_state())
-    return _again(generator.setstate, generator.getstate())
+        return _restorer(generator.set_state, generator.get_state())
+    return _restorer(generator.setstate, generator.getstate())
 
 
-def _again(put: Callable[[Any], None], state: Any) -> Callable[[], None]:
+def _restorer(put: Callable[[Any], None], state: Any) -> Callable[[], None]:
     return lambda: put(state)

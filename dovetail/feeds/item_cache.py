@@ -66,7 +66,7 @@ class ItemCache:
         self._write(number, parts, start)
 
     def close(self) -> None:
-        """Drop everything."""
+        """Forget all cached items and close the file that they lie in."""
         with self._lock:
             self._kept, self._places = {}, {}
             if self._file is not None:

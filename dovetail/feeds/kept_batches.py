@@ -31,11 +31,11 @@ class KeptBatches:
         return bool(self._next)
 
     def items(self) -> Iterable[tuple[int, Any]]:
-        """What is kept, with its numbers."""
+        """The batches that are kept, each with its number."""
         return self._values.items()
 
     def put(self, number: int, value: Any) -> None:
-        """Keep the next one."""
+        """Keep a batch, whose number is one above that of the last one kept."""
         self._values[number] = value
         self._end = number + 1
 
@@ -50,5 +50,5 @@ class KeptBatches:
         return copy_tensors(value) if number in self._values else value
 
     def forget(self, taker: Hashable) -> None:
-        """Somebody takes no more."""
+        """Keep no more batches for this taker."""
         self._next.pop(taker, None)

@@ -162,12 +162,12 @@ def has_drawn() -> bool:
     >>> before, after
     (False, True)
     """
-    python, theirs, host = _tried()
+    python, theirs, host = _trial_states()
     return random.getstate() != python or _numpy_memory() != theirs or not torch.equal(_host_state(), host)
 
 
 @functools.cache
-def _tried() -> tuple[Any, Any, torch.Tensor]:
+def _trial_states() -> tuple[Any, Any, torch.Tensor]:
     with as_before():
         seed_global(_TRIED)
         return random.getstate(), _numpy_memory(), _host_state()

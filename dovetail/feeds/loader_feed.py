@@ -4,7 +4,7 @@ Its order is drawn here, in the thread that asks, for a whole epoch when that be
 batch would have found, its own generator included. Reading a batch by its numbers is the feed's one stage. A dataset
 may draw from torch's global generator, which each batch finds as it would have; one that draws from Python's or
 NumPy's, which are carried from batch to batch, is read here from the first such batch on. Which loaders are left
-alone, and why, `why_left_alone` says.
+alone, and why, `explain_refusal` says.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ class RunningLoader:
     >>> from torch.utils.data import TensorDataset
     >>> loader = DataLoader(TensorDataset(torch.arange(5)), batch_size=2)
     >>> with RunningLoader(loader) as running:
-    ...     [batch[0].tolist() for batch in running.reading(lambda index: None)]
+    ...     [batch[0].tolist() for batch in running.make_reading(lambda index: None)]
     [[0, 1], [2, 3], [4]]
     """
 
@@ -94,7 +94,7 @@ class RunningLoader:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         counts_cpu: bool = False,
     ) -> None:
-        if why := why_left_alone(loader):
+        if why := explain_refusal(loader):
             raise ProgramError(f"a loader that a feed reads must give its items when they are asked for; {why}.")
         self.loader = loader
         self._fetcher, self._epoch = BatchFetcher(loader), _EpochOrder()
@@ -119,7 +119,7 @@ class RunningLoader:
         """The loader's own batches, without workers."""
         return iter(self.loader)
 
-    def reading(self, before_draw: Callable[[int], None]) -> "_LoaderReading":
+    def make_reading(self, before_draw: Callable[[int], None]) -> "_LoaderReading":
         """What a cursor iterates once an epoch; `before_draw` seeds torch's generator for the batch of this number."""
         return _LoaderReading(self, before_draw)
 
@@ -137,7 +137,7 @@ class RunningLoader:
         self.running.tell(consumed)
 
     def stats(self) -> FeedStats:
-        """What its feed has done."""
+        """What the feed that reads this loader has done so far."""
         return self.running.stats()
 
     @property
@@ -146,7 +146,7 @@ class RunningLoader:
         return self.running.notes
 
     def close(self) -> None:
-        """End its workers."""
+        """End the workers that read this loader."""
         self.running.close()
 
     def read_epoch(self, before_draw: Callable[[int], None]) -> "LoaderEpoch":
@@ -319,12 +319,12 @@ def carried_generators() -> tuple[Any, ...]:
     return random.getstate(), name, words.tobytes(), *rest  # type: ignore[union-attr]
 
 
-def why_left_alone(loader: Any) -> str:
+def explain_refusal(loader: Any) -> str:
     """Why workers of a feed could not read this loader's batches to the bit; empty where they can.
 
-    >>> why_left_alone(DataLoader([1, 2], batch_size=2))
+    >>> explain_refusal(DataLoader([1, 2], batch_size=2))
     ''
-    >>> why_left_alone(DataLoader([1, 2], batch_size=None))
+    >>> explain_refusal(DataLoader([1, 2], batch_size=None))
     'it gives items and no batches (batch_size=None)'
     """
     if type(loader) is not DataLoader:

@@ -22,7 +22,7 @@ class LoaderGroup:
     >>> data = TensorDataset(torch.arange(4))
     >>> with RunningLoader(DataLoader(data, batch_size=2)) as one, RunningLoader(DataLoader(data, batch_size=2)) as two:
     ...     group = LoaderGroup([one, two])
-    ...     first, second = (iter(each.reading(lambda index: None)) for each in (one, two))
+    ...     first, second = (iter(each.make_reading(lambda index: None)) for each in (one, two))
     ...     next(first)[0].tolist(), next(second)[0].tolist(), two.stats().batches
     ([0, 1], [0, 1], 0)
     """

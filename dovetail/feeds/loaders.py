@@ -84,7 +84,7 @@ class _Direct:
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
         self._order: Any = loader.batch_sampler
-        self._gather = _gathering(loader.dataset)
+        self._gather = _make_gather(loader.dataset)
 
     def __iter__(self) -> Iterator[Any]:
         order = iter(self._order)
@@ -102,17 +102,17 @@ class _Direct:
         return collate([data[index] for index in indices])
 
 
-def _gathering(data: Any) -> Gather | None:
+def _make_gather(data: Any) -> Gather | None:
     """What reads a batch by one indexing of each tensor of a dataset, and gives None once its items must be asked for;
     None where they must from the beginning."""
     if type(data) is Subset:
-        inner = _gathering(data.dataset)
+        inner = _make_gather(data.dataset)
         return inner and (lambda indices: inner([data.indices[index] for index in indices]))
     if type(data) is TensorDataset:
         return lambda indices: _rows(data.tensors, indices)
     if type(data) is torch.Tensor:
         return lambda indices: (rows := _rows([data], indices)) and rows[0]
-    return _gathering_rows(data) if type(data) is list else None
+    return _make_row_gather(data) if type(data) is list else None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -125,7 +125,7 @@ def _rows(tensors: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch
     return [tensor[chosen] for tensor in tensors] if all(map(_is_plain, tensors)) else None
 
 
-def _gathering_rows(data: list[Any]) -> Gather | None:
+def _make_row_gather(data: list[Any]) -> Gather | None:
     """The same for a list of tuples of rows of tensors, such as `list(zip(images, labels))`. Those rows are views, so
     whatever is written to them is seen; a tuple that is replaced is not, so each is looked at."""
     if not 1 < len(data) <= _MOST_ROWS or {type(item) for item in data} != {tuple} or len({*map(len, data)}) > 1:

@@ -19,7 +19,7 @@ class OutputQueue:
 
     def __init__(self, definition: Feed, *, budget: ByteBudget, cutter: UnitCutter) -> None:
         self._definition, self._budget, self._cutter = definition, budget, cutter
-        self._batch = definition.batching()
+        self._batch = definition.batch_stage()
         self._item_stages, self._stages = item_stages(definition), len(definition.work_stages())
         self.begin(FeedPosition())
 

@@ -38,21 +38,21 @@ class PlainReader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: epoch and position."""
-        return self._at.state(self._length())
+        return self._position.state(self._length())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there at the next `iter`."""
+        """Go on at the next `iter` where this state was taken."""
         at = FeedPosition.of_state(dict(state), self._length() if state["items"] is not None else None)
         self._inner = {"at": at, "begun": False}
 
     def __iter__(self) -> Iterator[Any]:
         if self._inner["begun"]:
-            self._inner["at"] = FeedPosition(epoch=self._at.epoch + 1)
+            self._inner["at"] = FeedPosition(epoch=self._position.epoch + 1)
         self._inner["begun"] = True
-        return self._read(self._at)
+        return self._read(self._position)
 
     @property
-    def _at(self) -> FeedPosition:
+    def _position(self) -> FeedPosition:
         found: FeedPosition = self._inner["at"]
         return found
 
@@ -92,7 +92,7 @@ class PlainReader:
     def _parts(self, begin: FeedPosition) -> Iterator[tuple[ItemRun, bool]]:
         """The items of an epoch from a position on, in parts, and whether each is the last."""
         aligned = alignment(self.definition)
-        batch = self.definition.batching()
+        batch = self.definition.batch_stage()
         size = aligned if batch is None else -(-batch.size // aligned) * aligned
         start = begin.place // aligned * aligned
         source = self.definition.source

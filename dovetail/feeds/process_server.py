@@ -1,10 +1,10 @@
 """Where a feed's worker processes come from.
 
 They are forked, for to import torch takes seconds, but not from the process that reads the feed: that one has threads,
-and a fork would copy their locks and not them. A nursery is started anew, once for all feeds of a process, and imports
-what every feed needs. For each feed it forks a server, which unpickles the feed's stages, and for each worker that
-forks a worker, so that workers share what they hold, a dataset in memory included. Nursery and servers compute nothing
-and have one thread. All of them end with the process that reads.
+and a fork would copy their locks and not them. A root server is started anew, once for all feeds of a process, and
+imports what every feed needs. For each feed it forks a server, which unpickles the feed's stages, and for each worker
+that forks a worker, so that workers share what they hold, a dataset in memory included. Root server and servers compute
+nothing and have one thread. All of them end with the process that reads.
 """
 
 import array
@@ -31,11 +31,11 @@ _NURSERY = "from dovetail.feeds.process_server import main; main()"
 _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-class _Nursery:
+class _RootServer:
     """The process that forks servers, as seen by the process that reads feeds."""
 
     _lock = threading.Lock()
-    _only: "_Nursery | None" = None
+    _only: "_RootServer | None" = None
 
     def __init__(self) -> None:
         self._channel, theirs = Channel.pair()
@@ -52,16 +52,16 @@ class _Nursery:
     def start(cls) -> None:
         """Start it, unless it runs; does not wait for what it imports."""
         with cls._lock:
-            cls._started()
+            cls._ensure_started()
 
     @classmethod
     def fork(cls) -> tuple[int, Channel]:
-        """A new server."""
+        """Fork a new server; gives its process number and the channel to it."""
         with cls._lock:
-            return _fork_through(cls._started()._channel)
+            return _fork_through(cls._ensure_started()._channel)
 
     @classmethod
-    def _started(cls) -> "_Nursery":
+    def _ensure_started(cls) -> "_RootServer":
         if cls._only is None or cls._only._pid != os.getpid() or cls._only._process.poll() is not None:
             cls._only = cls()
             atexit.register(cls._only.close)
@@ -77,7 +77,7 @@ class _Nursery:
 
 def prepare_processes() -> None:
     """Begin to import what worker processes need, for whoever knows that a feed will have some; returns at once."""
-    _Nursery.start()
+    _RootServer.start()
 
 
 class ProcessServer:
@@ -109,7 +109,7 @@ class ProcessServer:
                 ) from error
 
     def _begin(self) -> None:
-        self.pid, channel = _Nursery.fork()
+        self.pid, channel = _RootServer.fork()
         if self._closed:
             channel.close()
             raise EOFError
@@ -118,7 +118,7 @@ class ProcessServer:
 
     def _start_alone(self) -> tuple[int, Channel]:
         """A worker that unpickles the stages itself: a fork would lack the threads that they start."""
-        pid, channel = _Nursery.fork()
+        pid, channel = _RootServer.fork()
         try:
             _send_stages(channel, self._pickled, self._path, forks=False)
         except BaseException:
@@ -127,7 +127,7 @@ class ProcessServer:
         return pid, channel
 
     def close(self) -> None:
-        """End it and all its workers."""
+        """End this server and all the workers that it forked."""
         self._closed = True
         if self._channel is None:
             return
@@ -266,7 +266,7 @@ def _answer(channel: Channel, items: ItemRun, work: Any, drawing: Any) -> None:
 
 
 def main() -> None:
-    """Run a nursery: the entry point of its process."""
+    """Run a root server: the entry point of its process."""
     import cloudpickle  # noqa: F401  # what it has pickled by value refers to it
 
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))

@@ -34,10 +34,10 @@ class RemoteCores:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def idle(self) -> int:
+    def count_idle(self) -> int:
         """How many cores could be borrowed now; 0 where nobody answers."""
         try:
-            with self._connected(_ASK_SECONDS) as channel:
+            with self._open_channel(_ASK_SECONDS) as channel:
                 channel.send(("idle",))
                 return int(channel.receive())
         except (OSError, EOFError):
@@ -48,7 +48,7 @@ class RemoteCores:
         back, and how many of them on a core here; so many times. Raises `NoIdleCore` where nobody answers."""
         found = []
         try:
-            with self._connected(_BORROW_SECONDS) as channel:
+            with self._open_channel(_BORROW_SECONDS) as channel:
                 for _ in range(times):
                     began, busy = time.perf_counter(), time.thread_time()
                     channel.send(("echo", size))
@@ -76,7 +76,7 @@ class RemoteCores:
         return channel
 
     @contextlib.contextmanager
-    def _connected(self, seconds: float) -> Iterator[Channel]:
+    def _open_channel(self, seconds: float) -> Iterator[Channel]:
         with self._connect(seconds) as channel:
             yield channel
 

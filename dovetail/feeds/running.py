@@ -94,7 +94,7 @@ class RunningFeed:
         self.definition, self._budget_bytes = definition, budget_bytes
         self._inner = _RunningState(
             definition,
-            _checked_plan(definition, plan),
+            _check_plan(definition, plan),
             budget_bytes=budget_bytes,
             hang_seconds=hang_seconds,
             counts_cpu=counts_cpu,
@@ -108,9 +108,9 @@ class RunningFeed:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._inner.read_epoch()
-        return batches if self._tell is None else self._telling(batches, self._tell)
+        return batches if self._tell is None else self._report_consumption(batches, self._tell)
 
-    def _telling(self, batches: Iterator[Any], tell: Callable[[float], None]) -> Iterator[Any]:
+    def _report_consumption(self, batches: Iterator[Any], tell: Callable[[float], None]) -> Iterator[Any]:
         for batch in batches:
             handed = time.monotonic()
             yield batch
@@ -143,14 +143,9 @@ class RunningFeed:
         stages = tuple(asked if each.name == stage else each for each in self._inner.asked.stages)
         self.follow(dataclasses.replace(self._inner.asked, stages=stages))
 
-    def limit_workers(self, most: int) -> None:
-        """Have at most so many workers of each kind from now on, whatever the plan says: trials count them."""
-        self._inner.most_workers = most
-        self._inner.follow(self._inner.asked)
-
     def follow(self, plan: FeedPlan) -> None:
         """Run as another plan says from now on."""
-        self._inner.follow(_checked_plan(self.definition, plan))
+        self._inner.follow(_check_plan(self.definition, plan))
 
     def tell(self, consumed: Callable[[float], None]) -> None:
         """Call this function in the thread that takes batches, whenever it asks for another, with how long it has had
@@ -178,10 +173,6 @@ class RunningFeed:
         """The processes that work for it now."""
         return self._inner.worker_pids()
 
-    def hand_seconds_per_item(self) -> float:
-        """How long this process's threads were busy handing items to worker processes and taking them back."""
-        return self._inner.hand_seconds_per_item()
-
     def is_ready(self) -> bool:
         """Whether the next batch need not be waited for."""
         return self._inner.is_ready()
@@ -192,7 +183,7 @@ class RunningFeed:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand there; the next iteration goes on from it."""
-        self._inner.stand(FeedPosition.of_state(dict(state), self._inner.length()))
+        self._inner.move_to(FeedPosition.of_state(dict(state), self._inner.length()))
 
     def close(self) -> None:
         """End its workers. May be called twice."""
@@ -215,7 +206,6 @@ class _RunningState:
         self.definition, self.asked, self.plan = definition, plan, plan
         self.at, self.notes = FeedPosition(), [""][:0]
         self.batches = 0
-        self.most_workers: int | None = None
         self._budget_bytes = budget_bytes
         self._chain = StageChain(definition)
         self._cache = _cache_of(definition, budget_bytes)
@@ -239,7 +229,7 @@ class _RunningState:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def stand(self, at: FeedPosition) -> None:
+    def move_to(self, at: FeedPosition) -> None:
         """Be at a position; workers begin there with the next iteration."""
         self._running = self._running and not self._begun and at == self.at
         self.at, self._begun = at, False
@@ -254,7 +244,7 @@ class _RunningState:
             self._running = True
 
     def rest(self) -> None:
-        """Drop what was read ahead."""
+        """Drop the batches that were read ahead, and read no more until one is asked for."""
         if self._running and self._plain is None and not self._closed:
             self._flow.rest()
             self._running = False
@@ -311,7 +301,7 @@ class _RunningState:
             if all(done.items for done in work):
                 items = item_stages(self.definition)
                 most = max(done.most_bytes for done in work[:items])
-                self._budget.saw(items=1, held_bytes=most, most_bytes=most)
+                self._budget.learn(items=1, held_bytes=most, most_bytes=most)
                 batch = max([done.most_bytes for done in work[items:]], default=0)
                 self._budget.batch_growth, self._budget.has_seen_batch = max(1.0, batch / max(1, most)), True
         self._refuse_small_budget()
@@ -319,7 +309,7 @@ class _RunningState:
         self.follow(self.asked)
 
     def _refuse_small_budget(self) -> None:
-        batch = self.definition.batching()
+        batch = self.definition.batch_stage()
         size = batch.size if batch is not None else 1
         copies = 1 + self._budget.batch_growth if batch is not None else 1
         need = self._budget.expected_bytes(size, copies=copies)
@@ -345,8 +335,6 @@ class _RunningState:
         stages = tuple(dataclasses.replace(stage, worker=kind) for stage, kind in zip(plan.stages, kinds, strict=True))
         self.plan = dataclasses.replace(plan, stages=stages)
         workers = {kind: sum(s.workers for s in stages if s.worker == kind) for kind in ("thread", "process")}
-        if self.most_workers is not None:
-            workers = {kind: min(count, self.most_workers) for kind, count in workers.items()}
         workers[REMOTE] = plan.remote_workers if plan.remote_workers and self.can_be_remote() else 0
         buffers = sum(stage.buffer_bytes for stage in stages) or self._budget.limit_bytes // 2
         self._flow.set_workers(kinds, workers, buffers)
@@ -360,7 +348,7 @@ class _RunningState:
             return "consumer"
         if asked == "thread" and not draws:
             return "thread"
-        why = self._why_it_stays(place)
+        why = self._reason_to_stay(place)
         if not why:
             if asked == "thread":
                 self.note(
@@ -378,19 +366,19 @@ class _RunningState:
         """Whether workers on other nodes can read this feed: all of it must travel there, and be small enough."""
         if not self._workers.can_be_remote or not isinstance(self.definition.source, ItemSource):
             return False
-        if any(self._why_it_stays(place) for place in range(len(self._chain.stages))):
+        if any(self._reason_to_stay(place) for place in range(len(self._chain.stages))):
             return False
         assert self._packed is not None
         return len(self._packed[0]) <= _MOST_SENT_BYTES
 
-    def _why_it_stays(self, place: int) -> str:
+    def _reason_to_stay(self, place: int) -> str:
         if self._packed is None:
             self._packed = pack(self._chain)
         return self._packed[1][place]
 
     def stats(self) -> FeedStats:
-        """What was done so far."""
-        waiting, held = self._flow.waiting(), self._flow.held()
+        """What the feed and each of its stages have done so far."""
+        waiting, held = self._flow.waiting_units(), self._flow.held_bytes()
         stages = [
             StageStats(
                 name=stage.name,
@@ -429,12 +417,8 @@ class _RunningState:
         """The processes that work for it now."""
         return sorted(self._workers.pids)
 
-    def hand_seconds_per_item(self) -> float:
-        """Processor seconds of handing an item to a process and back."""
-        return self._workers.hand_seconds / max(1, self._workers.handed_items)
-
     def close(self) -> None:
-        """End the workers."""
+        """End the workers; the feed cannot be read any more."""
         if self._closed:
             return
         self._closed = True
@@ -459,7 +443,7 @@ def _cache_of(definition: Feed, budget_bytes: int) -> ItemCache | None:
     return ItemCache(memory_bytes=stage.memory_bytes, disk_bytes=stage.disk_bytes)
 
 
-def _checked_plan(definition: Feed, plan: FeedPlan | None) -> FeedPlan:
+def _check_plan(definition: Feed, plan: FeedPlan | None) -> FeedPlan:
     names = [stage.name for stage in definition.work_stages()]
     if plan is None:
         return FeedPlan(stages=tuple(StagePlan(name=name, worker="thread", workers=1) for name in names))

@@ -5,10 +5,13 @@ not before, so a process need only reach the shards that it reads. Knows paths a
 """
 
 import dataclasses
+import fcntl
+import hashlib
 import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from dovetail.feeds.keys import key
@@ -23,7 +26,8 @@ class Shards:
     `read(place)` gives the batches of the shard at a path or URL, the same ones each time; with a second parameter
     `seed` it is told a number of the task's seed, epoch and shard, to shuffle by. Each epoch reads each shard once, in
     an order that `seed` decides; with `order="any"` whoever plans may choose it, puts it on record, and keeps to it.
-    `chosen` are the orders of epochs that were.
+    `chosen` are the orders of epochs that were. Shards that may be copied are, to the folder `copies` where there is
+    one.
 
     >>> import dovetail as dt
     >>> pieces = [dt.DataShard(name=name, path=f"/data/{name}", batches=2) for name in ("left", "right")]
@@ -40,6 +44,7 @@ class Shards:
     seed: int = 0
     order: str = SEEDED
     chosen: tuple[tuple[str, ...], ...] = ()
+    copies: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", tuple(self.shards))
@@ -57,7 +62,7 @@ class Shards:
                 )
 
     def facts(self, *, accumulate: int = 1) -> ShardSet:
-        """What planners know of it."""
+        """What planners know of these shards, and of the order in which they are read."""
         return ShardSet(shards=self.shards, seed=self.seed, order=self.order, accumulate=accumulate)
 
     def order_of(self, epoch: int) -> tuple[str, ...]:
@@ -65,7 +70,7 @@ class Shards:
         chosen = self.chosen[epoch] if epoch < len(self.chosen) else ()
         return chosen or self.facts().order_of(epoch)
 
-    def here(self) -> "Shards":
+    def keep_readable(self) -> "Shards":
         """The same with only those shards that can be read where this is called, to measure steps by."""
         found = tuple(each for each in self.shards if each.url or os.path.exists(each.path))
         if not found:
@@ -100,9 +105,10 @@ class Shards:
             )
 
     def _open(self, shard: DataShard, epoch: int) -> Iterable[Any]:
+        place = copy_once(shard.url, Path(self.copies)) if shard.copy and self.copies else shard.place
         if "seed" in inspect.signature(self.read).parameters:
-            return self.read(shard.place, seed=key(self.seed, "shard", epoch, shard.name))
-        return self.read(shard.place)
+            return self.read(place, seed=key(self.seed, "shard", epoch, shard.name))
+        return self.read(place)
 
     def __len__(self) -> int:
         return sum(each.batches for each in self.shards)
@@ -116,6 +122,30 @@ class Shards:
 
     def __repr__(self) -> str:
         return f"Shards({', '.join(each.name for each in self.shards)}; seed={self.seed}, order={self.order!r})"
+
+
+def copy_once(url: str, folder: Path) -> str:
+    """The path of a file's copy in a folder, made by the first process that asks for it; others wait for that one.
+
+    >>> import fsspec, tempfile
+    >>> fsspec.filesystem("memory").pipe_file("/left.txt", b"text")
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     paths = [copy_once("memory://left.txt", Path(name)) for _ in range(2)]
+    ...     paths[0] == paths[1], Path(paths[0]).read_bytes()
+    (True, b'text')
+    """
+    import fsspec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
+    path = folder / f"{digest}-{url.rstrip('/').rpartition('/')[2]}"
+    with open(folder / f"{digest}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that has it
+        if not path.exists():
+            files, there = fsspec.core.url_to_fs(url)
+            files.get_file(there, str(path.with_suffix(".part")))
+            path.with_suffix(".part").rename(path)
+    return str(path)
 
 
 class ShardReader:
@@ -139,13 +169,13 @@ class ShardReader:
         """Where it stands: the epoch, how many of its batches were given, and the shards of which some were, as far as
         the epoch is not over."""
         epoch, index = self._inner["epoch"], self._inner["index"]
-        begun = [] if index == len(self.definition) else self._begun(epoch, index)
+        begun = [] if index == len(self.definition) else self._begun_shards(epoch, index)
         return {"epoch": epoch, "index": index, "shards": begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on there at the next `iter`. Raises `ProgramError` where other shards were read up to there."""
         epoch, index = int(state["epoch"]), int(state["index"])
-        if (found := self._begun(epoch, index)) != list(state["shards"]) and index < len(self.definition):
+        if (found := self._begun_shards(epoch, index)) != list(state["shards"]) and index < len(self.definition):
             raise ProgramError(
                 f"a task must read shards in the order in which it began: {', '.join(state['shards'])}; found "
                 f"{', '.join(found)}. Keep the shards' names and batches, the seed and the order as they were."
@@ -166,7 +196,7 @@ class ShardReader:
                     yield batch
             passed += size
 
-    def _begun(self, epoch: int, index: int) -> list[str]:
+    def _begun_shards(self, epoch: int, index: int) -> list[str]:
         begun, passed = [], 0
         for name in self.definition.order_of(epoch):
             if passed >= index:

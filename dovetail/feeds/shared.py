@@ -82,7 +82,7 @@ class Tap:
         return dict(self._stood) if self._stood is not None else self._cursor.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` was taken."""
+        """Go back to where `state` was taken."""
         self._leader = self._stood = self._handed = None
         self._cursor.restore(state)
 

@@ -96,12 +96,12 @@ class FeedView:
 
     @property
     def at(self) -> FeedPosition:
-        """Where it stands."""
+        """The position in the feed up to which this view has given batches."""
         return self._inner.at
 
     @property
     def place(self) -> Place:
-        """Where it stands, to be compared."""
+        """This view's position as numbers that can be compared with those of other views."""
         return self.at.epoch, self.at.index, self.at.place
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class _Reader:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a view is served."""
+        """Whether any view still takes batches from this reader."""
         return self._kept.is_wanted
 
     def serves(self, place: Place) -> bool:
@@ -148,13 +148,13 @@ class _Reader:
         return next((number for number, given in self._kept.items() if given[0] == place), None)
 
     def give(self, view: FeedView) -> _Given:
-        """What comes next for a view."""
+        """Give the next batch of this view, which others may have read before."""
         number = self._number(view.place)
         found: _Given = self._kept.take(view, self._draw(view.place) if number is None else number)
         return found
 
     def forget(self, view: FeedView) -> None:
-        """A view has gone elsewhere."""
+        """Keep no more batches for a view that is read elsewhere now."""
         self._kept.forget(view)
         if not self.is_wanted and isinstance(self._source, RunningFeed):
             self._source.rest()

@@ -33,7 +33,7 @@ class ItemSource(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """What it is, in a few words."""
+        """A few words on what this source reads, for tables and messages."""
 
 
 class DatasetSource(ItemSource):
@@ -175,7 +175,7 @@ class ParquetSource(ItemSource):
         return self._index()[-1][0]
 
     def read(self, index: int) -> dict[str, Any]:
-        """One row."""
+        """The row of this number, as a value for each column."""
         import bisect
 
         place = bisect.bisect_right(self._index(), index, key=lambda entry: entry[0]) - 1

@@ -168,17 +168,17 @@ class StageChain:
                 while stop < last and self.stages[stop].operation in _ITEMWISE:
                     stop += 1
                 asks = None if place > self._batch_place else grow  # of batches, all is counted in before
-                self._each(items, place, stop, work[place - first : stop - first], seeded, asks, counts_cpu)
+                self._run_each(items, place, stop, work[place - first : stop - first], seeded, asks, counts_cpu)
             else:
-                apply = self._collate if operation == "batch" else self._groups
-                self._timed(functools.partial(apply, items, place, seeded), items, work[place - first], counts_cpu)
+                apply = self._collate if operation == "batch" else self._run_groups
+                self._time_stage(functools.partial(apply, items, place, seeded), items, work[place - first], counts_cpu)
             if items.faults and not self.skips:
                 break
             place = stop
         items.held_bytes = sum(map(item_bytes, items.values or ()))
         return work
 
-    def _timed(self, apply: Callable[[], None], items: ItemRun, work: StageWork, counts_cpu: bool) -> None:
+    def _time_stage(self, apply: Callable[[], None], items: ItemRun, work: StageWork, counts_cpu: bool) -> None:
         start, busy = time.perf_counter(), time.thread_time() if counts_cpu else 0.0
         apply()
         work.seconds += time.perf_counter() - start
@@ -186,7 +186,7 @@ class StageChain:
         for value in items.values or ():
             _count(work, item_bytes(value))
 
-    def _each(
+    def _run_each(
         self,
         items: ItemRun,
         first: int,
@@ -203,7 +203,7 @@ class StageChain:
         if may_try and self._columns(items, range(first, last), work, grow, counts_cpu):
             self._is_light = self._seems_light(items, work, time.thread_time() - busy)
             return
-        self._rows(items, first, last, work, seeded, grow, counts_cpu)
+        self._run_rows(items, first, last, work, seeded, grow, counts_cpu)
         if is_read:
             self._is_light = self._seems_light(items, work, time.thread_time() - busy)
 
@@ -263,7 +263,7 @@ class StageChain:
         waited = sum(done.seconds for done in work) > _WAITING_SECONDS * len(values)
         return cpu_seconds < _LIGHT_SECONDS * len(values) and not waited and _are_light(values)
 
-    def _rows(
+    def _run_rows(
         self,
         items: ItemRun,
         first: int,
@@ -341,7 +341,7 @@ class StageChain:
         stage, call = self.stages[place], self._call(place, epoch, seeded)
         is_keyed = self._rng[place] or (seeded and self.drawing[place] is not False)
         if stage.operation == "read" and not isinstance(self.source, ItemSource):
-            return "value", _as_it_is  # a stream's items were read when they were admitted
+            return "value", _call_plainly  # a stream's items were read when they were admitted
         if stage.operation == "read":
             return (
                 ("both", lambda number, value: call(number, number)) if is_keyed else ("number", self._function(place))
@@ -356,7 +356,7 @@ class StageChain:
         base = self.draw_key(place, epoch)
         seeds = seeded and self.drawing[place] is not False
         if self._rng[place]:
-            function = functools.partial(_with_rng, function)
+            function = functools.partial(_call_with_rng, function)
         if not seeds and not self._rng[place]:
             return lambda number, value: function(value)
 
@@ -372,14 +372,14 @@ class StageChain:
         stage = self.stages[place]
         if stage.operation == "read":
             assert isinstance(self.source, ItemSource) or stage.function is None
-            return self.source.read if isinstance(self.source, ItemSource) else _as_it_is
+            return self.source.read if isinstance(self.source, ItemSource) else _call_plainly
         return stage.function or collate
 
     def draw_key(self, place: int, epoch: int) -> int:
         """The key of a stage's draws in an epoch; before a cache they are the same in every epoch."""
         return key(self.seed, "stage", place, "every" if place < self._cache_place else epoch)
 
-    def _groups(self, items: ItemRun, place: int, seeded: bool) -> None:
+    def _run_groups(self, items: ItemRun, place: int, seeded: bool) -> None:
         stage, values = self.stages[place], items.values or []
         items.places, items.numbers = places, numbers = list(items.places), list(items.numbers)
         call = self._call(place, items.epoch, seeded)
@@ -434,7 +434,7 @@ class StageChain:
             message = str(error)
         else:
             shown = f" ({value[:_SHOWN]!r})" if isinstance(value, str) else ""
-            where = _where(error)
+            where = _source_line(error)
             message = (
                 f"stage {name!r} must take every {what}; {what} {number}{shown} raised {type(error).__name__}: {error}"
                 f"{where}. Mend the {what} or the function, or leave such items out with dt.feed(..., skip=...)."
@@ -449,11 +449,11 @@ class StageChain:
         )
 
 
-def _with_rng(function: Callable[..., Any], value: Any, seed: int) -> Any:
+def _call_with_rng(function: Callable[..., Any], value: Any, seed: int) -> Any:
     return function(value, rng=make_rng(seed))
 
 
-def _as_it_is(value: Any) -> Any:
+def _call_plainly(value: Any) -> Any:
     return value
 
 
@@ -473,7 +473,7 @@ def _count(work: StageWork, size: int) -> None:
     work.most_bytes = max(work.most_bytes, size)
 
 
-def _where(error: Exception) -> str:
+def _source_line(error: Exception) -> str:
     """The line of the user's that raised, in words."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/dovetail/feeds/" not in frame.filename.replace("\\", "/")]

@@ -120,7 +120,7 @@ class Channel:
         self.send_encoded(message, buffers)
 
     def send_encoded(self, message: bytes, buffers: Sequence[Any]) -> None:
-        """Send what `encode` gave."""
+        """Send a message and its buffers as `encode` gave them."""
         sizes = [len(memoryview(buffer)) for buffer in buffers]
         descriptor = self._memory_of(buffers) if sum(sizes) > _INLINE_BYTES else None
         table = b"".join(map(_SIZE.pack, sizes))
@@ -156,7 +156,7 @@ class Channel:
         buffers, start = [], 0
         for size in sizes:
             buffers.append(memory[start : start + size])
-            start += _aligned(size)
+            start += _align(size)
         return message, buffers
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class Channel:
         return found
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
@@ -217,7 +217,7 @@ def _write(descriptor: int, buffers: Sequence[Any]) -> None:
     padding, parts = bytes(_ALIGNED), []
     for buffer in buffers:
         view = memoryview(buffer)
-        parts += [view, memoryview(padding)[: _aligned(len(view)) - len(view)]]
+        parts += [view, memoryview(padding)[: _align(len(view)) - len(view)]]
     place = 0
     parts = [part for part in parts if len(part)]
     while parts:

@@ -26,7 +26,7 @@ class UnitCutter:
 
     def __init__(self, definition: Feed, budget: ByteBudget) -> None:
         self._definition, self._budget = definition, budget
-        self._batch, self._order = definition.batching(), definition.order()
+        self._batch, self._order = definition.batch_stage(), definition.order()
         self._stages, self._item_stages = len(definition.work_stages()), item_stages(definition)
         self.aligned = alignment(definition)
         self._seconds = [0.0] * self._item_stages  # of an item, in each stage
@@ -59,7 +59,7 @@ class UnitCutter:
         )
 
     def step_on(self, unit: FeedUnit) -> None:
-        """Count a unit as begun."""
+        """Count a unit as begun, and move on to the items of the next one."""
         self._number += 1
         if unit.reads_stream:  # where it ends is known when it was read
             return
@@ -84,7 +84,7 @@ class UnitCutter:
             return range(unit.start, unit.stop)
         return self._order.indices(unit.epoch, unit.start, unit.stop, length=self._length(unit.epoch))
 
-    def saw(self, stage: int, seconds_per_item: float) -> None:
+    def learn(self, stage: int, seconds_per_item: float) -> None:
         """Learn how long items take in one stage."""
         if stage < self._item_stages:
             before, now = self._seconds[stage], max(seconds_per_item, 1e-9)

@@ -66,8 +66,6 @@ class FeedWorkers:
         self._threads: list[threading.Thread] = []
         self._channels: dict[int, Channel] = {}  # by process, and by minus a number for those on other nodes
         self._closed = False
-        self.hand_seconds, self.handed_items = 0.0, 0
-        """Of a core, for handing items to processes and taking them back; and how many items that were."""
         self.pids: set[int] = set()
         """The worker processes that are there."""
 
@@ -79,8 +77,8 @@ class FeedWorkers:
             self._server = ProcessServer(pickled)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         for kind, work in (("thread", self._run_thread), ("process", self._run_process), (REMOTE, self._run_remote)):
-            for _ in range(self._flow.missing(kind)):
-                thread = threading.Thread(target=self._guarded(work), name=f"feed {kind}", daemon=True)
+            for _ in range(self._flow.claim_missing(kind)):
+                thread = threading.Thread(target=self._guard(work), name=f"feed {kind}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
@@ -102,7 +100,7 @@ class FeedWorkers:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+    def _guard(self, work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
                 work()
@@ -172,7 +170,7 @@ class FeedWorkers:
     def _serve(self, pid: int, channel: Channel, *, kind: str = "process") -> bool:
         """Hand units to one process until it is to end, which gives True, or ends by itself."""
         sent: collections.deque[FeedUnit] = collections.deque()
-        seconds, busy = 0.0, 0.0
+        seconds = 0.0
         began = time.perf_counter()
         try:
             while True:
@@ -183,23 +181,18 @@ class FeedWorkers:
                         if not sent:
                             return True
                         break
-                    granted = self._allowed(unit)
+                    granted = self._allowed_bytes(unit)
                     sent.append(unit)
                     began = time.perf_counter() if len(sent) == 1 else began
                     channel.send((unit.items.as_tuple(), unit.at, unit.upto, granted, self._counts_cpu))
-                places = sent[0].stop - sent[0].start
                 if self._hear(channel, sent):
-                    now, spent = time.perf_counter(), time.thread_time()
+                    now = time.perf_counter()
                     seconds, began = now - began, now
-                    if busy and kind != REMOTE:  # the first one takes longer, for once
-                        self.hand_seconds += spent - busy
-                        self.handed_items += places
-                    busy = spent
         except (EOFError, ConnectionError, TimeoutError) as error:
             self._replace(pid, sent, hung=isinstance(error, TimeoutError))
             return False
 
-    def _allowed(self, unit: FeedUnit) -> int:
+    def _allowed_bytes(self, unit: FeedUnit) -> int:
         return int(max(0, unit.charged_bytes - 2 * self._flow.budget.most_item_bytes) / unit.copies)
 
     def _hear(self, channel: Channel, sent: "collections.deque[FeedUnit]") -> bool:

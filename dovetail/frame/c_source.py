@@ -25,7 +25,7 @@ _ACCUMULATORS = {"b": "i", "i": "i", "u": "u", "f": "f"}
 
 
 def c_source(loop: Loop) -> str:
-    """The whole file."""
+    """The whole C file of a fused loop."""
     return "\n".join([*_head(loop), *_block(loop), *_reductions(loop), ""])
 
 
@@ -33,10 +33,10 @@ def c_group_source(loop: Loop, masked: bool) -> str:
     """The whole file of a group-by: the loop's blocks, added to the groups that their rows belong to."""
     values = loop.kept[1 + masked :]
     head = [f"#define GROUPED {max(1, len(values))}", *_head(loop)]
-    return "\n".join([*head, *_block(loop, tail=_grouping(loop, masked)), *_reductions(loop), ""])
+    return "\n".join([*head, *_block(loop, tail=_grouping_lines(loop, masked)), *_reductions(loop), ""])
 
 
-def _grouping(loop: Loop, masked: bool) -> list[str]:
+def _grouping_lines(loop: Loop, masked: bool) -> list[str]:
     """Each row's values are added to its group. Sums of floats carry what rounding lost (Kahan), and leave NaN out, as
     pandas does."""
     places = _places(loop)
@@ -190,6 +190,8 @@ def _statement(node: FrameNode, names: dict[FrameNode, str], *, libm: bool = Fal
     operation = OPERATIONS[node.name]
     template = c_of(node.name, node.args[-1].dtype)
     assert template is not None, node.name
+    if node.name == "cast" and node.dtype.kind == "b":
+        template = "({0} != 0)"  # C has no bool of one byte, and would keep the last eight bits
     if libm and operation.libm:
         template = f"{operation.libm}({{0}})"
     return f"const {kind} {names[node]} = ({kind}){template.format(*(_argument(arg, names) for arg in node.args))};"
@@ -252,10 +254,10 @@ def describe(loop: Loop) -> Iterable[str]:
     """What it computes, a line for each value, as `explain` shows it."""
     names = _names(loop)
     for node in loop.body:
-        yield f"{names[node]} = {node.name}({', '.join(_shown(arg, names) for arg in node.args)})"
+        yield f"{names[node]} = {node.name}({', '.join(_operand(arg, names) for arg in node.args)})"
     for node in loop.reductions:
-        yield f"{node.name}({_shown(node.args[0], names)})"
+        yield f"{node.name}({_operand(node.args[0], names)})"
 
 
-def _shown(node: FrameNode, names: dict[FrameNode, str]) -> str:
+def _operand(node: FrameNode, names: dict[FrameNode, str]) -> str:
     return str(numpy.asarray(node.value)[()]) if node.kind == "constant" else names[node]

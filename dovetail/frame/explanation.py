@@ -25,7 +25,7 @@ def explain_fused(name: str, traced: Any) -> str:
         lines.append(f"  NumPy itself, between loops: {', '.join(dict.fromkeys(traced.calls))}")
     if traced.seconds:
         before = f"{traced.predicted_seconds:.3g} s predicted, " if traced.predicted_seconds else ""
-        lines.append(f"  last call on {traced.place}: {before}{traced.seconds:.3g} s measured")
+        lines.append(f"  last call: {before}{traced.seconds:.3g} s measured")
     return "\n".join(lines)
 
 
@@ -40,8 +40,17 @@ def _explain_loop(number: int, loop: Loop, kernel: Kernel) -> list[str]:
     return [
         f"  loop {number} over {_shape(loop)}: {before} bytes an element as written, {after} fused",
         f"    back end: {state}; each operation within {ulp:g} ulp",
+        *([f"    place: {kernel.place}; {_describe_places(kernel)}"] if kernel.places else []),
         *(f"    {line}" for line in describe(loop)),
     ]
+
+
+def _describe_places(kernel: Kernel) -> str:
+    """The seconds at each place, by the size that they were measured at."""
+    return "; ".join(
+        f"at {2 ** (bits - 1):,} elements and more {seconds.describe()}"
+        for bits, seconds in sorted(kernel.places.items())
+    )
 
 
 def bytes_per_element(loop: Loop) -> tuple[int, int]:

@@ -49,7 +49,6 @@ class TracedFunction:
     elements: int = 0
     seconds: float = 0.0
     predicted_seconds: float = 0.0
-    place: str = "cpu"
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,7 +95,7 @@ class FusedFunction:
         traced = self._last = dispatch.traced
         if traced.mode == "loops":
             if dispatch.small:
-                return self._small(dispatch, leaves, args, options)
+                return self._call_small(dispatch, leaves, args, options)
             return self._loops(traced, leaves, args, options)
         if traced.mode == "plain":
             return self._function(*args, **options)
@@ -163,7 +162,7 @@ class FusedFunction:
         _note_seconds(traced, results, time.perf_counter() - began)
         return _put_back(traced.structure, results)
 
-    def _small(self, dispatch: _SizedCall, leaves: list[Any], args: Any, options: Any) -> Any:
+    def _call_small(self, dispatch: _SizedCall, leaves: list[Any], args: Any, options: Any) -> Any:
         """By NumPy until there is compiled code, then by whichever was faster of a few calls each."""
         if dispatch.plain is None:
             ready = all(kernel.state == "ready" for kernel in dispatch.traced.prepared.kernels.values())  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ from dovetail.frame.kernels import group_kernel_of
 from dovetail.frame.loops import Loop, group_loop
 from dovetail.frame.nodes import FrameNode, cast, constant_node, input_node, map_node, reduce_node
 from dovetail.frame.runner import compute, thread_count
+from dovetail.frame.table_source import values_at
 
 # A thread's sums of so many groups stay in its cache; more are added by one thread.
 _MOST_PARALLEL = 65536
@@ -54,7 +55,7 @@ def numbered_key(name: str, codes: numpy.ndarray, labels: Any) -> GroupKey:
     rank = numpy.empty(len(order), "int32")
     rank[order] = numpy.arange(len(order), dtype="int32")
     sorted_labels = labels[order] if isinstance(labels, numpy.ndarray) else [labels[place] for place in order.tolist()]
-    return GroupKey(name, input_node(rank[codes]), sorted_labels, "hash table")
+    return GroupKey(name, input_node(values_at(rank, codes)), sorted_labels, "hash table")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -53,7 +53,7 @@ def interpret(
         output[slice(start, stop) if shape else ()] = values[node]
     if keep:
         return [node.value if node.kind == "constant" else values[node] for node in keep]
-    return [_reduced(node, values[node.args[0]], (stop - start, *shape[1:])) for node in loop.reductions]
+    return [_reduce(node, values[node.args[0]], (stop - start, *shape[1:])) for node in loop.reductions]
 
 
 def _apply(node: FrameNode, args: list[Any]) -> Any:
@@ -68,7 +68,7 @@ def _apply(node: FrameNode, args: list[Any]) -> Any:
     return getattr(numpy, node.name)(*args)
 
 
-def _reduced(node: FrameNode, values: Any, shape: tuple[int, ...]) -> Any:
+def _reduce(node: FrameNode, values: Any, shape: tuple[int, ...]) -> Any:
     whole = numpy.broadcast_to(values, shape)
     dtype = accumulator(node)
     return _REDUCERS[node.name].reduce(whole, axis=node.axis, dtype=dtype)

@@ -19,6 +19,7 @@ import numpy
 
 from dovetail.frame.c_source import FLAGS, c_group_source, c_source
 from dovetail.frame.loops import Loop
+from dovetail.frame.placement import PlaceSeconds
 from dovetail.native import cached_library
 
 _EXIT_SECONDS = 2.0
@@ -31,6 +32,9 @@ class Kernel:
         self.source = source
         self.state = "compiling"
         self.compile_seconds = 0.0
+        self.places: dict[int, PlaceSeconds] = {}
+        """What its loop took at each place, by the number of bits of how many elements it had."""
+        self.place = "host"
         self._run: Any = None
         self._done = threading.Event()
 

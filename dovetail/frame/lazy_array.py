@@ -85,15 +85,15 @@ class LazyArray(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
         if out is not None:
-            return self._in_place(ufunc, method, inputs, options, out)
+            return self._apply_in_place(ufunc, method, inputs, options, out)
         try:
             if method == "reduce":
-                return self._reduced(_REDUCED_BY.get(ufunc.__name__, ""), *inputs[:1], **{"axis": 0, **options})
+                return self._reduce(_REDUCED_BY.get(ufunc.__name__, ""), *inputs[:1], **{"axis": 0, **options})
             if method == "__call__" and not options and _is_known(ufunc):
-                return self._mapped(ufunc, inputs)
+                return self._map(ufunc, inputs)
         except Unknown:
             pass
-        return self._called(getattr(ufunc, method), inputs, options, name=ufunc.__name__)
+        return self._call(getattr(ufunc, method), inputs, options, name=ufunc.__name__)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
         try:
@@ -103,7 +103,7 @@ class LazyArray(NDArrayOperatorsMixin):
             pass
         if function.__name__ in _CHANGING:
             raise Untraceable(f"numpy.{function.__name__} changes an array in place, which fused functions cannot.")
-        return self._called(function, args, options)
+        return self._call(function, args, options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.array(self._value("numpy.asarray"), dtype=dtype, copy=copy)
@@ -130,7 +130,7 @@ class LazyArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Any:
-        return self._called(numpy.transpose, (self,), {})
+        return self._call(numpy.transpose, (self,), {})
 
     def __len__(self) -> int:
         if not self._node.shape:
@@ -142,7 +142,7 @@ class LazyArray(NDArrayOperatorsMixin):
         # A float that does not fit an integer is undefined in C and in NumPy alike, and not the same.
         sound = not (self.dtype.kind == "f" and wanted.kind in "iu")
         if options or not sound or not (is_native(wanted) and is_native(self.dtype)):
-            return self._called(numpy.ndarray.astype, (self, dtype), options)
+            return self._call(numpy.ndarray.astype, (self, dtype), options)
         if wanted.kind == "b" and self.dtype.kind != "b":
             return self._lazy(map_node("not_equal", numpy.not_equal, (self._node, constant_node(0))))
         node = cast(strong(self._node), wanted)
@@ -182,10 +182,10 @@ class LazyArray(NDArrayOperatorsMixin):
         return numpy.clip(self, *bounds, **options)
 
     def reshape(self, *shape: Any) -> Any:
-        return self._called(numpy.ndarray.reshape, (self, *shape), {})
+        return self._call(numpy.ndarray.reshape, (self, *shape), {})
 
     def __getitem__(self, index: Any) -> Any:
-        return self._called(numpy.ndarray.__getitem__, (self, index), {}, name="[]")
+        return self._call(numpy.ndarray.__getitem__, (self, index), {}, name="[]")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise Untraceable("fused functions cannot change an array in place; use numpy.where.")
@@ -245,7 +245,7 @@ class LazyArray(NDArrayOperatorsMixin):
         (found,) = self._compute([node])
         return found if found.ndim else found[()]
 
-    def _mapped(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> Any:
+    def _map(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> Any:
         nodes = tuple(map(self._node_of, inputs))
         name = ufunc.__name__
         if all(node.weak for node in nodes):
@@ -265,7 +265,7 @@ class LazyArray(NDArrayOperatorsMixin):
             return input_node(value)
         raise Unknown(type(value).__name__)
 
-    def _reduced(self, name: str, array: Any, axis: Any = None, dtype: Any = None, **options: Any) -> Any:
+    def _reduce(self, name: str, array: Any, axis: Any = None, dtype: Any = None, **options: Any) -> Any:
         keepdims = options.pop("keepdims", False)
         if not isinstance(array, LazyArray) or options.pop("out", None) is not None or not name:
             raise Unknown(name)
@@ -282,10 +282,10 @@ class LazyArray(NDArrayOperatorsMixin):
         """Variance, or its root: the mean of the squares of what is left without the mean, as NumPy has it."""
         if any(value not in (None, 0, numpy._NoValue) for value in options.values()) or array.dtype.kind != "f":
             raise Unknown("var")
-        middle = self._reduced("mean", array, axis)
+        middle = self._reduce("mean", array, axis)
         if middle.ndim:
             middle = middle[..., None]
-        found = self._reduced("mean", numpy.square(array - middle), axis)
+        found = self._reduce("mean", numpy.square(array - middle), axis)
         return numpy.sqrt(found) if root else found
 
     def _where(self, condition: Any, *others: Any) -> Any:
@@ -293,14 +293,14 @@ class LazyArray(NDArrayOperatorsMixin):
             raise Unknown("where")
         return self._lazy(where_node(*map(self._node_of, (condition, *others))))
 
-    def _clipped(self, array: Any, low: Any = None, high: Any = None, **options: Any) -> Any:
+    def _clip(self, array: Any, low: Any = None, high: Any = None, **options: Any) -> Any:
         low, high = options.pop("min", low), options.pop("max", high)
         if options or (low is None and high is None):
             raise Unknown("clip")
         above = array if low is None else numpy.maximum(array, low)
         return above if high is None else numpy.minimum(above, high)
 
-    def _called(self, function: Callable[..., Any], args: Any, options: dict[str, Any], *, name: str = "") -> Any:
+    def _call(self, function: Callable[..., Any], args: Any, options: dict[str, Any], *, name: str = "") -> Any:
         """Compute what is pending, call the real function, and note it as a node where its answer is an array."""
         found: list[LazyArray] = []
         template = _take_out((tuple(args), options), found)
@@ -323,7 +323,9 @@ class LazyArray(NDArrayOperatorsMixin):
             self._trace.reasons.append(f"{apply.__name__} gives a {type(value).__name__}")
         return value
 
-    def _in_place(self, ufunc: numpy.ufunc, method: str, inputs: Any, options: dict[str, Any], out: Any) -> "LazyArray":
+    def _apply_in_place(
+        self, ufunc: numpy.ufunc, method: str, inputs: Any, options: dict[str, Any], out: Any
+    ) -> "LazyArray":
         """`x += y` of a value that nothing else can see."""
         target = out[0]
         if not isinstance(target, LazyArray) or target._shared or method != "__call__" or options or len(out) != 1:
@@ -373,13 +375,13 @@ class _ArgumentPlace:
 
 
 def _reduction(name: str) -> Callable[..., Any]:
-    return lambda lazy, array, axis=None, **options: lazy._reduced(name, array, axis, **options)
+    return lambda lazy, array, axis=None, **options: lazy._reduce(name, array, axis, **options)
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(numpy, name): _reduction(name) for name in ("sum", "mean", "prod", "min", "max", "any", "all")},
     numpy.where: LazyArray._where,
-    numpy.clip: LazyArray._clipped,
+    numpy.clip: LazyArray._clip,
     numpy.var: LazyArray._spread,
     numpy.std: lambda lazy, array, axis=None, **options: lazy._spread(array, axis, root=True, **options),
     numpy.shape: lambda lazy, array: array.shape,

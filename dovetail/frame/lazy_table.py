@@ -15,7 +15,15 @@ from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_group
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node
 from dovetail.frame.runner import compute
-from dovetail.frame.table_source import columns_of, library_of, make_table, number_values, numbers_of, take_rows
+from dovetail.frame.table_source import (
+    columns_of,
+    library_of,
+    make_table,
+    number_values,
+    numbers_of,
+    take_rows,
+    values_at,
+)
 from dovetail.vocabulary import DovetailError
 
 
@@ -32,7 +40,7 @@ class TableOrigin:
         self.length = lengths.pop() if lengths else 0
         self._numbered: dict[int, tuple[numpy.ndarray, Any] | None] = {}
 
-    def numbered(self, column: Any) -> tuple[numpy.ndarray, Any] | None:
+    def number_column(self, column: Any) -> tuple[numpy.ndarray, Any] | None:
         """Each value's number and the distinct values, worked out once."""
         if id(column) not in self._numbered:
             self._numbered[id(column)] = number_values(column, self.library)
@@ -62,7 +70,7 @@ class LazyColumn(NDArrayOperatorsMixin):
             found = ufunc(*(each._content if isinstance(each, LazyColumn) else each for each in inputs))
             if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
                 return LazyColumn(self._table, found)
-        return getattr(ufunc, method)(*map(_collected, inputs), **options)
+        return getattr(ufunc, method)(*map(_collect, inputs), **options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         columns = [each for each in args if isinstance(each, LazyColumn)]
@@ -71,7 +79,7 @@ class LazyColumn(NDArrayOperatorsMixin):
             found = function(*(each._content if isinstance(each, LazyColumn) else each for each in args), **options)
             if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
                 return LazyColumn(self._table, found)
-        return function(*map(_collected, args), **options)
+        return function(*map(_collect, args), **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.asarray(self.collect(), dtype=dtype)
@@ -146,21 +154,21 @@ class LazyColumn(NDArrayOperatorsMixin):
     def _totals(self) -> tuple[Any, int]:
         """One pass: the sum and the count of rows that are chosen and there."""
         lazy = self._numbers("sum")
-        there = self._there()
+        there = self._counted_rows()
         values = lazy if there is None else numpy.where(there, lazy, lazy.dtype.type(0))
         nodes = [numpy.sum(values)._node] + ([] if there is None else [numpy.sum(there)._node])
         total, *counted = compute(nodes)
         return total[()], int(counted[0]) if counted else self._origin.length
 
     def _extreme(self, name: str) -> Any:
-        lazy, there = self._numbers(name), self._there()
+        lazy, there = self._numbers(name), self._counted_rows()
         if there is None and self._origin.length:
             return compute([getattr(numpy, name)(lazy)._node])[0][()]
         values = numpy.asarray(self.collect())
         values = values[~numpy.isnan(values)] if values.dtype.kind == "f" else values
         return getattr(numpy, name)(values) if len(values) else float("nan")
 
-    def _there(self) -> Any:
+    def _counted_rows(self) -> Any:
         """Which rows count: chosen by the table's filter, and not NaN."""
         mask, node = self._table._mask, self._content._node
         valid = map_node("equal", numpy.equal, (node, node)) if node.dtype.kind == "f" else None
@@ -205,7 +213,7 @@ class LazyColumn(NDArrayOperatorsMixin):
         """Each value's number and the distinct values, of a column that is no numbers and has none missing."""
         if isinstance(self._content, LazyArray):
             return None
-        return self._content if isinstance(self._content, tuple) else self._origin.numbered(self._content)
+        return self._content if isinstance(self._content, tuple) else self._origin.number_column(self._content)
 
     def _compare_text(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
         """`column == "text"` by the numbers of its values."""
@@ -244,9 +252,9 @@ class TextMethods:
             return getattr(self._column._table._as_library(self._column).str, name)(*args, **options)
         table = self._column._table
         if isinstance(found.dtype, numpy.dtype) and found.dtype.kind in "biuf":
-            return LazyColumn(table, self._column._lazy(input_node(found.to_numpy()[codes])))
+            return LazyColumn(table, self._column._lazy(input_node(values_at(found.to_numpy(), codes))))
         number, distinct = found.factorize()
-        return LazyColumn(table, (number.astype("int32")[codes], distinct.tolist()))
+        return LazyColumn(table, (values_at(number.astype("int32"), codes), distinct.tolist()))
 
 
 def _other_rows(content: Any, library: str, rows: numpy.ndarray | None) -> Any:
@@ -403,7 +411,7 @@ class GroupedTable:
             dtype = self._table._columns[self._names()[place]].dtype
             return found.sums[place].astype(dtype) if kept and dtype.kind in "iu" else found.sums[place]
 
-        return self._computed("sum", total)
+        return self._compute("sum", total)
 
     def mean(self) -> Any:
         """Each column's mean in each group."""
@@ -417,17 +425,17 @@ class GroupedTable:
                 share: numpy.ndarray = numpy.true_divide(found.sums[place], found.counts[place], dtype="f8")
                 return share.astype(kind(place))
 
-        return self._computed("mean", mean)
+        return self._compute("mean", mean)
 
     def count(self) -> Any:
         """How many values of each column each group has."""
-        return self._computed("count", lambda found, place: found.counts[place])
+        return self._compute("count", lambda found, place: found.counts[place])
 
     def _names(self) -> list[str]:
         keys = {key.name for key in self._keys}
         return self._chosen if self._chosen is not None else [name for name in self._table.columns if name not in keys]
 
-    def _computed(self, method: str, column: Any) -> Any:
+    def _compute(self, method: str, column: Any) -> Any:
         names = self._names()
         contents = [self._table._columns[name] for name in names]
         if not all(isinstance(content, LazyArray) for content in contents):
@@ -455,7 +463,7 @@ class GroupedTable:
         return dict(reversed(found.items()))
 
 
-def _collected(value: Any) -> Any:
+def _collect(value: Any) -> Any:
     return value.collect() if isinstance(value, LazyColumn) else value
 
 

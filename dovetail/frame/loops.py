@@ -55,7 +55,7 @@ def plan_loops(roots: Sequence[FrameNode], *, known: Callable[[FrameNode], bool]
     kept = [_as_input(root, known) for root in roots]
     outputs = merge_equal(kept)
     nodes = list(walk(outputs))
-    stored = _stored(nodes, outputs)
+    stored = _stored_nodes(nodes, outputs)
     stage = _stages(nodes, stored)
     groups: dict[tuple[int, int, Shape, bool], list[FrameNode]] = {}
     for node in nodes:
@@ -84,7 +84,7 @@ def _as_input(root: FrameNode, known: Callable[[FrameNode], bool]) -> FrameNode:
     return made[id(root)]
 
 
-def _stored(nodes: Iterable[FrameNode], outputs: Sequence[FrameNode]) -> dict[FrameNode, None]:
+def _stored_nodes(nodes: Iterable[FrameNode], outputs: Sequence[FrameNode]) -> dict[FrameNode, None]:
     """What is to be kept in memory, in order of computation."""
     kept = {node: None for node in outputs if not node.is_leaf()}
     for node in nodes:

@@ -69,7 +69,7 @@ def constant_node(value: Any) -> FrameNode:
 
 
 def cast(node: FrameNode, dtype: numpy.dtype) -> FrameNode:
-    """The same numbers in another type."""
+    """A node of the same numbers in another type."""
     if node.dtype == dtype:
         return dataclasses.replace(node, weak=False) if node.weak and node.kind == "constant" else node
     if node.kind == "constant":
@@ -109,7 +109,7 @@ def map_node(name: str, ufunc: numpy.ufunc, args: tuple[FrameNode, ...]) -> Fram
 
 
 def where_node(condition: FrameNode, yes: FrameNode, no: FrameNode) -> FrameNode:
-    """`numpy.where` of three."""
+    """The node of `numpy.where(condition, yes, no)`."""
     _require_native("where", condition, yes, no)
     dtype = numpy.result_type(*(_sample(arg) for arg in (yes, no)))
     if not is_native(dtype):
@@ -152,7 +152,7 @@ def call_node(function: Callable[..., Any], args: tuple[FrameNode, ...], value: 
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """NumPy's, with its own error."""
+    """The shape that these broadcast to, or NumPy's own error where they do not."""
     found = list(shapes)
     if all(shape == found[0] for shape in found[1:]):
         return found[0]
@@ -206,7 +206,7 @@ def _kind_of(node: FrameNode) -> Any:
 
 
 def _sample(node: FrameNode) -> Any:
-    """As `result_type` takes it."""
+    """What stands for a node in `numpy.result_type`: its type, or a Python number where that adapts to others."""
     if not node.weak:
         return node.dtype
     return 0.0 if node.dtype.kind == "f" else 0

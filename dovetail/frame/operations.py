@@ -32,7 +32,7 @@ class Operation:
     seconds: float = 1e-9
 
 
-def _same(kinds: str, c: str, torch: str = "", **others: str) -> Operation:
+def _same_code(kinds: str, c: str, torch: str = "", **others: str) -> Operation:
     return Operation(c=dict.fromkeys(kinds, c) | others, torch=torch)
 
 
@@ -49,7 +49,7 @@ def _libm(c: str, arguments: int = 1, torch: str = "") -> Operation:
     return Operation(c={"f": f"{c}({words})"}, ulp=1.0, heavy=True, torch=torch, seconds=20e-9)
 
 
-def _compared(sign: str, torch: str) -> Operation:
+def _comparison(sign: str, torch: str) -> Operation:
     return Operation(c=dict.fromkeys("biuf", f"({{0}} {sign} {{1}})"), torch=torch)
 
 
@@ -62,10 +62,10 @@ def _extreme(sign: str, torch: str) -> Operation:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "add": _same("iuf", "({0} + {1})", "add", b="({0} | {1})"),
-    "subtract": _same("iuf", "({0} - {1})", "sub"),
-    "multiply": _same("iuf", "({0} * {1})", "mul", b="({0} & {1})"),
-    "divide": _same("f", "({0} / {1})", "true_divide"),
+    "add": _same_code("iuf", "({0} + {1})", "add", b="({0} | {1})"),
+    "subtract": _same_code("iuf", "({0} - {1})", "sub"),
+    "multiply": _same_code("iuf", "({0} * {1})", "mul", b="({0} & {1})"),
+    "divide": _same_code("f", "({0} / {1})", "true_divide"),
     "floor_divide": Operation(
         c={
             "i": "FLOOR_DIVIDE({0}, {1})",
@@ -82,26 +82,26 @@ OPERATIONS: dict[str, Operation] = {
         },
         heavy=True, torch="remainder", seconds=5e-9,
     ),
-    "negative": _same("iuf", "(-{0})", "neg"),
-    "positive": _same("iuf", "{0}", "positive"),
+    "negative": _same_code("iuf", "(-{0})", "neg"),
+    "positive": _same_code("iuf", "{0}", "positive"),
     "absolute": Operation(c={"i": "({0} < 0 ? -{0} : {0})", "u": "{0}", "b": "{0}", "f": "fabs({0})"}, torch="abs"),
-    "fabs": _same("f", "fabs({0})", "abs"),
+    "fabs": _same_code("f", "fabs({0})", "abs"),
     "sign": Operation(
         c={"i": "(({0} > 0) - ({0} < 0))", "u": "({0} > 0)", "f": "({0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0})"},
         torch="sign",
     ),
-    "square": _same("iuf", "({0} * {0})", "square"),
-    "reciprocal": _same("f", "(1 / {0})", "reciprocal"),
+    "square": _same_code("iuf", "({0} * {0})", "square"),
+    "reciprocal": _same_code("f", "(1 / {0})", "reciprocal"),
     "sqrt": Operation(c={"f": "SQRT({0})"}, torch="sqrt", seconds=4e-9),
-    "floor": _same("f", "floor({0})", "floor"),
-    "ceil": _same("f", "ceil({0})", "ceil"),
-    "trunc": _same("f", "trunc({0})", "trunc"),
-    "rint": _same("f", "rint({0})", "round"),
-    "copysign": _same("f", "copysign({0}, {1})", "copysign"),
-    "deg2rad": _same("f", "({0} * RADIANS({0}))", "deg2rad"),
-    "radians": _same("f", "({0} * RADIANS({0}))", "deg2rad"),
-    "rad2deg": _same("f", "({0} * DEGREES({0}))", "rad2deg"),
-    "degrees": _same("f", "({0} * DEGREES({0}))", "rad2deg"),
+    "floor": _same_code("f", "floor({0})", "floor"),
+    "ceil": _same_code("f", "ceil({0})", "ceil"),
+    "trunc": _same_code("f", "trunc({0})", "trunc"),
+    "rint": _same_code("f", "rint({0})", "round"),
+    "copysign": _same_code("f", "copysign({0}, {1})", "copysign"),
+    "deg2rad": _same_code("f", "({0} * RADIANS({0}))", "deg2rad"),
+    "radians": _same_code("f", "({0} * RADIANS({0}))", "deg2rad"),
+    "rad2deg": _same_code("f", "({0} * DEGREES({0}))", "rad2deg"),
+    "degrees": _same_code("f", "({0} * DEGREES({0}))", "rad2deg"),
     "exp": _vector("exp", ulp=1.0, within="exp_is_within"),
     "log": _vector("log", ulp=1.0, within="log_is_within"),
     "sin": _vector("sin", ulp=1.0, within="sine_is_within"),
@@ -130,26 +130,26 @@ OPERATIONS: dict[str, Operation] = {
     "maximum": _extreme(">", "maximum"),
     "fmin": _extreme("<=", "fmin"),
     "fmax": _extreme(">=", "fmax"),
-    "bitwise_and": _same("biu", "({0} & {1})", "bitwise_and"),
-    "bitwise_or": _same("biu", "({0} | {1})", "bitwise_or"),
-    "bitwise_xor": _same("biu", "({0} ^ {1})", "bitwise_xor"),
-    "invert": _same("iu", "(~{0})", "bitwise_not", b="(!{0})"),
-    "logical_and": _same("biuf", "(({0} != 0) & ({1} != 0))", "logical_and"),
-    "logical_or": _same("biuf", "(({0} != 0) | ({1} != 0))", "logical_or"),
-    "logical_xor": _same("biuf", "(({0} != 0) ^ ({1} != 0))", "logical_xor"),
-    "logical_not": _same("biuf", "({0} == 0)", "logical_not"),
-    "less": _compared("<", "lt"),
-    "less_equal": _compared("<=", "le"),
-    "greater": _compared(">", "gt"),
-    "greater_equal": _compared(">=", "ge"),
-    "equal": _compared("==", "eq"),
-    "not_equal": _compared("!=", "ne"),
-    "isnan": _same("f", "({0} != {0})", "isnan", b="0", i="0", u="0"),
-    "isinf": _same("f", "(fabs({0}) == INFINITY)", "isinf", b="0", i="0", u="0"),
-    "isfinite": _same("f", "(fabs({0}) < INFINITY)", "isfinite", b="1", i="1", u="1"),
-    "signbit": _same("f", "(signbit({0}) != 0)", "signbit"),
-    "where": _same("biuf", "({0} ? {1} : {2})", "where"),
-    "cast": _same("biuf", "{0}"),
+    "bitwise_and": _same_code("biu", "({0} & {1})", "bitwise_and"),
+    "bitwise_or": _same_code("biu", "({0} | {1})", "bitwise_or"),
+    "bitwise_xor": _same_code("biu", "({0} ^ {1})", "bitwise_xor"),
+    "invert": _same_code("iu", "(~{0})", "bitwise_not", b="(!{0})"),
+    "logical_and": _same_code("biuf", "(({0} != 0) & ({1} != 0))", "logical_and"),
+    "logical_or": _same_code("biuf", "(({0} != 0) | ({1} != 0))", "logical_or"),
+    "logical_xor": _same_code("biuf", "(({0} != 0) ^ ({1} != 0))", "logical_xor"),
+    "logical_not": _same_code("biuf", "({0} == 0)", "logical_not"),
+    "less": _comparison("<", "lt"),
+    "less_equal": _comparison("<=", "le"),
+    "greater": _comparison(">", "gt"),
+    "greater_equal": _comparison(">=", "ge"),
+    "equal": _comparison("==", "eq"),
+    "not_equal": _comparison("!=", "ne"),
+    "isnan": _same_code("f", "({0} != {0})", "isnan", b="0", i="0", u="0"),
+    "isinf": _same_code("f", "(fabs({0}) == INFINITY)", "isinf", b="0", i="0", u="0"),
+    "isfinite": _same_code("f", "(fabs({0}) < INFINITY)", "isfinite", b="1", i="1", u="1"),
+    "signbit": _same_code("f", "(signbit({0}) != 0)", "signbit"),
+    "where": _same_code("biuf", "({0} ? {1} : {2})", "where"),
+    "cast": _same_code("biuf", "{0}"),
 }  # fmt: skip
 """By NumPy's name; `where` and `cast` are the two that are no ufuncs."""
 

@@ -8,12 +8,15 @@ import dataclasses
 import functools
 import os
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
 
+from dovetail.frame.device_loops import choose_place, run_on_device
+from dovetail.frame.device_pieces import DeviceFull
 from dovetail.frame.interpreter import blocks, finish, interpret, rows_of
 from dovetail.frame.kernels import Kernel, kernel_of
 from dovetail.frame.loops import Loop, LoopPlan, plan_loops
@@ -88,12 +91,36 @@ def run_loop(loop: Loop, kernel: Kernel, inputs: Sequence[Any], numbers: Sequenc
     """The outputs and then the reductions of one loop."""
     arrays = [numpy.asarray(array) for array in inputs]
     shape = broadcast(array.shape for array in arrays) if arrays else ()
-    outputs = [numpy.empty(shape, node.dtype) for node in loop.outputs]
     if kernel.state == "ready" and 0 not in shape:
-        reduced = [numpy.empty(shape[:-1] if node.axis is not None else (), node.dtype) for node in loop.reductions]
-        kernel.run([*arrays, *outputs, *reduced], numbers, shape, thread_count())
-        return [*outputs, *reduced]
+        return _run_where_fastest(loop, kernel, arrays, numbers, shape)
+    outputs = [numpy.empty(shape, node.dtype) for node in loop.outputs]
     return [*outputs, *_interpret(loop, kernel, shape, arrays, numbers, outputs)]
+
+
+def _run_where_fastest(
+    loop: Loop, kernel: Kernel, arrays: list[numpy.ndarray], numbers: Sequence[float], shape: tuple[int, ...]
+) -> list[numpy.ndarray]:
+    kernel.place, known = choose_place(loop, kernel.places, arrays, shape)
+    if known is None:
+        return _run_compiled(loop, kernel, arrays, numbers, shape)
+    began = time.perf_counter()
+    try:
+        run = run_on_device(loop, arrays, numbers, shape) if kernel.place == "cuda" else None
+    except DeviceFull:
+        known.give_up("cuda")
+        kernel.place, run = "host", None
+    found = run if run is not None else _run_compiled(loop, kernel, arrays, numbers, shape)
+    known.add(kernel.place, time.perf_counter() - began)
+    return found
+
+
+def _run_compiled(
+    loop: Loop, kernel: Kernel, arrays: list[numpy.ndarray], numbers: Sequence[float], shape: tuple[int, ...]
+) -> list[numpy.ndarray]:
+    outputs = [numpy.empty(shape, node.dtype) for node in loop.outputs]
+    reduced = [numpy.empty(shape[:-1] if node.axis is not None else (), node.dtype) for node in loop.reductions]
+    kernel.run([*arrays, *outputs, *reduced], numbers, shape, thread_count())
+    return [*outputs, *reduced]
 
 
 def _interpret(

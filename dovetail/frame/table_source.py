@@ -4,6 +4,7 @@ A column of numbers without missing values is an array; any other is left as the
 is compared or grouped by. Libraries are imported by whoever gives their tables, not here.
 """
 
+import functools
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy
 
 from dovetail.frame.operations import is_native
 from dovetail.frame.runner import thread_count
+from dovetail.native.text_codes import code_arrow_text, look_up
 from dovetail.vocabulary import DovetailError
 
 # Below this many rows a thread more brings nothing.
@@ -20,7 +22,7 @@ _ROWS_EACH = 100_000
 
 
 def library_of(data: Any) -> str:
-    """Which library's table it is."""
+    """The library that a table is of: pandas, polars, pyarrow or dict."""
     for name, kind in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")):
         module = sys.modules.get(name)
         if module is not None and isinstance(data, getattr(module, kind)):
@@ -81,19 +83,43 @@ def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None
 
 
 def _number_arrow(array: Any) -> tuple[numpy.ndarray, Any]:
-    """By Arrow's hash table, which leaves the interpreter's lock: a part of the rows for each thread, then one
-    numbering for all."""
-    parts = max(1, min(thread_count(), len(array) // _ROWS_EACH))
-    step = -(-len(array) // parts) or 1
-    slices = [array.slice(start, step) for start in range(0, len(array), step)] or [array]
-    with ThreadPoolExecutor(parts) as pool:
-        encoded = list(pool.map(lambda part: part.dictionary_encode(), slices))
+    """By a hash table that leaves the interpreter's lock: a part of the rows for each thread, then one numbering for
+    all."""
+    slices = [array.slice(rows.start, rows.stop - rows.start) for rows in _parts(len(array))] or [array]
+    encoded = list(_threads().map(_number_part, slices))
     numbers: dict[Any, int] = {}
-    codes = []
-    for part in encoded:
-        own = [numbers.setdefault(label, len(numbers)) for label in part.dictionary.to_pylist()]
-        codes.append(numpy.asarray(own, "int32")[part.indices.to_numpy(zero_copy_only=False)])
-    return codes[0] if len(codes) == 1 else numpy.concatenate(codes), list(numbers)
+    tables = [numpy.asarray([numbers.setdefault(each, len(numbers)) for each in labels], "int32")
+              for _, labels in encoded]  # fmt: skip
+    if len(encoded) == 1:
+        return encoded[0][0], list(numbers)
+    return numpy.concatenate(list(_threads().map(look_up, tables, (codes for codes, _ in encoded)))), list(numbers)
+
+
+def _number_part(array: Any) -> tuple[numpy.ndarray, list[Any]]:
+    found = code_arrow_text(array)
+    if found is not None:
+        return found
+    encoded = array.dictionary_encode()  # Arrow's own, where there is no compiler
+    return encoded.indices.to_numpy(zero_copy_only=False).astype("int32"), encoded.dictionary.to_pylist()
+
+
+def values_at(table: numpy.ndarray, codes: numpy.ndarray) -> numpy.ndarray:
+    """The value of each row, by its number; by all threads."""
+    parts = _parts(len(codes))
+    if len(parts) < 2:
+        return numpy.asarray(look_up(table, codes))
+    return numpy.concatenate(list(_threads().map(lambda rows: look_up(table, codes[rows]), parts)))
+
+
+def _parts(rows: int) -> list[slice]:
+    count = max(1, min(thread_count(), rows // _ROWS_EACH))
+    step = -(-rows // count) or 1
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, thread_count()), thread_name_prefix="frame table")
 
 
 def take_rows(column: Any, library: str, rows: numpy.ndarray | None) -> Any:
@@ -106,7 +132,7 @@ def take_rows(column: Any, library: str, rows: numpy.ndarray | None) -> Any:
 
 
 def make_table(columns: dict[str, Any], library: str, *, index: Any = None) -> Any:
-    """A table of that library."""
+    """Make a table of this library from columns by name."""
     if library == "dict":
         return columns
     if library == "pandas":

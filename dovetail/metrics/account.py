@@ -17,6 +17,7 @@ CAUSES = {
     "loading": "checkpoints read",
     "building": "programs called, to look at tasks and to train them",
     "trials": "options measured",
+    "guarding": "pairs of trainings, exact and approximate, that show what approximations cost",
     "importing": "torch and the runner imported by workers",
     "handing over": "orders on their way, ranks waiting for each other",
     "idle": "nothing to do while other devices had, or nothing that fits",
@@ -98,7 +99,7 @@ def account(
 
 def _causes(order: DevicesReleased) -> dict[str, float]:
     """The seconds of an order by cause. What its worker does not account for it was on its way."""
-    whole = {"fingerprint": "building", "measure": "trials"}.get(order.purpose)
+    whole = {"fingerprint": "building", "measure": "trials", "guard": "guarding"}.get(order.purpose)
     found: dict[str, float] = {}
     for word, spent in order.seconds.items():
         cause = "importing" if word == "importing" else whole or _WORDS.get(word, word)

@@ -59,13 +59,6 @@ class Comparison:
         """The middle ratio of the spans; None without any."""
         return statistics.median(span.ratio for span in self.spans) if self.spans else None
 
-    @property
-    def makespan_ratio(self) -> float | None:
-        """Measured over planned makespan; None where one is missing."""
-        if not self.planned_seconds or self.measured_seconds is None:
-            return None
-        return self.measured_seconds / self.planned_seconds
-
 
 def compare(
     progress: Iterable[Progress],
@@ -89,7 +82,7 @@ def compare(
     pairs = [pair for pair in pairs if pair[0] >= since_seconds]
     return Comparison(
         spans=tuple(
-            _compared(one.task, span)
+            _compare_span(one.task, span)
             for (one, span), verdict in zip(every, verdicts, strict=True)
             if verdict == "compared"
         ),
@@ -111,7 +104,7 @@ def _verdict(one: Progress, span: Span) -> str:
     return "compared" if math.isfinite(span.predicted_seconds) and span.predicted_seconds > 0 else "unpredicted"
 
 
-def _compared(task: TaskId, span: Span) -> ComparedSpan:
+def _compare_span(task: TaskId, span: Span) -> ComparedSpan:
     assert span.end_seconds is not None
     return ComparedSpan(
         task=task,

@@ -2,21 +2,19 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dovetail.vocabulary import Event, Fingerprint, TaskId
+from dovetail.vocabulary.approximations import split_knobs
 from dovetail.vocabulary.events import (
     AttemptLost,
     AttemptStarted,
     AttemptStopped,
-    CancelAsked,
     CheckpointSaved,
-    DeadlineChanged,
     OptionRejected,
-    PriorityChanged,
-    PruneAsked,
     RungReached,
+    ShardEvaluated,
     ShardOrderChosen,
     StepsDone,
     TaskCancelled,
@@ -27,15 +25,21 @@ from dovetail.vocabulary.events import (
     TaskFinished,
     TaskHalved,
     TaskHeld,
-    TaskPaused,
     TaskPromoted,
     TaskPruned,
-    TaskRestarted,
-    TaskResumed,
-    TaskRetried,
     TaskReturned,
     TaskSubmitted,
     TaskVanished,
+)
+from dovetail.vocabulary.request_events import (
+    CancelAsked,
+    DeadlineChanged,
+    PriorityChanged,
+    PruneAsked,
+    TaskPaused,
+    TaskRestarted,
+    TaskResumed,
+    TaskRetried,
 )
 
 STATUSES = {
@@ -68,6 +72,7 @@ class Span:
     predicted_seconds: float
     end_seconds: float | None = None
     to_step: int = 0
+    approximate: str = ""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -121,6 +126,8 @@ class Progress:
     retry_at_seconds: float = 0.0
     # The threads it last had, where its devices are cores: it keeps them, for its rounding depends on them.
     count: int = 0
+    # The approximations with which it last took steps; empty: exactly. It keeps them.
+    approximate: str = ""
     steps_per_second: float = 0.0
     # The part of its last attempt's steps in which it waited for data.
     data_share: float = 0.0
@@ -128,6 +135,9 @@ class Progress:
     spans: list[Span] = dataclasses.field(default_factory=list)
     # By epoch, the order of its shards where a planner has chosen one.
     shard_orders: dict[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # By shard, what evaluating on it gave after `evaluated_step`, the last after which any was.
+    evaluated_step: int = 0
+    evaluated: dict[str, Mapping[str, tuple[float, float]]] = dataclasses.field(default_factory=dict)
     changes: int = 0  # how many events have changed it
 
 
@@ -152,19 +162,25 @@ def fold(events: Iterable[Event], progress: dict[TaskId, Progress] | None = None
     return progress
 
 
-def _submitted(one: Progress, event: TaskSubmitted) -> None:
+def _fold_submitted(one: Progress, event: TaskSubmitted) -> None:
     one.submitted_seconds, one.priority = event.at_seconds, event.priority
     one.deadline_seconds, one.entity = event.deadline_seconds, event.entity
 
 
-def _fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
+def _fold_fingerprinted(one: Progress, event: TaskFingerprinted) -> None:
     one.fingerprint, one.ending = event.fingerprint, ""
 
 
-def _ordered(one: Progress, event: ShardOrderChosen) -> None:
+def _fold_shard_order(one: Progress, event: ShardOrderChosen) -> None:
     # The first choice stands: some of it may have been read.
     for number, order in enumerate(event.orders, start=event.epoch):
         one.shard_orders.setdefault(number, order)
+
+
+def _fold_shard_sums(one: Progress, event: ShardEvaluated) -> None:
+    if event.step != one.evaluated_step:
+        one.evaluated_step, one.evaluated = event.step, {}
+    one.evaluated[event.shard] = event.sums
 
 
 def _threads_before(event: AttemptStarted) -> int:
@@ -173,11 +189,12 @@ def _threads_before(event: AttemptStarted) -> int:
     return 1 if is_ranked else len(event.devices)
 
 
-def _started(one: Progress, event: AttemptStarted) -> None:
+def _fold_started(one: Progress, event: AttemptStarted) -> None:
     one.status, one.attempt, one.step, one.reason = "running", event.attempt, event.step, ""
     one.held = ""
     one.retry_at_seconds = 0.0
     one.count = event.threads or _threads_before(event)
+    one.approximate = split_knobs(event.option.knobs)[0] if event.option is not None else ""
     one.spans.append(
         Span(
             placement=event.placement,
@@ -187,11 +204,12 @@ def _started(one: Progress, event: AttemptStarted) -> None:
             until_step=event.until,
             predicted_seconds=event.predicted_seconds,
             to_step=event.step,
+            approximate=one.approximate,
         )
     )
 
 
-def _advanced(one: Progress, event: StepsDone) -> None:
+def _fold_steps(one: Progress, event: StepsDone) -> None:
     one.step, one.steps_per_second = event.step, event.steps_per_second
     for name, _, value in event.points:
         one.metrics[name] = value
@@ -199,7 +217,7 @@ def _advanced(one: Progress, event: StepsDone) -> None:
         one.spans[-1].to_step = one.step
 
 
-def _saved(one: Progress, event: CheckpointSaved) -> None:
+def _fold_saved(one: Progress, event: CheckpointSaved) -> None:
     if event.step > one.saved_step:
         one.losses, one.gang_losses, one.ending = 0, 0, ""
     one.step = one.saved_step = event.step
@@ -207,7 +225,7 @@ def _saved(one: Progress, event: CheckpointSaved) -> None:
 
 
 def _end(one: Progress, event: Event, *, status: str, step: int | None = None, reason: str = "") -> None:
-    """An attempt is over, or a task is."""
+    """Close the attempt that runs, if one does, and give the task this status."""
     one.status, one.reason, one.retry_at_seconds, one.held = status, reason, 0.0, ""
     if step is not None:
         one.step = step
@@ -217,33 +235,33 @@ def _end(one: Progress, event: Event, *, status: str, step: int | None = None, r
         one.spans[-1].to_step = one.step
 
 
-def _idle(one: Progress) -> str:
+def _idle_status(one: Progress) -> str:
     return "paused" if one.paused else "pending"
 
 
-def _finished(one: Progress, event: TaskFinished) -> None:
+def _fold_finished(one: Progress, event: TaskFinished) -> None:
     _end(one, event, status="finished", step=event.step, reason=event.reason)
     one.data_share = event.data_share or one.data_share
     one.metrics |= event.metrics
 
 
-def _rested(one: Progress, event: RungReached) -> None:
+def _fold_rested(one: Progress, event: RungReached) -> None:
     _end(one, event, status="resting", step=event.step, reason=event.reason)
     one.data_share = event.data_share or one.data_share
     one.metrics |= event.metrics
 
 
-def _stopped(one: Progress, event: AttemptStopped) -> None:
-    _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
+def _fold_stopped(one: Progress, event: AttemptStopped) -> None:
+    _end(one, event, status=_idle_status(one), step=event.step, reason=event.reason)
     one.data_share = event.data_share or one.data_share
 
 
-def _halved(one: Progress, event: TaskHalved) -> None:
+def _fold_halved(one: Progress, event: TaskHalved) -> None:
     _end(one, event, status="halved", step=event.step, reason=event.reason)
     one.judged[event.step] = event.value
 
 
-def _pruned(one: Progress, event: TaskPruned) -> None:
+def _fold_pruned(one: Progress, event: TaskPruned) -> None:
     _end(one, event, status="pruned", step=event.step, reason=event.reason)
     if event.metric and event.step is not None:
         one.judged[event.step] = event.value
@@ -254,20 +272,20 @@ def _goes_on(one: Progress, event: Event) -> bool:
     return not event.attempt and one.status == "running"
 
 
-def _failed(one: Progress, event: TaskFailed) -> None:
+def _fold_failed(one: Progress, event: TaskFailed) -> None:
     if _goes_on(one, event):
         return
     _end(one, event, status="failed", reason=event.reason)
 
 
-def _cancelled(one: Progress, event: TaskCancelled) -> None:
+def _fold_cancelled(one: Progress, event: TaskCancelled) -> None:
     _end(one, event, status="cancelled", step=event.step)
 
 
-def _lost(one: Progress, event: AttemptLost) -> None:
+def _fold_lost(one: Progress, event: AttemptLost) -> None:
     if _goes_on(one, event):
         return
-    _end(one, event, status=_idle(one), step=event.step, reason=event.reason)
+    _end(one, event, status=_idle_status(one), step=event.step, reason=event.reason)
     one.step = one.saved_step
     if event.again_in_seconds:
         one.retry_at_seconds = event.at_seconds + event.again_in_seconds
@@ -280,96 +298,98 @@ def _lost(one: Progress, event: AttemptLost) -> None:
         one.ending = event.ending
 
 
-def _rejected(one: Progress, event: OptionRejected) -> None:
+def _fold_rejected(one: Progress, event: OptionRejected) -> None:
     if event.lost:
         one.losses, one.ending = 0, ""
 
 
-def _retried(one: Progress, event: TaskRetried) -> None:
+def _fold_retried(one: Progress, event: TaskRetried) -> None:
     one.cancelling, one.prune_reason = False, ""
-    one.status, one.losses, one.step, one.reason = _idle(one), 0, one.saved_step, ""
+    one.status, one.losses, one.step, one.reason = _idle_status(one), 0, one.saved_step, ""
     one.ending = ""
     one.retry_at_seconds = 0.0
 
 
-def _restarted(one: Progress, event: TaskRestarted) -> None:
+def _fold_restarted(one: Progress, event: TaskRestarted) -> None:
     one.paused = one.cancelling = one.alone = False
     one.prune_reason, one.judged = "", {}
     one.step = one.saved_step = one.promoted_step = one.last_step = one.count = 0
-    one.losses, one.gang_losses, one.best_step = 0, 0, None
+    one.losses, one.gang_losses, one.best_step, one.approximate = 0, 0, None, ""
+    one.evaluated_step, one.evaluated = 0, {}
     one.status, one.reason, one.retry_at_seconds, one.metrics = "pending", "", 0.0, {}
     one.anew_since_attempt, one.anew_since_seconds = event.attempt, event.at_seconds
     one.former_spans, one.spans = [*one.former_spans, *one.spans], []
 
 
-def _held(one: Progress, event: TaskHeld) -> None:
+def _fold_held(one: Progress, event: TaskHeld) -> None:
     one.held = event.reason
 
 
-def _promoted(one: Progress, event: TaskPromoted) -> None:
-    one.status, one.promoted_step = _idle(one), event.step
+def _fold_promoted(one: Progress, event: TaskPromoted) -> None:
+    one.status, one.promoted_step = _idle_status(one), event.step
     one.judged[event.step] = event.value
 
 
-def _extended(one: Progress, event: TaskExtended) -> None:
+def _fold_extended(one: Progress, event: TaskExtended) -> None:
     if one.status in ("finished", "halved", "pruned"):
-        one.status, one.reason = _idle(one), ""
+        one.status, one.reason = _idle_status(one), ""
 
 
-def _paused(one: Progress, event: TaskPaused | TaskResumed) -> None:
+def _fold_paused(one: Progress, event: TaskPaused | TaskResumed) -> None:
     one.paused = isinstance(event, TaskPaused)
     if one.status in ("pending", "paused"):
-        one.status = _idle(one)
+        one.status = _idle_status(one)
 
 
-def _cancelling(one: Progress, event: CancelAsked) -> None:
+def _fold_cancelling(one: Progress, event: CancelAsked) -> None:
     one.cancelling = True
 
 
-def _pruning(one: Progress, event: PruneAsked) -> None:
+def _fold_pruning(one: Progress, event: PruneAsked) -> None:
     one.cancelling, one.prune_reason = True, event.reason
 
 
-def _prioritized(one: Progress, event: PriorityChanged) -> None:
+def _fold_priority(one: Progress, event: PriorityChanged) -> None:
     one.priority = event.priority
 
 
-def _dated(one: Progress, event: DeadlineChanged) -> None:
+def _fold_deadline(one: Progress, event: DeadlineChanged) -> None:
     one.deadline_seconds = event.deadline_seconds
 
 
-def _vanished(one: Progress, event: Event) -> None:
+def _fold_vanished(one: Progress, event: Event) -> None:
     one.vanished = not isinstance(event, TaskReturned)
 
 
 _HANDLERS: dict[type[Event], Callable[[Progress, Any], None]] = {
-    TaskSubmitted: _submitted,
-    TaskFingerprinted: _fingerprinted,
-    ShardOrderChosen: _ordered,
-    AttemptStarted: _started,
-    StepsDone: _advanced,
-    CheckpointSaved: _saved,
-    TaskFinished: _finished,
-    AttemptStopped: _stopped,
-    RungReached: _rested,
-    TaskHalved: _halved,
-    TaskPruned: _pruned,
-    TaskFailed: _failed,
-    TaskCancelled: _cancelled,
-    CancelAsked: _cancelling,
-    PruneAsked: _pruning,
-    AttemptLost: _lost,
-    OptionRejected: _rejected,
-    TaskRetried: _retried,
-    TaskRestarted: _restarted,
-    TaskHeld: _held,
-    TaskPromoted: _promoted,
-    TaskPaused: _paused,
-    TaskResumed: _paused,
-    PriorityChanged: _prioritized,
-    DeadlineChanged: _dated,
-    TaskExtended: _extended,
-    TaskVanished: _vanished,
-    TaskChanged: _vanished,
-    TaskReturned: _vanished,
+    TaskSubmitted: _fold_submitted,
+    TaskFingerprinted: _fold_fingerprinted,
+    ShardOrderChosen: _fold_shard_order,
+    ShardEvaluated: _fold_shard_sums,
+    AttemptStarted: _fold_started,
+    StepsDone: _fold_steps,
+    CheckpointSaved: _fold_saved,
+    TaskFinished: _fold_finished,
+    AttemptStopped: _fold_stopped,
+    RungReached: _fold_rested,
+    TaskHalved: _fold_halved,
+    TaskPruned: _fold_pruned,
+    TaskFailed: _fold_failed,
+    TaskCancelled: _fold_cancelled,
+    CancelAsked: _fold_cancelling,
+    PruneAsked: _fold_pruning,
+    AttemptLost: _fold_lost,
+    OptionRejected: _fold_rejected,
+    TaskRetried: _fold_retried,
+    TaskRestarted: _fold_restarted,
+    TaskHeld: _fold_held,
+    TaskPromoted: _fold_promoted,
+    TaskPaused: _fold_paused,
+    TaskResumed: _fold_paused,
+    PriorityChanged: _fold_priority,
+    DeadlineChanged: _fold_deadline,
+    TaskExtended: _fold_extended,
+    TaskVanished: _fold_vanished,
+    TaskChanged: _fold_vanished,
+    TaskReturned: _fold_vanished,
 }

@@ -40,7 +40,7 @@ def match_task(word: str, rows: Iterable[Row]) -> Row:
     """
     found = match_tasks([word], rows)
     if len(found) > 1:
-        raise _refused(f"{word!r} must name one task; it names {_list([row['task'] for row in found])}.", found)
+        raise _make_error(f"{word!r} must name one task; it names {_list([row['task'] for row in found])}.", found)
     return found[0]
 
 
@@ -63,11 +63,11 @@ def _match(word: str, rows: list[Row]) -> list[Row]:
         if len({row["id"] for row in found}) > 1:
             names = _list([row["task"] for row in found])
             said = f"{word!r} must begin the id of one task; it begins those of {names}. Give more of it."
-            raise _refused(said, found)
+            raise _make_error(said, found)
         return found
     if found := [row for row in rows if fnmatch.fnmatchcase(row["task"], word) or _fits(word, row["parameters"])]:
         return found
-    raise _refused(_refusal(word, rows), rows)
+    raise _make_error(_refusal(word, rows), rows)
 
 
 def _fits(word: str, parameters: Mapping[str, Any]) -> bool:
@@ -96,7 +96,7 @@ def _refusal(word: str, rows: list[Row]) -> str:
     return f"the task must be one of {_list(names)}, got {word!r}.{hint} It is named by {ways}."
 
 
-def _refused(said: str, rows: Iterable[Row]) -> DovetailError:
+def _make_error(said: str, rows: Iterable[Row]) -> DovetailError:
     """What is said names tasks, and names may hold secrets."""
     return DovetailError(Redactor(row["parameters"] for row in rows)(said))
 

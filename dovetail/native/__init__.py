@@ -1,4 +1,5 @@
-"""The door to the machine's C compiler: a source becomes a loaded library. Knows no kernel."""
+"""The door to the machine's C compiler: a source becomes a loaded library; and the one kernel that several rooms need,
+which numbers texts."""
 
 from dovetail.native.compiled import load_library
 from dovetail.native.library_cache import cached_library

@@ -71,7 +71,7 @@ def _private_folder() -> Path | None:
 
 @functools.cache
 def _processor() -> str:
-    """What `-march=native` means here."""
+    """What `-march=native` compiles for on this machine: a library made for it may not run on another."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")

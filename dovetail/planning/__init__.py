@@ -10,6 +10,7 @@ from dovetail.planning.explanation import explain
 from dovetail.planning.fitting import counts
 from dovetail.planning.options import derive_options, trials
 from dovetail.planning.problem import Problem
+from dovetail.planning.promise_checker import broken_promises, check_promises
 from dovetail.planning.schedule.bounds import lower_bound
 from dovetail.planning.schedule.moves import Move, best_move
 from dovetail.planning.schedule.plan import plan, plan_in_proportion, plan_late, plan_list
@@ -32,7 +33,9 @@ __all__ = [
     "TechniqueSpec",
     "Trial",
     "best_move",
+    "broken_promises",
     "check",
+    "check_promises",
     "counts",
     "derive_options",
     "explain",

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from dovetail.planning.problem import Problem
 from dovetail.vocabulary import Option, Placement, Rejection, Schedule
+from dovetail.vocabulary.approximations import KNOB, split_knobs
 from dovetail.vocabulary.units import show_seconds, show_some
 
 # Above this many tasks nobody reads a line for each; families have a line each instead, and above as many families
@@ -82,11 +83,28 @@ def _because(
         taken += f"({_origin(placements[0].option)})"
     else:
         taken = "; ".join(_group(option, group) for option, group in _by_option(placements).items())
-    families = placements[0].option.families
+    families, measured = placements[0].option.families, placements[0].option.measured_families
     others = options.get(families, ())
     no_other = len(families) > 1 and not set(others) - set(_by_option(placements))
     alone = _alone(placements, options) if no_other else ""
-    return f"{taken}; {alone or _next_best(placements, others, rejections.get(families, ()), prices)}"
+    bought = _bought(placements[0].option, others)
+    return f"{taken}; {bought}{alone or _next_best(placements, others, rejections.get(measured, ()), prices)}"
+
+
+def _bought(option: Option, others: Sequence[Option]) -> str:
+    """What an approximation saves of each step, where the same was measured with exact ones; empty without one."""
+    approximate, _ = split_knobs(option.knobs)
+    if not approximate:
+        return ""
+    place = (option.technique, option.kind, option.count)
+    exact = [each for each in others if (each.technique, each.kind, each.count) == place and KNOB not in each.knobs]
+    if not exact:
+        return f"{approximate}: the same with exact steps does not fit; "
+    before = min(exact, key=lambda each: sum(each.step_seconds))
+    update = f"update {before.update_seconds:.3g} → {option.update_seconds:.3g} s, "
+    is_known = before.update_seconds and option.update_seconds
+    step = f"step {sum(before.step_seconds):.3g} → {sum(option.step_seconds):.3g} s"
+    return f"{approximate}: {update if is_known else ''}{step}; "
 
 
 def _alone(placements: Sequence[Placement], options: Mapping[tuple[str, ...], Sequence[Option]]) -> str:
@@ -172,7 +190,9 @@ def _longest(option: Option, steps: Iterable[tuple[int, ...]]) -> float:
 
 def _option(option: Option) -> str:
     reading = f", {option.feed_cores} cores reading" if option.feed_cores else ""
-    return f"{option.technique} on {option.count} × {option.kind}{reading}"
+    approximate, _ = split_knobs(option.knobs)
+    way = f"{option.technique} with {approximate}" if approximate else option.technique
+    return f"{way} on {option.count} × {option.kind}{reading}"
 
 
 def _origin(option: Option) -> str:

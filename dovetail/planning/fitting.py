@@ -1,12 +1,16 @@
 """How many devices of a kind are worth offering; whether an empty node could hold an option, and why not."""
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from dovetail.planning.room import shared_needs, shared_sizes
+from dovetail.planning.room import find_linked, link_rate, shared_needs, shared_sizes
 from dovetail.vocabulary import Cluster, Kind, Node, Option, Rejection
 from dovetail.vocabulary.units import show_bytes
+
+# Links that carry this share of the fastest are as good: measuring again finds as much of a difference.
+NEARLY = 0.85
 
 
 def counts(cluster: Cluster, kind: Kind) -> tuple[int, ...]:
@@ -23,10 +27,12 @@ def counts(cluster: Cluster, kind: Kind) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Width:
-    """So many devices, the same number on each of so many nodes."""
+    """So many devices, the same number on each of so many nodes, the slowest link between which carries so much (zero:
+    nobody knows)."""
 
     count: int
     nodes: int = 1
+    link_bytes_per_second: float = 0.0
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -36,18 +42,45 @@ class Width:
 
 def widths(cluster: Cluster, kind: Kind) -> tuple[Width, ...]:
     """The widths worth offering to a task on a kind that has one process a device: several devices of one node, and,
-    beyond what one node has, all that two nodes have, four, eight, and so on up to all of them.
+    beyond what one node has, all that two nodes have, four, eight, and so on up to all of them: on the nodes that are
+    linked best, and on any, where some links are slower.
 
     >>> cpu = Kind(name="cpu", processor="cpu")
     >>> [(width.count, width.nodes) for width in widths(Cluster.uniform(cpu, nodes=3, devices_per_node=2), cpu)]
     [(2, 1), (4, 2), (6, 3)]
     """
-    sizes = sorted(devices_per_node(cluster, kind.name).values(), reverse=True)
+    per_node = devices_per_node(cluster, kind.name)
+    sizes = sorted(per_node.values(), reverse=True)
     if not sizes:
         return ()
-    several = (Width(count=nodes * sizes[nodes - 1], nodes=nodes) for nodes in _powers(len(sizes)) if nodes > 1)
-    wider = tuple(width for width in several if width.count > sizes[0])
-    return tuple(Width(count) for count in _powers(sizes[0]) if count > 1) + wider
+    wider = [
+        Width(count=nodes * each, nodes=nodes, link_bytes_per_second=rate)
+        for nodes in _powers(len(sizes))
+        if nodes > 1 and nodes * (each := sizes[nodes - 1]) > sizes[0]
+        for rate in _link_rates(cluster, _able(cluster, kind.name, each), nodes)
+    ]
+    return tuple(Width(count) for count in _powers(sizes[0]) if count > 1) + tuple(wider)
+
+
+def linked_nodes(cluster: Cluster, kind: Kind, width: Width) -> tuple[str, ...]:
+    """The first nodes with as many devices of a kind as a width has on each, and links as fast as it says."""
+    able = _able(cluster, kind.name, width.count // width.nodes)
+    return find_linked(cluster, able, width.nodes, bytes_per_second=width.link_bytes_per_second)
+
+
+def _able(cluster: Cluster, kind: str, count: int) -> list[str]:
+    """The nodes with so many devices of a kind, in the cluster's order."""
+    per_node = devices_per_node(cluster, kind)
+    return [node.name for node in cluster.nodes if per_node[node.name] >= count]
+
+
+def _link_rates(cluster: Cluster, nodes: Sequence[str], count: int) -> tuple[float, ...]:
+    """What to ask of the links between so many of these nodes: what those carry that are nearly as fast as the slowest
+    between the nodes that are linked best; and what all do, where that is less. Zero where nothing is known."""
+    rates = sorted({link_rate(cluster, *pair) for pair in itertools.combinations(nodes, 2)})
+    best = next(rate for rate in reversed(rates) if find_linked(cluster, nodes, count, bytes_per_second=rate))
+    nearly = next(rate for rate in rates if rate >= NEARLY * best)
+    return (nearly, rates[0]) if rates[0] < nearly else (nearly,)
 
 
 def _powers(most: int) -> tuple[int, ...]:
@@ -79,12 +112,12 @@ def misfit(option: Option, cluster: Cluster) -> Rejection | None:
             f"{show_bytes(memory_bytes)}. Use a smaller batch with accumulate, or a device with more memory."
         )
         return _reject(option, reason, needed_bytes=option.device_bytes, free_bytes=memory_bytes)
-    nodes = [cluster.node(name) for name, devices in per_node.items() if devices >= option.count_on_node]
+    nodes = [cluster.node(name) for name in _able(cluster, option.kind, option.count_on_node)]
     if len(nodes) < option.nodes:
         most = f"the most is {max(per_node.values())}" if not nodes else f"so many has only {len(nodes)}"
         where = "one node" if option.nodes == 1 else f"each of {option.nodes} nodes"
         return _reject(option, f"needs {option.count_on_node} × {option.kind} on {where}; {most}.")
-    return _host_misfit(option, nodes)
+    return _host_misfit(option, nodes) or _link_misfit(option, nodes, cluster)
 
 
 def are_there(options: Iterable[Option], cluster: Cluster) -> list[Option]:
@@ -104,8 +137,15 @@ def are_there(options: Iterable[Option], cluster: Cluster) -> list[Option]:
     return [
         option
         for option in options
-        if len(found := sizes.get(option.kind, [])) >= option.nodes and found[option.nodes - 1] >= option.count_on_node
+        if len(found := sizes.get(option.kind, [])) >= option.nodes
+        and found[option.nodes - 1] >= option.count_on_node
+        and (not option.link_bytes_per_second or _linked(option, cluster))
     ]
+
+
+def _linked(option: Option, cluster: Cluster) -> tuple[str, ...]:
+    able = _able(cluster, option.kind, option.count_on_node)
+    return find_linked(cluster, able, option.nodes, bytes_per_second=option.link_bytes_per_second)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +191,20 @@ def _host_misfit(option: Option, nodes: list[Node]) -> Rejection | None:
             return _reject(option, reason, **bytes_of)
         nodes = [node for node in nodes if shared_sizes(node)[number] >= needed]
     return None
+
+
+def _link_misfit(option: Option, nodes: Sequence[Node], cluster: Cluster) -> Rejection | None:
+    """Whether too few of the nodes that have the rest are linked as well as the option needs."""
+    least, needs = option.link_bytes_per_second, shared_needs(option)
+    able = [n.name for n in nodes if all(size >= need for size, need in zip(shared_sizes(n), needs, strict=True))]
+    if not least or find_linked(cluster, able, option.nodes, bytes_per_second=least):
+        return None
+    (best, *_) = _link_rates(cluster, able, option.nodes)
+    return _reject(
+        option,
+        f"needs links of {show_bytes(least)} a second between {option.nodes} nodes; those that could hold it have "
+        f"{show_bytes(best)}. Add nodes with faster links.",
+    )
 
 
 def _reject(option: Option, reason: str, *, needed_bytes: int = 0, free_bytes: int = 0) -> Rejection:

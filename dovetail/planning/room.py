@@ -1,4 +1,4 @@
-"""Room on the nodes of a cluster: which devices are free, and how much host memory, disk and cores are left.
+"""Room on the nodes of a cluster: which devices are free, and how much host memory, disk, cores and port are left.
 
 The one implementation: list schedules, rounds, the controller's queues and trials all take from a `Room` and give back
 to it. Only `planning/checker.py` counts for itself, because it judges the others. Devices and nodes go by their
@@ -7,7 +7,9 @@ numbers, in the cluster's order. Knows no time, no tasks, and not why something 
 
 import bisect
 import heapq
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from dovetail.vocabulary import Cluster, Node, Option, Placement
@@ -41,6 +43,35 @@ def _own_needs(option: Option) -> tuple[int, int, int]:
     return shared_needs(option) if option.knobs else (option.host_bytes, option.disk_bytes, option.cores)
 
 
+def find_linked(cluster: Cluster, nodes: Sequence[str], count: int, *, bytes_per_second: float) -> tuple[str, ...]:
+    """So many of these nodes, the first that are found of which each has a link to each that carries so much; none
+    where there are none. Takes from each node on the next that is linked to all taken: of the same nodes it finds the
+    same, and sets that it passes over only if links are fast here and slow there without pattern are not waited for.
+
+    >>> import dataclasses
+    >>> from dovetail.vocabulary import Kind, Link
+    >>> slow, *fast = (Link(source=a, target=b, bytes_per_second=rate, between_nodes=True)
+    ...                for a, b, rate in (("n0", "n1", 1e8), ("n0", "n2", 1e9), ("n1", "n2", 1e9)))
+    >>> cluster = dataclasses.replace(Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=3), links=(slow, *fast))
+    >>> find_linked(cluster, ["n0", "n1", "n2"], 2, bytes_per_second=1e9)
+    ('n0', 'n2')
+    """
+    for first in range(len(nodes) - count + 1):
+        found = [nodes[first]]
+        for node in nodes[first + 1 :]:
+            if len(found) < count and all(link_rate(cluster, node, other) >= bytes_per_second for other in found):
+                found.append(node)
+        if len(found) == count:
+            return tuple(found)
+    return ()
+
+
+def link_rate(cluster: Cluster, node: str, other: str) -> float:
+    """Bytes a second of the link between two nodes; zero where none is known."""
+    link = cluster.link(node, other)
+    return link.bytes_per_second if link is not None else 0.0
+
+
 class Room:
     """What is free now on every node of a cluster.
 
@@ -57,6 +88,7 @@ class Room:
 
     def __init__(self, cluster: Cluster, *, running: Iterable[Placement] = ()) -> None:
         numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
+        self._cluster = cluster
         self._number_of = {device.name: number for number, device in enumerate(cluster.devices)}
         self._kind_of = [device.kind for device in cluster.devices]
         #: The number of each device's node.
@@ -72,12 +104,15 @@ class Room:
         self._host_bytes = [size[0] for size in sizes]
         self._disk_bytes = [size[1] for size in sizes]
         self._cores = [size[2] for size in sizes]
+        #: Bytes a second that gangs over several nodes have of a node's port.
+        self._port_drawn = defaultdict[int, float](float)
         for placement in running:
             self.occupy(placement.option, self.numbers(placement.devices))
 
     def copy(self) -> "Room":
         """The same, to be taken from without touching this."""
         other = Room.__new__(Room)
+        other._cluster, other._port_drawn = self._cluster, self._port_drawn.copy()
         other._number_of, other._kind_of, other.node_of = self._number_of, self._kind_of, self.node_of
         other._gone, other.idle = set(self._gone), dict(self.idle)
         other._free = {kind: [list(free) for free in nodes] for kind, nodes in self._free.items()}
@@ -98,11 +133,25 @@ class Room:
         return len(self._free[kind][node])
 
     def free_together(self, kind: str, count: int, nodes: int = 1) -> tuple[int, ...] | None:
-        """So many free devices of a kind on the first nodes that have as many each, whatever else is left there; or
-        None."""
+        """So many free devices of a kind on nodes that have as many each, whatever else is left there, on the first or,
+        of several, those that are linked best; or None."""
         each = count // nodes
-        found = [free[:each] for free in self._free[kind] if len(free) >= each][:nodes]
-        return tuple(device for free in found for device in free) if len(found) == nodes else None
+        able = {number: free[:each] for number, free in enumerate(self._free[kind]) if len(free) >= each}
+        if len(able) < nodes:
+            return None
+        chosen = self._linked_best(list(able), nodes) if nodes > 1 else list(able)[:1]
+        return tuple(device for number in chosen for device in able[number])
+
+    def _linked_best(self, nodes: Sequence[int], count: int) -> tuple[int, ...]:
+        pairs = itertools.combinations([self._cluster.nodes[number].name for number in nodes], 2)
+        rates = sorted({link_rate(self._cluster, *pair) for pair in pairs}, reverse=True)
+        return next(found for rate in rates if (found := self._find_linked(nodes, count, rate)))
+
+    def _find_linked(self, nodes: Sequence[int], count: int, bytes_per_second: float) -> tuple[int, ...]:
+        """As `find_linked`, by numbers."""
+        numbers = {self._cluster.nodes[number].name: number for number in sorted(nodes)}
+        found = find_linked(self._cluster, list(numbers), count, bytes_per_second=bytes_per_second)
+        return tuple([numbers[name] for name in found])
 
     def holds(self, option: Option, node: int) -> bool:
         """Whether a node has enough of everything for an option now, or for its share of one over several nodes. What
@@ -115,7 +164,13 @@ class Room:
         for device in devices:
             if device not in self._free[option.kind][self.node_of[device]]:
                 return False
-        return all(self._is_left(option, node) for node in self._nodes(option, devices))
+        nodes = self._nodes(option, devices)
+        return all(self._is_left(option, node) for node in nodes) and self._are_linked(option, nodes)
+
+    def _are_linked(self, option: Option, nodes: Iterable[int]) -> bool:
+        least = option.link_bytes_per_second
+        names = [self._cluster.nodes[node].name for node in nodes] if least else ()
+        return all(link_rate(self._cluster, *pair) >= least for pair in itertools.combinations(names, 2))
 
     def fullest(self, option: Option) -> tuple[int, ...] | None:
         """The node with the fewest free devices that holds an option, so that wide ones find room on others, or as many
@@ -128,7 +183,19 @@ class Room:
             for node, devices in enumerate(self._free[option.kind])
             if len(devices) >= count and self._is_left(option, node)
         ]
-        return _first(able, option.nodes)
+        return self._first(able, option)
+
+    def _first(self, able: list[tuple[int, ...]], option: Option) -> tuple[int, ...] | None:
+        """The nodes that come last in the first of these tuples, as many as an option goes over, which must be linked
+        as well as it was promised; None where there are too few."""
+        count = option.nodes
+        if len(able) < count:
+            return None
+        if count == 1:
+            return (min(able)[-1],)
+        if option.link_bytes_per_second:
+            return self._find_linked([each[-1] for each in able], count, option.link_bytes_per_second) or None
+        return tuple([each[-1] for each in heapq.nsmallest(count, able)])
 
     def take(self, option: Option, *, nodes: Sequence[int]) -> tuple[int, ...]:
         """Start an option on nodes that hold it: the devices it got, node by node, lowest numbers first."""
@@ -203,7 +270,13 @@ class Room:
             (self._host_bytes[node] >= host_bytes or not host_bytes)
             and (self._cores[node] >= cores or not cores)
             and (self._disk_bytes[node] >= disk_bytes or not disk_bytes)
+            and (not option.link_bytes_per_second or self._has_port(option, node))
         )
+
+    def _has_port(self, option: Option, node: int) -> bool:
+        """Whether a node's port carries what an option was promised of it, beside what others were."""
+        most = self._cluster.port(self._cluster.nodes[node].name)
+        return self._port_drawn[node] + option.link_bytes_per_second <= most
 
     def _draw(self, option: Option, node: int, sign: int) -> None:
         host_bytes, disk_bytes, cores = _own_needs(option)
@@ -213,6 +286,8 @@ class Room:
             self._disk_bytes[node] -= sign * disk_bytes
         if cores:
             self._cores[node] -= sign * cores
+        if option.link_bytes_per_second:
+            self._port_drawn[node] += sign * option.link_bytes_per_second
 
 
 class RoomForOptions:
@@ -260,7 +335,7 @@ class RoomForOptions:
                 able.append((wanted[node], len(free[node]), node))
             else:
                 del maybe[node]
-        best = _first(able, option.nodes)
+        best = self._room._first(able, option)
         self._shut[number] = best is None
         return best
 
@@ -293,10 +368,3 @@ class RoomForOptions:
                 shut[number] = False
                 opened.append(number)
         return opened
-
-
-def _first(able: list[tuple[int, ...]], count: int) -> tuple[int, ...] | None:
-    """The nodes that come last in the first so many tuples; None where there are too few."""
-    if len(able) < count:
-        return None
-    return (min(able)[-1],) if count == 1 else tuple([each[-1] for each in heapq.nsmallest(count, able)])

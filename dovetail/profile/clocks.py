@@ -12,7 +12,7 @@ class Clock(abc.ABC):
 
     @abc.abstractmethod
     def mark(self) -> Any:
-        """This moment in the device's work."""
+        """A mark in the device's work, set now."""
 
     @abc.abstractmethod
     def seconds(self, start: Any, end: Any) -> float:

@@ -217,11 +217,11 @@ def measure_updates(*, threads: int) -> float:
     master, gradient = torch.zeros(_PARAMETERS), torch.ones(_PARAMETERS, dtype=torch.bfloat16)
     travel = torch.zeros_like(gradient)
     with contextlib.ExitStack() as stack:
-        update = _with_torch
+        update = _step_with_torch
         if kernel.load() is not None:
             pool = kernel.ThreadPool(threads)
             stack.callback(pool.close)
-            update = functools.partial(_with_kernel, pool)
+            update = functools.partial(_step_with_kernel, pool)
         slots: dict[str, torch.Tensor] = {}
         update(master, slots, gradient, travel)  # touches all memory once
         began, count = time.perf_counter(), 0
@@ -235,14 +235,14 @@ _OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01
 _Slots = dict[str, torch.Tensor]
 
 
-def _with_kernel(
+def _step_with_kernel(
     pool: kernel.ThreadPool, master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor
 ) -> None:
     one = kernel.stretch(master, slots, gradient=gradient, travel=travel, options=_OPTIONS, decoupled=True, scale=1.0)
     pool.update([one])
 
 
-def _with_torch(master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor) -> None:
+def _step_with_torch(master: torch.Tensor, slots: _Slots, gradient: torch.Tensor, travel: torch.Tensor) -> None:
     if not slots:
         slots |= {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
     parameter = torch.nn.Parameter(master)

@@ -20,7 +20,9 @@ from dovetail.feeds import Shards, digest
 from dovetail.profile.batch_structure import batch_bytes, structure
 from dovetail.profile.source_text import Sources, package_of, without_addresses
 from dovetail.train.base import Training
+from dovetail.train.numeric import approximations_of
 from dovetail.train.schedulers import schedulers_of
+from dovetail.train.shard_evaluation import ShardEvaluation
 from dovetail.vocabulary import Fingerprint
 
 __all__ = ["FORMAT", "batch_bytes", "fingerprint", "versions"]
@@ -46,6 +48,10 @@ def fingerprint(training: Training, batch: Any) -> Fingerprint:
         steps_per_epoch=training.steps_per_epoch(),
         evaluates=training.evaluate is not None,
         shards=training.batches.facts(accumulate=training.accumulate) if isinstance(training.batches, Shards) else None,
+        evaluation=training.evaluate.shards.facts() if isinstance(training.evaluate, ShardEvaluation) else None,
+        evaluate_every=training.evaluate_every,
+        allow=tuple(sorted(training.allow)),
+        approximations=approximations_of(training),
     )
 
 
@@ -82,7 +88,7 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
             *([sorted(training.allow)] if training.allow else ()),
         ],
         # Of one family are tasks that can take each other's place in a gang: those that share must read the same.
-        **({"shares": shared(training, batch)} if training.shares else {}),
+        **({"shares": shared_name(training, batch)} if training.shares else {}),
         "rhythm": [training.evaluate_every, training.steps_per_epoch()],
         "versions": versions(training),
     }
@@ -93,7 +99,7 @@ def _schedulers(training: Training) -> list[list[str]]:
     return [[name, type(each.scheduler).__qualname__, each.every, each.metric or ""] for name, each in found]
 
 
-def shared(training: Training, batch: Any) -> str:
+def shared_name(training: Training, batch: Any) -> str:
     """What names the batches that a training shares, its first one included; empty where it shares none."""
     return f"{training.shares} {digest(batch)}" if training.shares else ""
 
@@ -135,7 +141,8 @@ def _code(training: Training) -> list[list[Any]]:
     ]
     for optimizer in training.optimizers().values():
         sources.add(type(optimizer))
-    for function in (training.loss, training.evaluate, training.step, *training.callbacks):
+    evaluate = training.evaluate.measure if isinstance(training.evaluate, ShardEvaluation) else training.evaluate
+    for function in (training.loss, evaluate, training.step, *training.callbacks):
         if function is not None:
             sources.add(function)
     return [*found, *sources.texts()]

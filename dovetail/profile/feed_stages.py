@@ -164,7 +164,7 @@ def _add(total: StageWork, work: StageWork) -> None:
 
 def _parts(definition: Feed) -> Iterator[ItemRun]:
     """The items of the first epoch, a batch's worth at a time."""
-    batch, source = definition.batching(), definition.source
+    batch, source = definition.batch_stage(), definition.source
     size = batch.size if batch is not None else 16
     if not isinstance(source, ItemSource):
         values = iter(source)
@@ -264,7 +264,7 @@ def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> Feed
     if abs(more) < unsure:
         return model
     if more < 0:  # stages were slowed down by the clocks that were read for each item
-        return FeedModel(profiles=tuple(_stretched(each, 1 + more / model.cpu_seconds) for each in model.profiles))
+        return FeedModel(profiles=tuple(_stretch(each, 1 + more / model.cpu_seconds) for each in model.profiles))
     *others, last = model.profiles
     longer = dataclasses.replace(
         last,
@@ -275,7 +275,7 @@ def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> Feed
     return FeedModel(profiles=(*others, longer))
 
 
-def _stretched(profile: StageProfile, factor: float) -> StageProfile:
+def _stretch(profile: StageProfile, factor: float) -> StageProfile:
     return dataclasses.replace(
         profile,
         service_seconds=profile.service_seconds * factor,

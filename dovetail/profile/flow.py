@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dovetail.profile.batch_structure import tensors_in
 from dovetail.train.cutting.interceptor import is_opaque
 from dovetail.train.cutting.record import version_of
+from dovetail.train.postponed_compiler import leave_out_mark
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -160,6 +161,9 @@ class Flow(TorchDispatchMode):
         call.activation_bytes = sum(tensor.nbytes for tensor in tensors_in(output))
         self._reached.update({_storage(tensor): frozenset({call.name}) for tensor in tensors_in(output)})
         return output
+
+
+leave_out_mark(Flow, "__torch_dispatch__")
 
 
 def edges(layers: list[LayerCall]) -> tuple[tuple[str, str], ...]:

@@ -64,7 +64,7 @@ def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCa
     with hooks() as handles:
         for name, module in visible_modules(training.model).items():
             handles.extend(flow.watch(name, module))
-        fresh = _fresh(batch, device)
+        fresh = _copy_batch(batch, device)
         with flow:
             loss = _loss(training, fresh, device)
     _backward(training.model, loss)  # warms backward up for the passes that are timed
@@ -77,8 +77,8 @@ def _time(training: Training, batch: Any, device: torch.device, calls: Sequence[
     with hooks() as handles:
         for name, module in visible_modules(training.model).items():
             if module in modules:
-                handles.append(module.register_forward_pre_hook(found.on_entry(name)))
-        fresh = _fresh(batch, device)
+                handles.append(module.register_forward_pre_hook(found.make_entry_hook(name)))
+        fresh = _copy_batch(batch, device)
         found.begin()
         loss = _loss(training, fresh, device)
         found.turn(loss)
@@ -95,7 +95,7 @@ def _loss(training: Training, batch: Any, device: torch.device) -> torch.Tensor:
     return found[0] if isinstance(found, tuple) else found
 
 
-def _fresh(batch: Any, device: torch.device) -> Any:
+def _copy_batch(batch: Any, device: torch.device) -> Any:
     # A copy, since a loss may take labels out of the batch or scale it in place.
     return to_device(copy.deepcopy(batch), device)
 
@@ -122,7 +122,7 @@ class _Pass:
         self._is_forward = True
         self._marks = [self._clock.mark()]
 
-    def on_entry(self, module: str) -> Any:
+    def make_entry_hook(self, module: str) -> Any:
         """A hook that marks each call of the module which is a layer."""
 
         def enter(*_: Any) -> None:
@@ -140,7 +140,7 @@ class _Pass:
         self._is_forward = False
         self._marks.append(self._clock.mark())
         for number, node in _first_nodes(loss, self._starts).items():
-            node.register_prehook(self._on_node(self._forward[number][0]))
+            node.register_prehook(self._make_node_hook(self._forward[number][0]))
         self._marks.append(self._clock.mark())
 
     def end(self) -> None:
@@ -155,7 +155,7 @@ class _Pass:
         """The seconds of each layer's backward; layers that no gradient passes are absent."""
         return self._seconds(self._backward, self._marks[2], self._marks[3])
 
-    def _on_node(self, name: str) -> Any:
+    def _make_node_hook(self, name: str) -> Any:
         return lambda _: self._backward.append((name, self._clock.mark()))
 
     def _seconds(self, marks: list[tuple[str, Any]], start: Any, end: Any) -> dict[str, float]:

@@ -19,13 +19,14 @@ import torch
 from dovetail.feeds.loaders import direct
 from dovetail.profile.batch_structure import batch_bytes
 from dovetail.profile.clocks import synchronize
-from dovetail.profile.family_digest import shared, versions
+from dovetail.profile.family_digest import shared_name, versions
 from dovetail.profile.layers import Edges, Layers, measure_layers
 from dovetail.profile.peak_memory import PeakMemory
 from dovetail.train import checkpoint
 from dovetail.train.base import SessionMember, StepReport, Technique, Training, TrainingSession
 from dovetail.train.beside import BesideSession
 from dovetail.train.graph import GraphSession
+from dovetail.train.numeric import open_session
 from dovetail.train.spill import SpillSession
 from dovetail.train.state import TrainingState
 from dovetail.vocabulary import FrozenDict, LayerProfile, Profile, ProgramError, TechniqueRefused
@@ -86,7 +87,9 @@ def measure(
     with _kept_threads(threads):
         peak = PeakMemory(device)
         members = [SessionMember(training=one, seed=seed + number) for number, one in enumerate((training, *others))]
-        with contextlib.closing(technique.open(members, device=device, threads=threads, knobs=knobs)) as session:
+        with contextlib.closing(
+            open_session(technique, members, device=device, threads=threads, knobs=knobs)
+        ) as session:
             advance = functools.partial(session.advance, range(len(members)))
             timing = _steps(
                 advance,
@@ -137,9 +140,10 @@ def measure(
         clips=training.clip_norm is not None,
         precision=training.precision,
         timetable=training.timetable or "",
-        shares=shared(training, batch),
+        shares=shared_name(training, batch),
         batch_seconds=_batch_seconds(training) if training.shares else 0.0,
         busy_seconds=busy_seconds,
+        update_seconds=spilled.update_seconds if spilled else 0.0,
         waits_seconds=timing.waits_seconds,
     )
 
@@ -151,12 +155,13 @@ class _SpillFigures:
     layers: Layers
     host_bytes: int
     disk_bytes: int
+    update_seconds: float
 
 
 def _read_spill_figures(session: SpillSession) -> _SpillFigures:
     """The segments of a spilled session as layers: the model as a whole may be on no device, so they are timed as they
     stream by."""
-    timed, forecast = session.timed(), session.forecast()
+    timed, forecast = session.timed_segments(), session.forecast()
     segments = timed[0] if timed else ()
     sizes = {segment.name: sum(entry.master.nbytes for entry in segment.entries) for segment in session.segments}
     layers = tuple(
@@ -169,7 +174,7 @@ def _read_spill_figures(session: SpillSession) -> _SpillFigures:
         )
         for segment in segments
     )
-    return _SpillFigures(layers, forecast.host_bytes, forecast.disk_bytes)
+    return _SpillFigures(layers, forecast.host_bytes, forecast.disk_bytes, session.update_seconds())
 
 
 def _first(training: Training) -> Any:

@@ -67,7 +67,7 @@ def choose(
     """
     count = min(count, len(numbers))
     if method == CCS:
-        return _stratified(numbers, scores[numbers], count=count, generator=generator)
+        return _choose_stratified(numbers, scores[numbers], count=count, generator=generator)
     if method == EL2N:
         chosen = hardest(numbers, scores[numbers], count=count)
     else:
@@ -84,7 +84,9 @@ def hardest(numbers: Numbers, scores: Scores, *, count: int) -> Numbers:
     return numbers[numpy.argsort(-scores, kind="stable")[:count]]
 
 
-def _stratified(numbers: Numbers, scores: Scores, *, count: int, generator: Generator) -> tuple[Numbers, Numbers]:
+def _choose_stratified(
+    numbers: Numbers, scores: Scores, *, count: int, generator: Generator
+) -> tuple[Numbers, Numbers]:
     """Coverage-centric selection: as many from each stratum of equal width in the score, smallest strata first, so that
     what they lack goes to the others. Each one then stands for as many as its stratum has for one that was drawn, which
     the paper leaves out: its weight, in whole copies, the least of them 1."""

@@ -53,7 +53,7 @@ class _LoaderExamples(Examples):
 
 class _FeedExamples(Examples):
     def __init__(self, feed: Feed) -> None:
-        batching = feed.batching()
+        batching = feed.batch_stage()
         assert batching is not None
         super().__init__(batch_size=batching.size, drops_last=batching.drop_last)
         assert isinstance(feed.source, ItemSource)
@@ -94,7 +94,7 @@ def examples_of(batches: Any) -> Examples:
 def _check_feed(feed: Feed) -> None:
     if not isinstance(feed.source, ItemSource):
         raise ProgramError(f"examples are chosen by their number; the items of a {feed.source.describe()} have none.")
-    if feed.batching() is None:
+    if feed.batch_stage() is None:
         raise ProgramError("a feed whose examples are chosen must put them into batches; end it with .batch(size).")
     if feed.varies():
         raise ProgramError(

@@ -41,7 +41,7 @@ class SelectionTrial:
 
     @property
     def mean(self) -> float:
-        """The mean over the splits."""
+        """The mean of the scores over the splits."""
         return statistics.fmean(self.scores)
 
     @property

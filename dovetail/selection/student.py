@@ -84,7 +84,7 @@ class StudentBatches:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from where this state was taken."""
         self._round, self._position = state["round"], state["position"]
         self.numbers, self._weights = state["numbers"], state["weights"]
         self.keep_scores(state["scored"], state["scores"], classes=state["classes"])
@@ -138,7 +138,7 @@ def chosen_student(
         sizes = round_sizes(min(count, len(pool)), rounds=rounds)
         first = generator.choice(pool, sizes[0], replace=False)
         batches = StudentBatches(examples, numbers=first, seed=seed)
-        callbacks: tuple[Callback, ...] = (_growing(own, batches, pool, sizes, steps=steps, rounds=rounds),)
+        callbacks: tuple[Callback, ...] = (_make_growth(own, batches, pool, sizes, steps=steps, rounds=rounds),)
     else:
         chosen, weights = choose(method, pool, found, count=count, generator=generator)
         batches, callbacks = StudentBatches(examples, numbers=chosen, weights=weights, seed=seed), ()
@@ -261,7 +261,7 @@ def _follows_metric(scheduler: Any) -> bool:
     return isinstance(scheduler, Scheduler) and scheduler.metric is not None
 
 
-def _growing(
+def _make_growth(
     own: Training, batches: StudentBatches, pool: Numbers, sizes: Sequence[int], *, steps: int, rounds: int
 ) -> Callback:
     """MaxGrad: after each round but the last, add what the student finds hardest, and fit it anew."""

@@ -4,6 +4,7 @@ from dovetail.store.atomic_write import folder_beside, replace, write_atomically
 from dovetail.store.checkpoint_location import checkpoints_of, settle_checkpoints
 from dovetail.store.database import Point, PointSummary, Store, event_of_row, free_bytes
 from dovetail.store.fence import check_fence, raise_fence
+from dovetail.store.link_profiles import keep_links, known_links
 from dovetail.store.lock import ControllerLock, holder
 from dovetail.store.ownership import check_private, make_private
 from dovetail.store.remote_folder import Folder, RemoteFolder, folder_of
@@ -25,6 +26,8 @@ __all__ = [
     "folder_of",
     "free_bytes",
     "holder",
+    "keep_links",
+    "known_links",
     "make_private",
     "make_scratch",
     "raise_fence",

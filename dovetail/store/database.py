@@ -109,14 +109,14 @@ class Store:
 
     def _refusal_to_open(self, error: Exception, write: bool) -> StoreError:
         if checksums.is_damage(error):
-            return self._damaged(str(error), is_lost=write)  # who writes has looked for a copy
+            return self._damage_error(str(error), is_lost=write)  # who writes has looked for a copy
         room = f" ({show_bytes(free_bytes(self.home))} are free)" if self.home else ""
         return StoreError(
             f"the store at {self.home} must be a directory that this user can {'write' if write else 'read'}; "
             f"found: {error}. Check its permissions and its disk{room}, or use --store."
         )
 
-    def _damaged(self, found: str, *, is_lost: bool = False) -> StoreError:
+    def _damage_error(self, found: str, *, is_lost: bool = False) -> StoreError:
         is_lost = is_lost or self.home is None or not (self.home / checksums.COPY).exists()
         cure = (
             "No whole copy of it is beside it: bring one from a backup, or use another store (--store)."
@@ -407,12 +407,12 @@ class Store:
             found = self._connection.execute(query, arguments).fetchall()
         except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
             if checksums.is_damage(error):
-                raise self._damaged(str(error)) from error
+                raise self._damage_error(str(error)) from error
             raise StoreError(f"the store at {self.home} must be readable; found: {error}.") from error
         for seal, *values in found:
             sealed = self._sealed or seal is not None
             if sealed and not checksums.matches(seal, values[:-1] if number else values):
-                raise self._damaged(f"a row of its table {table} does not match its checksum")
+                raise self._damage_error(f"a row of its table {table} does not match its checksum")
         return [row[1:] for row in found]
 
     def _seal(self, *values: Any) -> tuple[Any, ...]:
@@ -451,7 +451,7 @@ def _how(profile: Profile) -> str:
 
 
 def _value(kept: float | None) -> float:
-    """SQLite keeps NaN as NULL."""
+    """A value as it was before it was written: SQLite keeps NaN as NULL."""
     return float("nan") if kept is None else kept
 
 

@@ -17,7 +17,7 @@ from dovetail.vocabulary import StoreError
 
 UNLOCKED = ("control-", "code-")
 """How the names of folders begin that are made before the lock is asked for."""
-MADE = (*UNLOCKED, "mark-", "meeting-", tempfile.gettempprefix())
+MADE = (*UNLOCKED, "mark-", "meeting-", "shards-", tempfile.gettempprefix())
 """How the names begin of all that Dovetail makes there; workers use Python's own temporary names."""
 
 

@@ -73,12 +73,12 @@ class Ground:
     numbers: "itertools.count[int]" = dataclasses.field(default_factory=itertools.count)
 
     def task(self, **parameters: float) -> Task:
-        """A task that no other test has."""
+        """Make a task of a name that no other test uses."""
         name = f"task-{next(self.numbers)}"
         return Task(name=name, program=Program(reference=self.reference), parameters=parameters, stop=Stop(steps=5))
 
     def member(self, task: Task, *, until_step: int = 5, attempt: int = 1, final: bool = True) -> MemberOrder:
-        """Train `task` until a step."""
+        """An order's member that trains `task` until a step."""
         directory = str(self.home / "checkpoints" / task.identity)
         return MemberOrder(task=task, attempt=attempt, until_step=until_step, final=final, directory=directory)
 

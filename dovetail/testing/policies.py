@@ -98,12 +98,12 @@ class PolicyConformance(Conformance):
             problem = draw(seed, widest=self.widest, packed=self.packed)
             dice = random.Random(seed)
             families = [
-                dataclasses.replace(family, members=_shuffled(dice, family.members))
-                for family in _shuffled(dice, problem.families)
+                dataclasses.replace(family, members=_shuffle(dice, family.members))
+                for family in _shuffle(dice, problem.families)
             ]
-            cluster = dataclasses.replace(problem.cluster, kinds=_shuffled(dice, problem.cluster.kinds))
+            cluster = dataclasses.replace(problem.cluster, kinds=_shuffle(dice, problem.cluster.kinds))
             shuffled = dataclasses.replace(
-                problem, cluster=cluster, families=tuple(families), options=_shuffled(dice, problem.options)
+                problem, cluster=cluster, families=tuple(families), options=_shuffle(dice, problem.options)
             )
             assert self.allocate(shuffled).value == pytest.approx(self.allocate(problem).value, rel=EQUAL)
 
@@ -113,7 +113,7 @@ class PolicyConformance(Conformance):
             renamed = dataclasses.replace(
                 problem,
                 families=tuple(
-                    dataclasses.replace(_each_member(family, _renamed), name=f"other {family.name[::-1]}")
+                    dataclasses.replace(_each_member(family, _rename), name=f"other {family.name[::-1]}")
                     for family in problem.families
                 ),
                 options=tuple(
@@ -185,7 +185,7 @@ class ParetoConformance(Conformance):
         for seed in SEEDS:
             problem = draw(seed, widest=self.widest, packed=self.packed)
             arrays = columns(problem, alike=lambda member: member.task)
-            rates = by_task(self.allocate(problem))
+            rates = rates_by_task(self.allocate(problem))
             floors = np.array([rates[group[0].task] for group in arrays.members])
             worths = arrays.worths(arrays.references())
             best = most_worth(arrays, worths=worths, floors=floors * (1 - EQUAL))
@@ -200,15 +200,15 @@ class SharingConformance(Conformance):
     def test_sharing_is_no_worse_than_an_equal_part(self) -> None:
         for seed in SEEDS:
             problem = draw(seed, widest=1, alike=True)
-            shared, own = by_task(self.allocate(problem)), by_task(isolated(problem))
+            shared, own = rates_by_task(self.allocate(problem)), rates_by_task(isolated(problem))
             for task, rate in own.items():
                 assert shared[task] >= rate * (1 - 10 * EQUAL)
 
 
-def by_task(allocation: Allocation) -> dict[str, float]:
+def rates_by_task(allocation: Allocation) -> dict[str, float]:
     """The steps per second of every task.
 
-    >>> by_task(Allocation(shares=(), groups=(("a",),)))
+    >>> rates_by_task(Allocation(shares=(), groups=(("a",),)))
     {'a': 0.0}
     """
     rates = allocation.rates()
@@ -254,11 +254,11 @@ def _each_member(family: Family, change: Callable[[Member], Member]) -> Family:
     return dataclasses.replace(family, members=tuple(change(member) for member in family.members))
 
 
-def _shuffled(dice: random.Random, things: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shuffle(dice: random.Random, things: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dice.sample(things, len(things)))
 
 
-def _renamed(member: Member) -> Member:
+def _rename(member: Member) -> Member:
     return dataclasses.replace(member, task=TaskId(f"other {member.task[::-1]}"))
 
 

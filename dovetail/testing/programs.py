@@ -103,11 +103,11 @@ class Counting:
         self._epoch, self._position = self._epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands."""
+        """The epoch and the position in it."""
         return {"epoch": self._epoch, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Stand there."""
+        """Go on from the epoch and position of this state."""
         self._epoch, self._position = state["epoch"], state["position"]
 
 
@@ -191,13 +191,13 @@ class Recomputing(nn.Module):
         self._recompute = recompute
 
     def block(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
+        """What one block makes of `x`."""
         inner: torch.Tensor = self.own[number](torch.relu(self.linear[number](self.shared(x))))
         outer: torch.Tensor = self.shared(inner)
         return x + outer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All blocks."""
+        """What all blocks make of `x`, in recomputation where that is asked for."""
         x = self.stem(x)
         for number in range(len(self.linear)):
             x = checkpoint(self.block, number, x, use_reentrant=False) if self._recompute else self.block(number, x)
@@ -217,7 +217,7 @@ def shared() -> Training:
 
 
 def bf16() -> Training:
-    """Computes under autocast."""
+    """A perceptron that computes under autocast to bfloat16."""
     model = perceptron(dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return Training(model=model, batches=pairs(3), loss=squared, optimizer=optimizer, precision="bf16")
@@ -245,7 +245,7 @@ class Count:
         self.value = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Its value."""
+        """The counter's value."""
         return {"value": self.value}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

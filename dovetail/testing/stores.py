@@ -46,7 +46,7 @@ class StoreConformance:
     factory = "dovetail.store:Store"
 
     def open(self, home: Path | None, *, write: bool = False) -> Any:
-        """A store at `home`."""
+        """Open the store at `home`, as users of it would."""
         return _open(self.factory, home, write=write)
 
     # The laws

@@ -25,7 +25,8 @@ from dovetail.trackers import check_trackers, parse_tracker
 from dovetail.trackers.cursor import TrackerCursor
 from dovetail.trackers.following import open_sender
 from dovetail.vocabulary import Program, Stop, StoreBusy, Task
-from dovetail.vocabulary.events import AttemptStarted, TaskFailed, TaskFinished, TaskRestarted
+from dovetail.vocabulary.events import AttemptStarted, TaskFailed, TaskFinished
+from dovetail.vocabulary.request_events import TaskRestarted
 
 Curves = Mapping[str, Mapping[str, list[tuple[int, float]]]]
 START = 1_790_000_000.0
@@ -35,7 +36,7 @@ class TrackerConformance:
     """Laws of a tracker. A subclass says where one is, by a folder, and reads what it holds with its own means."""
 
     def address(self, folder: Path) -> str:
-        """What a user would write."""
+        """The address of the tracker under test, as a user would write it."""
         raise NotImplementedError
 
     def read(self, folder: Path) -> Curves:
@@ -64,9 +65,9 @@ class TrackerConformance:
 
     def test_every_point_arrives_once_and_in_order(self, home: Path, tmp_path: Path) -> None:
         check_trackers(self.address(tmp_path))
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 21))
-        finished(home, "a", step=20)
+        finish_task(home, "a", step=20)
         assert self.send(home, tmp_path) == 30
         assert self.send(home, tmp_path) == 0
         found = self.read(tmp_path)["a"]
@@ -74,13 +75,13 @@ class TrackerConformance:
         assert [step for step, _ in found["accuracy"]] == list(range(2, 21, 2))
 
     def test_what_comes_later_is_added_by_another_process(self, home: Path, tmp_path: Path) -> None:
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 11))
         self.send(home, tmp_path)
         # All metrics of one step arrive together: the newest step of a task that runs is left for later.
         assert [step for step, _ in self.read(tmp_path)["a"]["train/loss"]] == list(range(1, 10))
         add_points(home, "a", range(8, 21))  # three steps again, as after a loss
-        finished(home, "a", step=20)
+        finish_task(home, "a", step=20)
         self.send(home, tmp_path)
         assert [step for step, _ in self.read(tmp_path)["a"]["train/loss"]] == list(range(1, 21))
 
@@ -101,27 +102,29 @@ class TrackerConformance:
         assert not [file for file in held if b"hunter22" in file.read_bytes()]
 
     def test_a_task_that_is_trained_anew_is_another_run(self, home: Path, tmp_path: Path) -> None:
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 6))
-        finished(home, "a", step=5)
+        finish_task(home, "a", step=5)
         self.send(home, tmp_path)
         identity = _task("a").identity
         with Store(home, write=True) as store:
             event = TaskRestarted(task=identity, attempt=1, at_seconds=START + 50)
             store.add(events=[event], without_points_of=[identity])
-        started(home, "a", attempt=2)
+        begin_attempt(home, "a", attempt=2)
         add_points(home, "a", range(1, 4))
-        finished(home, "a", step=3, attempt=2)
+        finish_task(home, "a", step=3, attempt=2)
         self.send(home, tmp_path)
         assert [step for step, _ in self.read(tmp_path)["a"]["train/loss"]] == [1, 2, 3]
 
     def test_how_tasks_end_is_told(self, home: Path, tmp_path: Path) -> None:
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 3))
-        finished(home, "a", step=2)
-        started(home, "b")
+        finish_task(home, "a", step=2)
+        begin_attempt(home, "b")
         with Store(home, write=True) as store:
-            failed = TaskFailed(task=_known("b").identity, attempt=1, at_seconds=START + 9, reason="it burnt hunter22")
+            failed = TaskFailed(
+                task=_task_named("b").identity, attempt=1, at_seconds=START + 9, reason="it burnt hunter22"
+            )
             store.add(events=[failed])
         self.send(home, tmp_path)
         statuses = self.statuses(tmp_path)
@@ -137,9 +140,9 @@ class TrackerConformance:
 
     @pytest.mark.process
     def test_a_kill_between_sending_and_noting_sends_nothing_twice(self, home: Path, tmp_path: Path) -> None:
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 1501))  # three batches
-        finished(home, "a", step=1500)
+        finish_task(home, "a", step=1500)
         # What is noted first is that the workload's run was opened and told of, and the task's opened: then points.
         code = f"from {__name__} import send_and_die; send_and_die({str(home)!r}, {self.address(tmp_path)!r}, 4)"
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -175,26 +178,28 @@ def _task(name: str, **parameters: object) -> Task:
 
 
 def _point(task: str, name: str, step: int, value: float) -> Point:
-    return Point(task=_known(task).identity, name=name, step=step, value=value, at_seconds=START + step / 10)
+    return Point(task=_task_named(task).identity, name=name, step=step, value=value, at_seconds=START + step / 10)
 
 
-def _known(name: str) -> Task:
+def _task_named(name: str) -> Task:
     return _task("a") if name == "a" else _task("b", pwd="hunter22")
 
 
-def started(home: Path, task: str, *, attempt: int = 1) -> None:
-    """An attempt of a task has begun."""
+def begin_attempt(home: Path, task: str, *, attempt: int = 1) -> None:
+    """Record in the store that an attempt of a task has begun."""
     where: dict[str, Any] = {"placement": f"p{attempt}", "devices": ("n0:0",), "predicted_seconds": 9.0}
     event = AttemptStarted(
-        task=_known(task).identity, attempt=attempt, at_seconds=START + 60 * attempt, step=0, until=5000, **where
+        task=_task_named(task).identity, attempt=attempt, at_seconds=START + 60 * attempt, step=0, until=5000, **where
     )
     with Store(home, write=True) as store:
         store.add(events=[event])
 
 
-def finished(home: Path, task: str, *, step: int, attempt: int = 1) -> None:
-    """A task has finished."""
-    event = TaskFinished(task=_known(task).identity, attempt=attempt, at_seconds=START + 60 * attempt + 40, step=step)
+def finish_task(home: Path, task: str, *, step: int, attempt: int = 1) -> None:
+    """Record in the store that a task has finished."""
+    event = TaskFinished(
+        task=_task_named(task).identity, attempt=attempt, at_seconds=START + 60 * attempt + 40, step=step
+    )
     with Store(home, write=True) as store:
         store.add(events=[event])
 

@@ -68,7 +68,7 @@ def follow(
             time.sleep(WAIT_SECONDS)
         except Exception as error:  # a tracker that cannot be reached yet may raise anything
             tell(f"{address.given}: {describe(error)}")
-            _rest(ending, pause)
+            _pause(ending, pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
@@ -85,7 +85,7 @@ def _send_on(sender: TrackerSender, cursor: TrackerCursor, ending: threading.Eve
             tell(trouble or "sent again")
         if is_last and not errors:
             return
-        _rest(ending, pause if errors else _look_pause(_computed_seconds() - began))
+        _pause(ending, pause if errors else _look_pause(_computed_seconds() - began))
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if errors else FIRST_PAUSE_SECONDS
 
 
@@ -105,7 +105,7 @@ def _computed_seconds() -> float:
     return float(sum(each.user + each.system for each in times))
 
 
-def _rest(ending: threading.Event, seconds: float) -> None:
+def _pause(ending: threading.Event, seconds: float) -> None:
     """Wait; who is told to end waits no longer than it must, lest it asks a tracker that is down without a pause."""
     if not ending.is_set():
         ending.wait(seconds)

@@ -67,7 +67,7 @@ class StoreRuns:
         return list(dict.fromkeys(self._workloads.values()))
 
     def task_run(self, task: TaskId) -> RunFacts:
-        """What is to be told of a task."""
+        """What a tracker is to be told of a task."""
         record, one = self.tasks[task], self.progress.get(task) or Progress(task=task)
         spans, workload = one.spans, self._workloads[task]
         subject = f"{self._owner}-{task}"

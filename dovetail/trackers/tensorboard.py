@@ -133,11 +133,11 @@ class _Formats:
                     metadata=self._text.create_summary_metadata(display_name=name, description=""),
                     tensor=self._tensor([lines.encode()]),
                 )
-                yield self._at(run.started_seconds, value)
+                yield self._encode_event(run.started_seconds, value)
             return
-        yield self._at(run.started_seconds, self._session_start(run))
+        yield self._encode_event(run.started_seconds, self._session_start(run))
         if run.has_ended:
-            yield self._at(run.ended_seconds, self._session_end(run))
+            yield self._encode_event(run.ended_seconds, self._session_end(run))
 
     def _session_start(self, run: RunFacts) -> Any:
         info = self._hparams_data.SessionStartInfo(start_time_secs=run.started_seconds or 0.0)
@@ -161,7 +161,7 @@ class _Formats:
         metadata = self._hparams.create_summary_metadata(content)
         return self._summary.Value(tag=tag, metadata=metadata, tensor=self._hparams.NULL_TENSOR)
 
-    def _at(self, seconds: float | None, value: Any) -> bytes:
+    def _encode_event(self, seconds: float | None, value: Any) -> bytes:
         event = self._event(wall_time=seconds or time.time(), summary=self._summary(value=[value]))
         return bytes(event.SerializeToString())
 

@@ -25,7 +25,7 @@ def main() -> None:
     """Track as the first line of the standard input says, until that ends."""
     given = json.loads(sys.stdin.readline())
     if given["polite"]:
-        _be_polite()
+        _lower_priority()
     ending = threading.Event()
     threading.Thread(target=_end_with_input, args=(ending,), daemon=True).start()
     follow(
@@ -37,7 +37,7 @@ def main() -> None:
     )
 
 
-def _be_polite() -> None:
+def _lower_priority() -> None:
     """Let training go first where all cores are busy. Where Linux shares cores between sessions (autogroup), a
     process's niceness counts within its own session only: this one has one to itself, so that it can be given that."""
     with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from dovetail.train.replicate import REPLICATE
 from dovetail.train.resident import RESIDENT
 from dovetail.train.schedulers import Scheduler
 from dovetail.train.shard import SHARD
+from dovetail.train.shard_evaluation import ShardEvaluation
 from dovetail.train.spill import SPILL
 from dovetail.train.state import TrainingState
 from dovetail.train.together import TOGETHER
@@ -53,6 +54,7 @@ __all__ = [
     "Ranks",
     "Scheduler",
     "SessionMember",
+    "ShardEvaluation",
     "StepReport",
     "Technique",
     "Training",

@@ -14,13 +14,14 @@ from torch import nn
 
 from dovetail.feeds.shards import Shards
 from dovetail.planning.pipeline.timetables import ASYNCHRONOUS
+from dovetail.train.numeric import refusal
 from dovetail.train.schedulers import Scheduler, Stateful, check_schedulers, schedulers_of
+from dovetail.train.shard_evaluation import ShardEvaluation
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import FrozenDict, ProgramError, TechniqueRefused
+from dovetail.vocabulary import APPROXIMATIONS, FrozenDict, ProgramError, TechniqueRefused
 from dovetail.vocabulary.work import suggest_goal
 
 Batch = Any
-APPROXIMATIONS = ("attention-masks",)
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure")
 Loss = torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]
 
@@ -40,7 +41,8 @@ class Training:
       `dt.Scheduler(ReduceLROnPlateau(...), metric="loss")` with a metric, at each regular evaluation. Several go by
       name into `schedules`.
     - `evaluate(model)` gives metrics; it is called every `evaluate_every` steps (None: at each epoch's end
-      where batches have a length) and at the end, in evaluation mode and without gradients.
+      where batches have a length) and at the end, in evaluation mode and without gradients. A `dt.ShardEvaluation` is
+      made where its shards lie.
     - `keep_best` names the metric whose best checkpoint, at any evaluation, is kept beside the last, and is the one
       that `dovetail export` and `result[task].model()` give; `goal` says "max" or "min" where its name does not.
     - `held_out` are batches of inputs and labels that no step and no evaluation sees: `dovetail serve --cascade`
@@ -57,9 +59,12 @@ class Training:
       `dt.Scheduler`.
     - `callbacks` are called with the training and the number of the step after each step, in the process that trains,
       without gradients. Only `resident` and `together` call them.
-    - `allow` names what may be computed otherwise than alone, where that is faster: "attention-masks" lets `fuse` draw
-      the masks of attention with dropout by itself on accelerators, whose kernels draw in a way of their own; the
-      distribution is the same. On CPUs the masks are the very same, and nothing need be allowed.
+    - `allow` names approximations (docs/numeric.md): what may be computed otherwise than it says, where that is faster
+      or nothing else fits. "state-8bit" keeps the moments of Adam, AdamW and SGD in 8 bits, "state-bf16" in bf16,
+      "weights-bf16" weights that are read in bf16 without a copy in fp32;
+      "attention-masks" lets `fuse` draw the masks of attention with dropout by itself on accelerators, whose kernels
+      draw in a way of their own; the distribution is the same. On CPUs the masks are the very same, and nothing need
+      be allowed.
     - What the step, the loss or callbacks change is declared, so that checkpoints have it: `state`, by name, anything
       with `state_dict` and `load_state_dict` (averaged weights, a gradient scaler, counters). Where they change
       variables that are not declared, the training is refused.
@@ -127,12 +132,14 @@ class Training:
         if self.timetable is not None and self.timetable not in ASYNCHRONOUS:
             raise ProgramError(f"Training.timetable must be one of {list(ASYNCHRONOUS)}, got {self.timetable!r}.")
         check_schedulers(self)
+        if isinstance(self.evaluate, ShardEvaluation) and not isinstance(self.batches, Shards):
+            raise ProgramError(
+                f"an evaluation over shards must go with batches that are dt.Shards, for it is their visits that it "
+                f"stands between; got batches of type {type(self.batches).__name__}. Give evaluate a plain function."
+            )
         if isinstance(self.batches, Shards) and isinstance(self.accumulate, int) and self.accumulate > 0:
             self.batches.facts(accumulate=self.accumulate)
-        if isinstance(self.allow, str) or set(self.allow) - set(APPROXIMATIONS):
-            raise ProgramError(
-                f"Training.allow must be a set of names among {list(APPROXIMATIONS)}, got {self.allow!r}."
-            )
+        self._check_allowed()
         if self.goal not in (None, "max", "min"):
             raise ProgramError(f"Training.goal must be 'max' or 'min', got {self.goal!r}.")
         if self.keep_best is not None and (self.goal or suggest_goal(self.keep_best)) is None:
@@ -144,6 +151,15 @@ class Training:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ProgramError(f"Training.{name} must be a whole number of at least 1, got {value!r}.")
+
+    def _check_allowed(self) -> None:
+        if isinstance(self.allow, str) or set(self.allow) - set(APPROXIMATIONS):
+            raise ProgramError(
+                f"Training.allow must be a set of names among {list(APPROXIMATIONS)}, got {self.allow!r}."
+            )
+        for name in sorted(self.allow):
+            if reason := refusal(self, name):
+                raise ProgramError(f"Training.allow names what this training cannot have: {reason}.")
 
     def _check_parts(self) -> None:
         """Refuse by name what would fail inside a step, where only the batch could be blamed."""

@@ -52,7 +52,7 @@ class BesideSession(GangSession[GraphSession]):
 
     @property
     def warmup_steps(self) -> int:
-        """As many as a member needs."""
+        """The steps that a member takes to reach its usual speed; they all need as many."""
         return self._members[0].warmup_steps
 
     @property

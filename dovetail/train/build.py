@@ -15,6 +15,7 @@ from dovetail.feeds.generators import generators_in
 from dovetail.feeds.loaders import draws_at_first
 from dovetail.train.base import Training
 from dovetail.train.isolation import Isolation
+from dovetail.train.postponed_compiler import postpone_compiler
 from dovetail.train.randomness import draw_again, reseed
 from dovetail.vocabulary import DovetailError, ProgramError, Task
 
@@ -72,14 +73,15 @@ class Builder:
         self.isolation = isolation
         self._home = home
         self._kept: dict[str, _Kept] = {}
+        postpone_compiler()
 
     @property
-    def kept(self) -> int:
+    def kept_count(self) -> int:
         """How many trainings there are that were looked at and not taken."""
         return len(self._kept)
 
     def build(self, task: Task) -> Training:
-        """Built anew."""
+        """Build the training of a task anew, from its program."""
         return build(task, home=self._home, isolation=self.isolation)
 
     @contextlib.contextmanager

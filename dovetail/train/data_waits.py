@@ -18,8 +18,8 @@ class DataWaits:
     """Adds up waits of the steps of one device.
 
     >>> waits = DataWaits(torch.device("cpu"))
-    >>> waits.before()
-    >>> waits.after(0.5)
+    >>> waits.begin_wait()
+    >>> waits.end_wait(0.5)
     >>> waits.seconds()
     0.5
     """
@@ -31,13 +31,13 @@ class DataWaits:
         self._given: torch.cuda.Event | None = None
         self._pending: deque[tuple[float, torch.cuda.Event, torch.cuda.Event]] = deque()
 
-    def before(self) -> None:
-        """A batch is about to be asked for: what was handed to the device so far is what it can be busy with."""
+    def begin_wait(self) -> None:
+        """Note that a batch is asked for now: what was handed to the device so far is what it can be busy with."""
         if self._is_ahead:
             self._given = self._mark()
 
-    def after(self, waited_seconds: float) -> None:
-        """The batch is there, for which the thread has waited."""
+    def end_wait(self, waited_seconds: float) -> None:
+        """Note that the batch is there, and for how long the thread has waited."""
         if self._given is None or waited_seconds < _WORTH_SECONDS:
             self._seconds += waited_seconds
             return

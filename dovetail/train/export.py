@@ -25,7 +25,7 @@ def load_model(task: Task, directory: Folder, *, home: Path | None = None, last:
         check_private(home)
     state = _newest(task, directory)
     if not last:
-        state = _best_of(state, directory)
+        state = _read_best(state, directory)
     model = build(task, home=home).model
     restore_model(model, state.values["model"], state.tensors)
     return model.eval()
@@ -67,7 +67,7 @@ def _place(made: Path, path: Path) -> None:
         replace(file, path / file.name)
 
 
-def _best_of(newest: TrainingState, directory: Folder) -> TrainingState:
+def _read_best(newest: TrainingState, directory: Folder) -> TrainingState:
     """The state that `newest` says is the best one, itself where it does not; with a warning where it is damaged."""
     best = newest.values.get("progress", {}).get("best", {})
     if not best or best["value"] is None or best["step"] == newest.step:

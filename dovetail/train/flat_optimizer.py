@@ -175,7 +175,7 @@ class _FlatGroup:
         return [parameter.data_ptr() for parameter in self.parameters] == self._pointers
 
     def tensors(self, own: optim.Optimizer) -> list[torch.Tensor]:
-        """All that a step changes."""
+        """All tensors that a step of this group changes: the parameters and the optimizer's moments."""
         return [self.flat, *(each for each in own.state[self.flat].values() if isinstance(each, torch.Tensor))]
 
     def push(self, optimizer: optim.Optimizer, name: str, value: torch.Tensor) -> None:

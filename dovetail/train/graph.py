@@ -201,7 +201,7 @@ class GraphSession(ResidentSession):
         with self._random.seeding(seen.note), noting_waits() as waits:
             self._random.begin(self._step, 0)  # so that draws before the first module's are among the seedings
             found = self._plainly(batches)
-        self._warmed[key] = seen.seedings, self._trained()
+        self._warmed[key] = seen.seedings, self._trained_parameters()
         changed = first_change(attributes, attributes_of(self._training.model))
         fixed = [n for n, v in found[1].items() if not isinstance(v, torch.Tensor) or v.device.type == "cpu"]
         if waits:
@@ -255,7 +255,7 @@ class GraphSession(ResidentSession):
             self._random.begin(self._step, 0)
             found = super(GraphSession, self)._compute_gradients(rebuild(form[0], iter(inputs)))
             self._clip()
-            self._optimizer.fill(self._trained())
+            self._optimizer.fill(self._trained_parameters())
             return found
 
         again = draw_again()
@@ -273,7 +273,7 @@ class GraphSession(ResidentSession):
         again()
         self._random.begin(self._step, 0)
 
-    def _trained(self) -> list[nn.Parameter]:
+    def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in self._parameters if parameter.grad is not None]
 
     def _clip(self) -> None:
@@ -284,7 +284,7 @@ class GraphSession(ResidentSession):
         if not self._clipped:
             self._clip()
         layouts = self._optimizer.layouts
-        self._optimizer.step(self._trained(), is_filled=self._replayed)
+        self._optimizer.step(self._trained_parameters(), is_filled=self._replayed)
         if self._optimizer.layouts != layouts:  # graphs write to where gradients were in a row
             self._captured, self._seen = {}, {}
 
@@ -297,14 +297,14 @@ class GraphSession(ResidentSession):
         try:
             found = self._plainly_again(loose, before, batches)
             plain = self._outcome(found[0], loose)
-            apart, is_exact = _apart(replayed, plain), torch.are_deterministic_algorithms_enabled()
+            apart, is_exact = _distances(replayed, plain), torch.are_deterministic_algorithms_enabled()
             if is_exact and any(apart):
-                self._stop_replaying(self._how_apart(apart, captured))
+                self._stop_replaying(self._describe_distances(apart, captured))
             elif _is_far(apart):
                 found = self._plainly_again(loose, before, batches)
-                by_chance = _apart(plain, self._outcome(found[0], loose))
+                by_chance = _distances(plain, self._outcome(found[0], loose))
                 if _is_far([one - _BY_CHANCE * other for one, other in zip(apart, by_chance, strict=True)]):
-                    self._stop_replaying(self._how_apart(apart, captured))
+                    self._stop_replaying(self._describe_distances(apart, captured))
         except torch.OutOfMemoryError:  # for two there is no room
             self._stop_replaying("a graph and a plain step do not fit into the device's memory at once")
             torch.cuda.empty_cache()
@@ -331,7 +331,7 @@ class GraphSession(ResidentSession):
         gradients = [each.grad.clone() for each in self._parameters if each.grad is not None]
         return losses, gradients, [tensor.clone() for tensor in loose]
 
-    def _how_apart(self, apart: Sequence[float], captured: "_CapturedStep") -> str:
+    def _describe_distances(self, apart: Sequence[float], captured: "_CapturedStep") -> str:
         names = ("losses", "gradients", "buffers")
         said = ", ".join(
             f"{name} by {value:.1g} of their size" for name, value in zip(names, apart, strict=True) if value
@@ -340,7 +340,7 @@ class GraphSession(ResidentSession):
         return f"step {self._step + 1} came out otherwise when it was replayed ({said}){since}"
 
 
-def _apart(one: Outcome, other: Outcome) -> list[float]:
+def _distances(one: Outcome, other: Outcome) -> list[float]:
     return [distance(mine, theirs) for mine, theirs in zip(one, other, strict=True)]
 
 

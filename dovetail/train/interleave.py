@@ -84,11 +84,11 @@ class Turnstile:
         self._wait(member, None)
 
     def enter(self, member: int, segment: LiveSegment, aside: Callable[[], Callable[[], None]]) -> None:
-        """This member is about to compute a segment: let another go first if that is better."""
+        """Wait for this member's turn to compute a segment; another goes first where that is better."""
         with self._changed:
             if self._running != member:  # evaluating, saving: nobody else is under way
                 return
-            if not self._waiting and self._ready(segment):
+            if not self._waiting and self._is_ready(segment):
                 return
             self._waiting[member], self._running = segment, None
             if self._choice() == member:
@@ -118,24 +118,24 @@ class Turnstile:
     def _take(self, member: int) -> None:
         del self._waiting[member]
         for other, segment in self._waiting.items():
-            self._passed[other] += self._ready(segment)
+            self._passed[other] += self._is_ready(segment)
         self._passed[member] = 0
         self._running = member
         if member not in self._begun:
             self._begun.append(member)
 
     def _choice(self) -> int | None:
-        ready = [member for member, segment in self._waiting.items() if self._ready(segment)]
+        ready = [member for member, segment in self._waiting.items() if self._is_ready(segment)]
         if not ready:
             # All wait for the host. After a failed update nobody would ever be ready: go on and meet the error.
-            return min(self._waiting) if self._updates.failed and self._waiting else None
+            return min(self._waiting) if self._updates.has_failed and self._waiting else None
         worst = max(ready, key=lambda member: (self._passed[member], -member))
         if self._passed[worst] > _PATIENCE * len(self._passed):
             return worst
         under_way = [member for member in self._begun if member in ready]
         return under_way[0] if under_way else max(ready, key=lambda member: (self.remaining[member](), -member))
 
-    def _ready(self, segment: LiveSegment | None) -> bool:
+    def _is_ready(self, segment: LiveSegment | None) -> bool:
         return segment is None or self._updates.is_done(segment)
 
 
@@ -201,7 +201,7 @@ class InterleaveSession(GangSession[SpillSession]):
         """The bytes and the pace of the whole gang."""
         each = [session.forecast() for session in self._members]
         peak = self._working_bytes + sum(session.kept_bytes for session in self._members)
-        timed = [timed for session in self._members if (timed := session.timed()) is not None]
+        timed = [timed for session in self._members if (timed := session.timed_segments()) is not None]
         whole = len(timed) == len(self._members)
         clip = any(session.waits for session in self._members)
         return Forecast(
@@ -214,7 +214,7 @@ class InterleaveSession(GangSession[SpillSession]):
 
     def _open(self, number: int, member: SessionMember, device: torch.device, threads: int, count: int) -> SpillSession:
         def turnstile(segment: LiveSegment) -> None:
-            self._turnstile.enter(number, segment, session.aside)
+            self._turnstile.enter(number, segment, session.put_aside)
 
         share = {
             name: value // count for name in ("device_bytes", "disk_bytes") if (value := getattr(self._knobs, name))
@@ -240,7 +240,7 @@ class InterleaveSession(GangSession[SpillSession]):
             self._turnstile.end(member)
 
     def _furnish(self) -> None:
-        self._resources.furnish([session.room for session in self._members])
+        self._resources.allocate([session.room for session in self._members])
 
     def _look(self) -> None:
         """The first round touches everything once; the second shows what all of them take beside each other."""

@@ -24,7 +24,7 @@ def _flushes_denormals() -> bool:
     return not bool(torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1.0 > 0)
 
 
-def _of(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+def _accessors(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
@@ -42,8 +42,8 @@ _TORCH: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
     "whether torch flushes denormal numbers": (_flushes_denormals, torch.set_flush_denormal),
-    "torch.backends.cudnn.benchmark": _of(torch.backends.cudnn, "benchmark"),
-    "torch.backends.cudnn.deterministic": _of(torch.backends.cudnn, "deterministic"),
+    "torch.backends.cudnn.benchmark": _accessors(torch.backends.cudnn, "benchmark"),
+    "torch.backends.cudnn.deterministic": _accessors(torch.backends.cudnn, "deterministic"),
 }
 
 
@@ -82,7 +82,7 @@ class Isolation:
 
     def reset(self) -> None:
         """Put all settings back as they were before any program was imported."""
-        _apply(_differing(self._initial, _settings()))
+        _apply(_differences(self._initial, _settings()))
 
     @contextlib.contextmanager
     def loading(self, place: str) -> Iterator[None]:
@@ -93,7 +93,7 @@ class Isolation:
         with self._modules.loading():
             yield
         imported = self._imported.setdefault(place, {})
-        imported |= _differing(_settings(), before)
+        imported |= _differences(_settings(), before)
         _apply(imported)
         self._loaded = _settings()
 
@@ -104,7 +104,7 @@ class Isolation:
 
     def undo(self) -> list[str]:
         """Undo what was done since a program was loaded; gives the names of all that had changed."""
-        changed = _differing(self._loaded, _settings())
+        changed = _differences(self._loaded, _settings())
         _apply(changed)
         return [*self._modules.put_back(), *changed]
 
@@ -114,7 +114,7 @@ def _settings() -> _Settings:
     return {**_torch_settings(), **variables, _FOLDER: os.getcwd()}
 
 
-def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> _Settings:
+def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> _Settings:
     """What is set now and was not, or otherwise, before; None for what is not set any more."""
     return {name: now.get(name) for name in {**now, **before} if now.get(name) != before.get(name)}
 

@@ -100,9 +100,9 @@ class LoopSession(TrainingSession):
     def _take_batches(self) -> list[Any]:
         """The microbatches of the next step, as they are read."""
         waited = self._cursor.waited_seconds
-        self._data_waits.before()
+        self._data_waits.begin_wait()
         batches = self._cursor.take(self._training.accumulate)
-        self._data_waits.after(self._cursor.waited_seconds - waited)
+        self._data_waits.end_wait(self._cursor.waited_seconds - waited)
         return batches
 
     def _place_batches(self, batches: list[Any]) -> list[Any]:
@@ -123,7 +123,7 @@ class LoopSession(TrainingSession):
             with self._computing():
                 found = loss_of(self._training.model, batch)
             loss, metrics = found if isinstance(found, tuple) else (found, {})
-            self._scaled(loss / len(batches) if len(batches) > 1 else loss).backward()
+            self._scale_loss(loss / len(batches) if len(batches) > 1 else loss).backward()
             yield loss.detach(), metrics
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
@@ -131,7 +131,7 @@ class LoopSession(TrainingSession):
         dtype = AUTOCAST.get(self._training.precision)
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
-    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+    def _scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """A loss as its gradients are to be computed: with fp16 so large that small ones are not lost."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 

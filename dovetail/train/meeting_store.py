@@ -7,13 +7,16 @@ nodes; knows nothing of how the other side is reached.
 """
 
 import base64
+import contextlib
 import datetime
 import json
+import os
 import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 from torch import distributed
 
 from dovetail.vocabulary import TechniqueRefused
@@ -22,6 +25,9 @@ SCHEME = "meeting:"
 """How the address of such a store begins; then come the socket, `#` and the name of the meeting."""
 # A node that can be reached answers in much less; who waits for it is told within a minute.
 REACH_SECONDS = 20.0
+# So long nothing need come over a link, of what was sent or asked for, before it counts as lost: less than the 30 s
+# after which a gang in which nobody computes counts as stalled, so that the link is named and no rank is killed for it.
+LOST_SECONDS = 20.0
 
 
 class MeetingStore(distributed.Store):  # type: ignore[name-defined, misc]
@@ -38,29 +44,29 @@ class MeetingStore(distributed.Store):  # type: ignore[name-defined, misc]
         return self._timeout
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Wait so long from now on."""
+        """Wait at most this long for a key from now on."""
         self._timeout = timeout
 
     def set(self, key: str, value: Any) -> None:
-        """Say something."""
+        """Set the value of a key, for all ranks."""
         self._ask("set", key, value if isinstance(value, bytes) else str(value).encode())
 
     def get(self, key: str) -> bytes:
-        """Wait for what somebody says."""
+        """Wait until some rank has set this key, and give its value."""
         return self._wait(key, self._timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """Count, together with the others."""
+        """Add to a counter that all ranks share, and give its new value."""
         found = self._ask("add", key, str(amount).encode())
         assert found is not None
         return int(found)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of this was said."""
+        """Whether all of these keys have been set."""
         return all(self._ask("get", key) is not None for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        """Wait until all of this was said."""
+        """Wait until all of these keys have been set."""
         for key in keys:
             self._wait(key, timeout or self._timeout)
 
@@ -99,6 +105,19 @@ def refuse_unreachable(store: MeetingStore, *, rank: int, size: int, node: str, 
                 _refuse_unless_open(there, node=node)
         store.set(f"reached/{rank}", "1")
         store.wait([f"reached/{other}" for other in range(size)])  # nobody closes before all have looked
+
+
+def notice_lost_links() -> None:
+    """Have this process find out within a minute that nothing comes from a node any more which does not say so, as
+    when its cable is pulled: a rank may wait for another as long as that works, and waits on a line that is dead as
+    well. Once ranks have met; of all its TCP connections, for torch does not say which are its own."""
+    for each in psutil.Process().net_connections("tcp"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(LOST_SECONDS / 3))
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(LOST_SECONDS / 6))
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LOST_SECONDS * 1000))
 
 
 def _refuse_unless_open(there: dict[str, Any], *, node: str) -> None:

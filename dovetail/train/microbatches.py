@@ -15,7 +15,7 @@ from dovetail.train.base import SessionMember
 from dovetail.train.loop import is_due, to_device
 from dovetail.train.randomness import generator_of
 from dovetail.train.resident import ResidentSession
-from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
+from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, cut_in_two, take_rows
 from dovetail.train.rowwise_session import refuse_rows
 from dovetail.train.weights import WeightWrites
 from dovetail.vocabulary import TechniqueRefused
@@ -39,11 +39,12 @@ class MicrobatchedSession(ResidentSession):
         threads: int,
         microbatches: int,
         recompute: bool = False,
+        fp8: bool = False,
     ) -> None:
         if reason := refuse_parts(member):
             raise TechniqueRefused(reason)
         self._dropout = RowwiseDropout(member.training.model, generator=generator_of(device))
-        super().__init__(member, device=device, threads=threads, recompute=recompute)
+        super().__init__(member, device=device, threads=threads, recompute=recompute, fp8=fp8)
         self._microbatches, self._taken = microbatches, 0
         self._summed: frozenset[str] = frozenset()
 
@@ -70,7 +71,7 @@ class MicrobatchedSession(ResidentSession):
                 found.append(self._part(batch, number, rows, weight=rows.share / len(batches)))
                 if self._half is not None and rows is not parts[-1]:
                     self._half.collect()
-            yield self._whole(found, [rows.share for rows in parts])
+            yield self._combine(found, [rows.share for rows in parts])
 
     def _part(self, batch: Any, number: int, rows: Rows, *, weight: float) -> Found:
         try:
@@ -91,7 +92,7 @@ class MicrobatchedSession(ResidentSession):
             found = self._training.loss(self._training.model, part)
         return found if isinstance(found, tuple) else (found, {})
 
-    def _whole(self, found: list[Found], shares: list[float]) -> Found:
+    def _combine(self, found: list[Found], shares: list[float]) -> Found:
         """What the parts come to: losses and metrics are means over rows, counts are sums."""
         loss = torch.stack([each * share for (each, _), share in zip(found, shares, strict=True)]).sum()
         metrics = {}
@@ -111,7 +112,8 @@ class MicrobatchedSession(ResidentSession):
         with self._random.watching():
             whole = self._look(sample, Rows(0, most, most, 1.0))
             drew = self._random.state() != carried or self._random.drew()
-        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])] + weights.changed()
+        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
+        changed += weights.changed_names()
         if drew:
             raise TechniqueRefused(
                 "nothing but dropout modules may draw random numbers in a loss whose rows are taken in parts; this "
@@ -124,7 +126,7 @@ class MicrobatchedSession(ResidentSession):
             )
         if most == 1:
             return
-        parts = [(self._look(sample, rows), rows.share) for rows in in_two(most)]
+        parts = [(self._look(sample, rows), rows.share) for rows in cut_in_two(most)]
         found = compare(whole, parts, precision=self._training.precision)
         if not found.is_mean:
             raise TechniqueRefused(

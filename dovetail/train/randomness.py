@@ -51,7 +51,7 @@ def carried_state() -> dict[str, Any]:
     >>> carried_state() == before
     False
     """
-    return _plain(_raw())
+    return _to_plain(_raw())
 
 
 def host_drew() -> bool:
@@ -114,7 +114,7 @@ class _Carried:
 
     def stand(self) -> dict[str, Any]:
         """Where they stand for this session, as plain data."""
-        return _plain(_raw() if _Carried._owner is self or self._aside is None else self._aside)
+        return _to_plain(_raw() if _Carried._owner is self or self._aside is None else self._aside)
 
     def put(self, found: Mapping[str, Any]) -> None:
         """Take them, and put them where `stand` found them."""
@@ -138,7 +138,7 @@ def _put(found: _Raw) -> None:
     _NumPy.put(found[1])
 
 
-def _plain(found: _Raw) -> dict[str, Any]:
+def _to_plain(found: _Raw) -> dict[str, Any]:
     (version, numbers, gauss), (name, words, *rest) = found[0], _NumPy.legacy(found[1])
     return {"python": [version, list(numbers), gauss], "numpy": [name, words.tolist(), *rest]}
 
@@ -166,7 +166,7 @@ class _NumPy:
 
     @classmethod
     def put(cls, found: Any) -> None:
-        """Let it stand where it was found."""
+        """Put NumPy's global generator into a state that `stand` has given."""
         address = cls._address()
         if isinstance(found, bytes) and isinstance(cls.stand(), bytes):
             ctypes.memmove(address, found, cls.BYTES)
@@ -176,7 +176,7 @@ class _NumPy:
 
     @classmethod
     def legacy(cls, found: Any) -> Any:
-        """As NumPy gives it."""
+        """A state as `numpy.random.get_state(legacy=True)` gives it."""
         if not isinstance(found, bytes):
             return found
         words = numpy.frombuffer(found, dtype=numpy.uint32, count=cls.WORDS)
@@ -204,7 +204,7 @@ class KeyedRandomness:
         self._calls: Calls = {}
         self._carried = _Carried()
         self._watches = self._drew_before = False
-        self._release = [_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
+        self._release = [_call_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
@@ -230,10 +230,10 @@ class KeyedRandomness:
         return base if number is None else mix(base ^ number, call)
 
     def mark(self) -> "tuple[int, Calls]":
-        """The microbatch that began last, for `again`."""
+        """The microbatch that began last, for `return_to`."""
         return self._base, self._calls
 
-    def again(self, mark: "tuple[int, Calls]") -> None:
+    def return_to(self, mark: "tuple[int, Calls]") -> None:
         """From here on draws belong to a microbatch that began earlier, whose backward comes after other forwards."""
         self._base, self._calls = mark
         self._reseed_torch(self._base)
@@ -292,7 +292,7 @@ class KeyedRandomness:
         """Draw from here on what the module of this name draws in its `call`-th call of this microbatch."""
         self._generator.manual_seed(mix(self._base ^ key(name), call))
 
-    def aside(self) -> Callable[[], None]:
+    def put_aside(self) -> Callable[[], None]:
         """Put torch's generators aside for another session; gives what puts them back."""
         own, host = self._generator.get_state(), torch.default_generator.get_state()
 
@@ -338,7 +338,7 @@ class KeyedRandomness:
         return enter
 
 
-def _on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None]:
+def _call_on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None]:
     """Call `enter` before each forward of this module; gives what undoes it.
 
     The module becomes of a class that is its own but for `forward`. A hook would do the same, but sends every call
@@ -348,7 +348,7 @@ def _on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None
         return module.register_forward_pre_hook(lambda *arguments: enter()).remove
     own: Any = getattr(type(module), _OWN, type(module))
     vars(module)[_ENTER] = enter
-    module.__class__ = _keyed(own)
+    module.__class__ = _make_keyed_class(own)
 
     def release() -> None:
         module.__class__ = own
@@ -358,7 +358,7 @@ def _on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None
 
 
 def count_call(module: nn.Module) -> None:
-    """As if this module had been called: for code that skips a call which another process makes.
+    """Count a call of this module that was not made here: for code that skips a call which another process makes.
 
     >>> count_call(nn.Dropout(0.5))  # not keyed: nothing to count
     """
@@ -389,7 +389,7 @@ _ENTER, _OWN = "_dovetail_enter", "_dovetail_own_class"
 
 
 @functools.cache
-def _keyed(own: Any) -> Any:
+def _make_keyed_class(own: Any) -> Any:
     def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
         vars(self)[_ENTER]()
         return own.forward(self, *arguments, **named)

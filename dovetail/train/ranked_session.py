@@ -76,7 +76,7 @@ class RankedSession(LoopSession):
 
     @contextlib.contextmanager
     def _together(self, command: str) -> Iterator[None]:
-        """Within, all ranks do the same."""
+        """Within, all ranks carry out this command; rank 0 has told them of it."""
         try:
             if self._ranks.leads:
                 # Who follows may still be busy with what it can do of the next step: it need not be waited for.

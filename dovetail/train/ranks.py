@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from dovetail.train.base import Technique
-from dovetail.train.meeting_store import SCHEME, MeetingStore, refuse_unreachable
+from dovetail.train.meeting_store import SCHEME, MeetingStore, notice_lost_links, refuse_unreachable
 from dovetail.vocabulary import TechniqueRefused
 
 # How long a rank waits to be told what comes next: rank 0 may be evaluating or saving.
@@ -81,6 +81,8 @@ class Ranks:
             **where,
         )
         self._telling = distributed.new_group(backend="gloo", timeout=_LEADER_PATIENCE)
+        if self._store is not None:
+            notice_lost_links()
 
     def leave(self) -> None:
         """Part from the others, whether or not they are still there. May be called twice. What was told ahead is heard
@@ -94,6 +96,8 @@ class Ranks:
         """A group of all ranks for messages from one to another, the same for the same name. Called by all."""
         if name not in self._channels:
             self._channels[name] = distributed.new_group(timeout=self._patience)
+            if self._store is not None:
+                notice_lost_links()
         return self._channels[name]
 
     def new_session(self) -> int:

@@ -40,7 +40,7 @@ class Recomputed:
         self._release: list[Callable[[], None]] = []
         for module in _holders(model):
             if isinstance(module, nn.Sequential):
-                self._wrap(module, self._in_runs(list(module)))
+                self._wrap(module, self._forward_in_runs(list(module)))
             else:
                 for block in module.children():
                     self._wrap(block, self._as_one(block))
@@ -74,11 +74,11 @@ class Recomputed:
         def forward(*positional: Any, **named: Any) -> Any:
             if not torch.is_grad_enabled():
                 return own(*positional, **named)
-            return self._again(own, [block], positional, named)
+            return self._checkpoint(own, [block], positional, named)
 
         return forward
 
-    def _in_runs(self, modules: Sequence[nn.Module]) -> Callable[[Any], Any]:
+    def _forward_in_runs(self, modules: Sequence[nn.Module]) -> Callable[[Any], Any]:
         size = math.ceil(len(modules) / max(2, round(math.sqrt(len(modules)))))
         runs = [modules[at : at + size] for at in range(0, len(modules), size)]
 
@@ -86,24 +86,24 @@ class Recomputed:
             for number, run in enumerate(runs):
                 # Backward begins with the last: what it would compute again is still there.
                 keeps = number == len(runs) - 1 or not torch.is_grad_enabled()
-                value = _through(run)(value) if keeps else self._again(_through(run), run, (value,), {})
+                value = _through(run)(value) if keeps else self._checkpoint(_through(run), run, (value,), {})
             return value
 
         return forward
 
-    def _again(
+    def _checkpoint(
         self, own: Callable[..., Any], modules: Iterable[nn.Module], positional: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        run = unchanged(once(own, modules), positional)
+        run = refuse_changed_inputs(keep_buffers_once(own, modules), positional)
         if self.checking:
-            run = _unwritten(run, list(modules))
+            run = _refuse_writes(run, list(modules))
         if not self.checking:
             return checkpoint(run, *positional, use_reentrant=False, **named)
         with set_checkpoint_early_stop(False):  # or the outputs would not be computed
-            return checkpoint(_same(run), *positional, use_reentrant=False, **named)
+            return checkpoint(_refuse_other_outputs(run), *positional, use_reentrant=False, **named)
 
 
-def unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
+def refuse_changed_inputs(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
     """A forward that refuses to run again on inputs that were changed in place since."""
     seen = [(value, value._version) for value in inputs if isinstance(value, torch.Tensor)]
 
@@ -118,13 +118,13 @@ def unchanged(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[
     return run if seen else forward
 
 
-def _unwritten(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:
+def _refuse_writes(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:
     """A forward that refuses to change these modules' weights: it would do so again when computed again."""
 
     def run(*positional: Any, **named: Any) -> Any:
         before = [WeightWrites(module) for module in modules]
         found = forward(*positional, **named)
-        if changed := [name for each in before for name in each.changed()]:
+        if changed := [name for each in before for name in each.changed_names()]:
             raise ChangedInPlace(
                 f"a recomputed module must leave its weights as they are in forward; it writes {changed[0]!r}. Do "
                 f"without recomputation."
@@ -134,7 +134,7 @@ def _unwritten(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Cal
     return run
 
 
-def once(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:
+def keep_buffers_once(forward: Callable[..., Any], modules: Iterable[nn.Module]) -> Callable[..., Any]:
     """A forward whose later runs begin with these modules' buffers as the first did, and leave them alone: running
     means must not count a batch twice."""
     inside = [each for module in modules for each in module.modules()]
@@ -175,7 +175,7 @@ def _through(modules: Sequence[nn.Module]) -> Callable[[Any], Any]:
     return forward
 
 
-def _same(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse_other_outputs(forward: Callable[..., Any]) -> Callable[..., Any]:
     """A forward that refuses to give something else the second time. One number for each tensor is kept, no copy."""
     first: list[list[torch.Tensor]] = []
 

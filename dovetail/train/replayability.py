@@ -42,7 +42,7 @@ class SeenSeedings:
         self._carried = carried_state()
 
     def note(self, seeding: Seeding) -> bool:
-        """Called before each."""
+        """Note a seeding of the device's generator; `KeyedRandomness.seeding` calls this before each."""
         if self.seedings and seeding[1] is None:  # another microbatch begins, and the host's generator anew
             self._drew |= host_drew()
         self.seedings.append(seeding)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, TrainingSession
+from dovetail.train.compressed_gradients import EXACT_STEPS, CompressedGradients, bucket_arguments, exchange_of
 from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
@@ -41,7 +42,8 @@ class Replicate(RankedTechnique):
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """This rank's session at step 0; rank 0's weights are everybody's."""
         self.check(members)
-        return ReplicateSession(members[0], device=device, threads=threads, ranks=self.company())
+        exchange = exchange_of(knobs.get("approximate", ""))
+        return ReplicateSession(members[0], device=device, threads=threads, ranks=self.company(), exchange=exchange)
 
 
 REPLICATE = Replicate()
@@ -54,9 +56,12 @@ _KEEP_BUFFERS: dict[str, Any] = {
 
 
 class ReplicateSession(RowwiseSession):
-    """A whole copy, kept equal to the others by equal gradients. Evaluating and saving are rank 0's alone."""
+    """A whole copy, kept equal to the others by equal gradients. Evaluating and saving are rank 0's alone, unless each
+    rank remembers something of its own for the next exchange of gradients."""
 
-    def __init__(self, member: SessionMember, *, device: torch.device, threads: int, ranks: Ranks) -> None:
+    def __init__(
+        self, member: SessionMember, *, device: torch.device, threads: int, ranks: Ranks, exchange: str = ""
+    ) -> None:
         model = member.training.model.to(device)
         super().__init__(member, device=device, threads=threads, ranks=ranks)
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -67,11 +72,28 @@ class ReplicateSession(RowwiseSession):
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
             **_KEEP_BUFFERS,
+            **bucket_arguments(exchange),
         )
+        self._exchange: CompressedGradients | None = None
+        if exchange:
+            self._exchange = CompressedGradients(self._copies, exchange, seed=member.seed, ranks=ranks)
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps before gradients are compressed."""
+        return EXACT_STEPS if self._remembers is not None else 0
+
+    @property
+    def _remembers(self) -> CompressedGradients | None:
+        return self._exchange if self._exchange is not None and self._exchange.remembers else None
 
     def state(self, member: int = 0) -> TrainingState:
         """The live tensors under their canonical names."""
-        return capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
+        found = capture(self._training, step=self._step, feed=self._cursor.state(), random=self._random.state())
+        if self._remembers is None:
+            return found
+        with self._together("state"):
+            return self._remembers.add_to(found, self._ranks)
 
     def load(self, state: TrainingState, member: int = 0) -> None:
         """Go on from the state that rank 0 has."""
@@ -80,6 +102,8 @@ class ReplicateSession(RowwiseSession):
             feed, random = restore(self._training, state)
             self._cursor.restore(feed)
             self._random.restore(random)
+            if self._remembers is not None:
+                self._remembers.load(state, self._ranks, device=self._device)
             self._step = state.step
 
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError as RecomputationError
 
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
+from dovetail.train.fp8_products import FP8, ScaledProducts, fast_forms, refuse_device
 from dovetail.train.loop import LoopSession
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.state import TrainingState, capture, restore
@@ -20,7 +21,8 @@ class Resident(Technique):
     """One task, whole on its device.
 
     With the knob `microbatches` the rows of each batch go through the model in so many parts (`train/microbatches.py`);
-    with `recompute` activations are computed again in backward (`train/recompute.py`).
+    with `recompute` activations are computed again in backward (`train/recompute.py`); with `approximate` steps are of
+    another mathematics, such as products in 8 bits (`train/fp8_products.py`).
     """
 
     name = "resident"
@@ -39,13 +41,16 @@ class Resident(Technique):
         recompute = knobs.get("recompute", False)
         if recompute and members[0].training.step is not None:
             raise TechniqueRefused("activations are computed again where Dovetail takes the step; this training does.")
+        fp8 = FP8 in knobs.get("approximate", "").split("+")
+        if fp8 and (reason := refuse_device(device)):
+            raise TechniqueRefused(reason)
         if (microbatches := knobs.get("microbatches", 1)) > 1:
             from dovetail.train.microbatches import MicrobatchedSession  # it is a session of this module's kind
 
             return MicrobatchedSession(
-                members[0], device=device, threads=threads, microbatches=microbatches, recompute=recompute
+                members[0], device=device, threads=threads, microbatches=microbatches, recompute=recompute, fp8=fp8
             )
-        return ResidentSession(members[0], device=device, threads=threads, recompute=recompute)
+        return ResidentSession(members[0], device=device, threads=threads, recompute=recompute, fp8=fp8)
 
 
 RESIDENT = Resident()
@@ -54,11 +59,14 @@ RESIDENT = Resident()
 class ResidentSession(LoopSession):
     """A plain training loop of one task on one device."""
 
-    def __init__(self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False) -> None:
+    def __init__(
+        self, member: SessionMember, *, device: torch.device, threads: int, recompute: bool = False, fp8: bool = False
+    ) -> None:
         model = member.training.model.to(device)
         super().__init__(member, device=device, threads=threads)
         self._parameters = list(model.parameters())  # one that is frozen now may train later
         self._half = HalfWeights(model) if member.training.precision == "bf16-pure" else None
+        self._scaled_products = ScaledProducts(model, fast_forms(device)) if fp8 else None
         self._recomputed = Recomputed(model) if recompute else None
         for each in member.training.state.values():
             if isinstance(each, nn.Module):
@@ -88,6 +96,8 @@ class ResidentSession(LoopSession):
         """Remove hooks and drop the model."""
         if self._recomputed is not None:
             self._recomputed.close()
+        if self._scaled_products is not None:
+            self._scaled_products.close()
         self._random.close()
         if self._half is not None:
             self._half.close()

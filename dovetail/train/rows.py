@@ -155,10 +155,10 @@ def _ones_like(x: torch.Tensor, *, count: int) -> torch.Tensor:
     return ones.permute([order.index(place) for place in range(x.dim())])
 
 
-def in_two(total: int) -> tuple[Rows, Rows]:
+def cut_in_two(total: int) -> tuple[Rows, Rows]:
     """A batch cut in two unlike parts, to see whether its loss is the mean over its rows.
 
-    >>> [rows.count for rows in in_two(7)]
+    >>> [rows.count for rows in cut_in_two(7)]
     [2, 5]
     """
     cut = max(1, total // 3)

@@ -28,7 +28,7 @@ from dovetail.train.rows import (
     Seen,
     compare,
     count_rows,
-    in_two,
+    cut_in_two,
     take_rows,
 )
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
@@ -187,7 +187,7 @@ class RowwiseSession(RankedSession):
                     "devices; this one's does, and would draw otherwise for each part. Use one device, or nn.Dropout."
                 )
             if most > 1:
-                parts = [(self._look(sample, rows), rows.share) for rows in in_two(most)]
+                parts = [(self._look(sample, rows), rows.share) for rows in cut_in_two(most)]
                 self._judge(compare(whole, parts, precision=self._training.precision), most)
 
     def _judge(self, found: Compared, rows: int) -> None:
@@ -233,7 +233,7 @@ def _watching(session: RowwiseSession) -> Iterator[None]:
     weights = WeightWrites(model)
     versions = {name: buffer._version for name, buffer in model.named_buffers()}
     yield
-    if changed := ranks.tell(weights.changed()):
+    if changed := ranks.tell(weights.changed_names()):
         raise TechniqueRefused(f"forward must leave weights as they are; it writes {changed[0]!r}. Use one device.")
     for name, buffer in model.named_buffers():
         if ranks.tell(buffer._version != versions.get(name)) and ranks.differ(digest(buffer)):

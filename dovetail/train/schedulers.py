@@ -23,7 +23,7 @@ class Stateful(Protocol):
         """What decides how it goes on: tensors, numbers, text, lists and dicts."""
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
-        """Go on from there."""
+        """Go on from where this state was taken."""
 
 
 @dataclasses.dataclass(frozen=True)

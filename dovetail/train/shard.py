@@ -20,7 +20,7 @@ from dovetail.train.ranked_session import share_state
 from dovetail.train.ranks import RankedTechnique, Ranks
 from dovetail.train.rowwise_session import RowwiseSession, WholeForward, refuse_rows
 from dovetail.train.state import TrainingState, capture, restore
-from dovetail.train.weights import hooked, sites, to_half
+from dovetail.train.weights import find_hooked, sites, to_half
 from dovetail.vocabulary import TechniqueRefused
 
 # A module of at least this share of a model's bytes is worth gathering by itself.
@@ -41,7 +41,7 @@ class Shard(RankedTechnique):
         """What depends on a whole batch, and what shows only in the first step, is refused there."""
         if reason := refuse_rows(members, name=self.name):
             return reason
-        if (hooks := hooked(members[0].training.model)) is not None:
+        if (hooks := find_hooked(members[0].training.model)) is not None:
             return f"gradients must be seen by the optimizer alone; parameter {hooks!r} has hooks"
         for name, parameter in members[0].training.model.named_parameters():
             if parameter.dim() == 0:
@@ -181,12 +181,12 @@ def _shard_model(model: nn.Module, *, device: torch.device, precision: str) -> A
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
         model.register_forward_pre_hook(to_half, with_kwargs=True)
     for block in list(blocks(model)):
-        block.register_forward_hook(_without_views)
+        block.register_forward_hook(_copy_views)
         fully_shard(block, mesh=mesh, mp_policy=policy)
     return fully_shard(WholeForward(model), mesh=mesh, mp_policy=policy)
 
 
-def _without_views(module: nn.Module, positional: Any, output: Any) -> Any:
+def _copy_views(module: nn.Module, positional: Any, output: Any) -> Any:
     """What a block gives, in memory of its own. FSDP hangs its work in backward on these tensors, and it falls off a
     view that is changed in place, as by ReLU(inplace=True): gradients would be wrong without a word."""
 
@@ -209,15 +209,20 @@ def _repoint(
         for parameter in list(optimizer.state):
             slots = optimizer.state.pop(parameter)
             sharded = new.get(parameter, parameter)
-            optimizer.state[sharded] = {slot: _like(value, sharded) for slot, value in slots.items()}
+            optimizer.state[sharded] = {slot: _cut_like(value, sharded) for slot, value in slots.items()}
 
 
-def _like(value: Any, parameter: torch.Tensor) -> Any:
+def _cut_like(value: Any, parameter: torch.Tensor) -> Any:
     """A tensor cut as its parameter is, if it is of its shape."""
-    from torch.distributed.tensor import distribute_tensor
-
     if not (isinstance(value, torch.Tensor) and _is_sharded(parameter) and value.shape == parameter.shape):
         return value
+    return _cut(value, parameter)
+
+
+def _cut(value: torch.Tensor, parameter: torch.Tensor) -> Any:
+    """This rank's part of a tensor, of as many parts as its parameter is in."""
+    from torch.distributed.tensor import distribute_tensor
+
     sharded: Any = parameter
     whole = value.to(sharded.device)
     return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)
@@ -232,10 +237,14 @@ class _Cutter:
     def __call__(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         # `model/<parameter>`, or `optimizer/<optimizer>/<slot>/<parameter>`.
         of_model, _, parameter_name = name.partition("/")
+        slot = ""
         if of_model == "optimizer":
-            parameter_name = parameter_name.split("/", 2)[-1]
+            *_, slot, parameter_name = parameter_name.split("/", 2)
         parameter = self._parameters.get(parameter_name) if of_model in ("model", "optimizer") else None
-        cut: torch.Tensor = _like(tensor, parameter) if parameter is not None else tensor
+        if parameter is not None and slot.endswith("_scale") and _is_sharded(parameter):
+            part: torch.Tensor = _cut(tensor, parameter)  # a scale of each block: as many in each part
+            return part
+        cut: torch.Tensor = _cut_like(tensor, parameter) if parameter is not None else tensor
         return cut
 
 

@@ -78,7 +78,7 @@ class StagedBatches:
                     self._at = None
                     return
                 copying, after = staged.popleft()
-                arrived = self._arrived(*copying.result())
+                arrived = self._await_copy(*copying.result())
                 self._at = after
                 del copying  # which holds its batch
                 yield arrived
@@ -88,7 +88,7 @@ class StagedBatches:
         return self._batches.state_dict() if self._at is None else self._at
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there at the next `iter`."""
+        """Go on at the next `iter` where this state was taken."""
         self._at = None
         self._batches.load_state_dict(state)
 
@@ -102,7 +102,7 @@ class StagedBatches:
             moved = to_device(pinned, self._device)
         return moved, self._stream.record_event()
 
-    def _arrived(self, batch: Any, copied: torch.cuda.Event | None) -> Any:
+    def _await_copy(self, batch: Any, copied: torch.cuda.Event | None) -> Any:
         if copied is not None:
             computing = torch.cuda.current_stream(self._device)
             computing.wait_event(copied)

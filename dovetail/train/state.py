@@ -15,6 +15,7 @@ import numpy
 import torch
 from torch import nn
 
+from dovetail.train.numeric import check_moments, check_recurrence
 from dovetail.vocabulary import CheckpointError
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def capture_stateful(training: "Training", tensors: dict[str, torch.Tensor]) -> 
 
 
 def restore_stateful(training: "Training", values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Let them go on from there."""
+    """Let a training's schedules and its further state go on from what a checkpoint has of them."""
     if training.schedule is not None:
         training.schedule.load_state_dict(unpack(values["schedule"], tensors))
     for kind, declared in (("schedules", training.schedules), ("state", training.state)):
@@ -192,13 +193,17 @@ def _restore_optimizer(
     found = {
         member: {slot: unpack(value, tensors) for slot, value in slots} for member, slots in packed["state"].items()
     }
+    groups = [unpack(group["rest"], tensors) for group in packed["groups"]]
+    check_recurrence(optimizer.param_groups, groups)
+    for member, slots in found.items():
+        check_moments(slots, member)
     _check_slots(name, optimizer, found, {member: parameter for parameter, member in names.items()})
     optimizer.load_state_dict(
         {
             "state": {order[member]: slots for member, slots in found.items()},
             "param_groups": [
-                {**unpack(group["rest"], tensors), "params": [order[member] for member in group["parameters"]]}
-                for group in packed["groups"]
+                {**rest, "params": [order[member] for member in group["parameters"]]}
+                for rest, group in zip(groups, packed["groups"], strict=True)
             ],
         }
     )

@@ -59,7 +59,7 @@ class UndeclaredState:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._declared = {id(thing) for thing in _declared(training)}
+        self._declared = {id(thing) for thing in _declared_things(training)}
         self._grown: set[tuple[str, str]] = set()
         for whose, name, value in self._variables():
             # A gradient scaler that is not enabled has nothing to save.
@@ -94,7 +94,7 @@ class UndeclaredState:
         functions = [("step" if training.step is not None else "loss", training.step or training.loss)]
         functions += [(f"callbacks[{number}]", each) for number, each in enumerate(training.callbacks)]
         found = [(whose, *each) for whose, function in functions for each in _variables_of(function, set())]
-        found += [(functions[0][0], *each) for each in _added(training).items()]
+        found += [(functions[0][0], *each) for each in _added_attributes(training).items()]
         return ((whose, name, value) for whose, name, value in found if id(value) not in self._declared)
 
     def _mark(self, value: Any, depth: int = 0) -> Any:
@@ -122,7 +122,7 @@ class UndeclaredState:
         return self._mark(vars(value), depth + 1) if _is_of_own_class(value) else None
 
 
-def _declared(training: Training) -> Iterator[Any]:
+def _declared_things(training: Training) -> Iterator[Any]:
     yield from (training, training.batches, training.schedule, *training.schedules.values(), *training.state.values())
     yield from (each.scheduler for each in schedulers_of(training).values())
     for module in (training.model, *(each for each in training.state.values() if isinstance(each, nn.Module))):
@@ -131,7 +131,7 @@ def _declared(training: Training) -> Iterator[Any]:
         yield from (optimizer, optimizer.state, optimizer.param_groups, *optimizer.param_groups)
 
 
-def _added(training: Training) -> dict[str, Any]:
+def _added_attributes(training: Training) -> dict[str, Any]:
     """What a step has put onto the training itself."""
     fields = {field.name for field in dataclasses.fields(training)}
     return {f"training.{name}": value for name, value in vars(training).items() if name not in fields}

@@ -16,6 +16,18 @@ from dovetail.vocabulary import ProgramError
 
 Site = tuple[nn.Module, str]
 
+# What autocast computes in bf16: a weight that only these read may be there in bf16 and nothing changes by it.
+_LOWERED = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
 
 def sites(model: nn.Module) -> dict[nn.Parameter, list[Site]]:
     """Each parameter of a model with every place that holds it, in the order of modules.
@@ -32,13 +44,28 @@ def sites(model: nn.Module) -> dict[nn.Parameter, list[Site]]:
     return found
 
 
-def hooked(model: nn.Module) -> str | None:
+def read_dtype(parameter: nn.Parameter, places: list[Site], precision: str) -> torch.dtype:
+    """As what a parameter may lie on a device so that computing gives the same bits as with the parameter itself.
+
+    >>> linear = nn.Linear(1, 1)
+    >>> read_dtype(linear.weight, [(linear, "weight")], "bf16")
+    torch.bfloat16
+    """
+    if not parameter.is_floating_point():
+        return parameter.dtype
+    if precision == "bf16-pure":
+        return torch.bfloat16
+    lowered = all(type(module) in _LOWERED for module, _ in places)
+    return torch.bfloat16 if precision == "bf16" and lowered and parameter.dtype == torch.float32 else parameter.dtype
+
+
+def find_hooked(model: nn.Module) -> str | None:
     """The name of a parameter with hooks on its gradient, if there is one: whoever computes with something else in its
     place would pass them by.
 
     >>> model = nn.Linear(2, 1)
     >>> handle = model.bias.register_hook(lambda gradient: gradient * 2)
-    >>> hooked(model)
+    >>> find_hooked(model)
     'bias'
     """
     named = model.named_parameters()
@@ -52,14 +79,14 @@ class WeightWrites:
     >>> before = WeightWrites(model)
     >>> with torch.no_grad():
     ...     _ = model.bias.zero_()
-    >>> before.changed()
+    >>> before.changed_names()
     ['bias']
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(name, parameter, parameter._version) for name, parameter in model.named_parameters()]
 
-    def changed(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """The names of the weights written since this was made."""
         return [name for name, parameter, version in self._seen if parameter._version != version]
 
@@ -112,7 +139,7 @@ class HalfWeights:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        if (name := hooked(model)) is not None:
+        if (name := find_hooked(model)) is not None:
             raise ProgramError(
                 f"a model that computes in bf16 throughout must have no hooks on its parameters; {name!r} has. Do what "
                 f"they do in the loss, or use precision 'bf16'."
@@ -129,11 +156,12 @@ class HalfWeights:
         """Add the copies' gradients to the masters'. Called after each backward."""
         for master, copy in self._pairs:
             if copy.grad is not None:
-                gradient, copy.grad = copy.grad.to(master.dtype), None
+                gradient, copy.grad = copy.grad.to(master.grad_dtype), None
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
 
     def refresh(self) -> None:
-        """Round the masters into the copies. Called after each step of the optimizer, and after loading."""
+        """Round the masters into the copies, which may be the same memory. Called after each step of the optimizer, and
+        after loading."""
         with torch.no_grad():
             for master, copy in self._pairs:
                 copy.copy_(master)
@@ -176,7 +204,7 @@ class Buffers:
             if buffer is not None
         ]
 
-    def changed(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """The names, within their modules, of the buffers that have changed since."""
         return [n for place, n, old, value in self._kept if place[n] is not old or not torch.equal(old, value)]
 

@@ -14,6 +14,7 @@ from dovetail.vocabulary import (
     InvalidWorkload,
     Objective,
     Workload,
+    parse_allow,
     parse_device_memory,
     parse_techniques,
 )
@@ -27,6 +28,8 @@ def amend(
     deadlines: Mapping[str, float] | None = None,
     techniques: str | Iterable[str] | None = None,
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] | None = None,
+    keep: Mapping[str, float] | None = None,
 ) -> Workload:
     """The workload with a name, and with what is said of the whole. Weights and deadlines are added to its own; weights
     of its own that another objective has no use for are left out.
@@ -57,6 +60,10 @@ def amend(
         changes["techniques"] = parse_techniques(techniques)
     if device_memory is not None:
         changes["device_memory_bytes"] = parse_device_memory(device_memory)
+    if allow is not None:
+        changes["allow"] = parse_allow(allow)
+    if keep:
+        changes["keep"] = keep
     return check_techniques(dataclasses.replace(workload, **changes) if changes else workload)
 
 

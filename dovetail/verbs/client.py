@@ -43,7 +43,7 @@ Start one: dovetail daemon, or dovetail run.
     ) -> list[str]:
         """Give a daemon a workload's tasks; gives their names. `deadline_seconds` are from now; the `reason` goes on
         record."""
-        _check_submittable(workload)
+        check_submittable(workload)
         answer = self.ask(
             {
                 "do": "submit",
@@ -137,19 +137,19 @@ Start one: dovetail daemon, or dovetail run.
     return client
 
 
-def _check_submittable(workload: Workload) -> None:
+def check_submittable(workload: Workload) -> None:
     """Refuse a workload that wants something of the whole: a daemon's tasks are many workloads'."""
     if workload.halving is not None:
         raise InvalidWorkload(
             f"a daemon's tasks come and go, so that they cannot be halved; {workload.name!r} is to be. "
             f"Use 'dovetail run', or leave out halving."
         )
-    names = ("weights", "deadlines", "techniques", "device_memory_bytes")
+    names = ("weights", "deadlines", "techniques", "device_memory_bytes", "allow")
     of_whole = [name for name in names if getattr(workload, name)]
     of_whole += ["objective"] if workload.objective != "makespan" else []
     if of_whole:
         raise InvalidWorkload(
             f"a daemon's tasks share what it was started with; {workload.name!r} has {', '.join(of_whole)} of its "
-            f"own. Start the daemon with --objective, --techniques or --device-memory, submit with --priority or "
-            f"--deadline, or use 'dovetail run'."
+            f"own. Start the daemon with --objective, --techniques, --device-memory or --allow, submit with "
+            f"--priority or --deadline, or use 'dovetail run'."
         )

@@ -27,6 +27,7 @@ from dovetail.vocabulary import (
     Entity,
     Objective,
     Workload,
+    parse_allow,
     parse_device_memory,
     parse_techniques,
 )
@@ -44,6 +45,7 @@ def run_daemon(
     objective: str | None = None,
     techniques: str | Iterable[str] = (),
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] = (),
     engine: str | Engine | MakeEngine = "local",
     address: str = "auto",
     market: str | None = None,
@@ -61,11 +63,17 @@ def run_daemon(
     Devices are shared by `policy`, a name or a function from a problem to an allocation, in rounds of `round_seconds`,
     where it asks for that between the entities that they are `shared_by`; one that is not among these weighs 1. With an
     `objective`, by one schedule for all that is there, made anew as things change, in which what runs does not leave
-    for what comes. `techniques` and `device_memory` are as in `dt.workload`, for all tasks that come. `engine` is where
-    they run, by name, or what makes that, at `address` where it is Ray's. With a `market` (prices over time) and
-    somebody to `provision` nodes (a command, or a `Provisioner`), these are rented, at `most` so many of each kind
+    for what comes. `techniques`, `device_memory` and `allow` are as in `dt.workload`, for all tasks that come. `engine`
+    is where they run, by name, or what makes that, at `address` where it is Ray's. With a `market` (prices over time)
+    and somebody to `provision` nodes (a command, or a `Provisioner`), these are rented, at `most` so many of each kind
     ('4xv100+8xk80'), by the objective 'spend:deadline=8h', which is asked about every so many seconds, and given back.
     `listening` is told where it takes commands, once it does.
+
+    >>> def weekend(problem):  # a policy of one's own, here one that stands on another
+    ...     return POLICIES["max_min_fairness"](problem)
+    >>> run_daemon(policy=weekend, round_seconds=0)
+    Traceback (most recent call last):
+    dovetail.vocabulary.errors.InvalidWorkload: a round must last longer than 0 s, got 0.
     """
     template = check_techniques(
         Workload(
@@ -76,6 +84,7 @@ def run_daemon(
             objective="makespan" if market else str(Objective.parse(objective or "weighted")),
             techniques=parse_techniques(techniques),
             device_memory_bytes=parse_device_memory(device_memory),
+            allow=parse_allow(allow),
         )
     )
     renting = _renting(market, provision, objective, most, move_seconds, lost_seconds, every_seconds, engine)

@@ -10,9 +10,10 @@ from typing import Any
 
 from dovetail.control import Reconciliation, Settings
 from dovetail.engines import Engine
-from dovetail.planning import PLANNERS, Problem, check, derive_options
+from dovetail.planning import PLANNERS, Problem, check, check_promises, derive_options
 from dovetail.planning import plan as plan_schedule
 from dovetail.planning.hopping import plan_with_shards
+from dovetail.planning.options.derivation import NOTHING_ALLOWED, Allowed
 from dovetail.planning.options.kinds import parse_cluster
 from dovetail.planning.options.roofline import predict_profiles
 from dovetail.planning.schedule.shadow import one_more
@@ -48,6 +49,7 @@ def plan(
     prices: Mapping[str, float] = MappingProxyType({}),
     techniques: str | Iterable[str] | None = None,
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] | None = None,
     cluster: Cluster | str | None = None,
     explain: bool = False,
     solve_seconds: float = 5.0,
@@ -63,8 +65,8 @@ def plan(
     `dt.run` the same one.
 
     What is wanted of the whole may be said here as in `dt.workload`, and counts more than what the workload says:
-    `objective`, `weights`, `deadlines` in seconds from when the plan starts, `techniques`, `device_memory`. `prices`
-    are of an hour of one device, by kind. Deadlines are kept, or refused.
+    `objective`, `weights`, `deadlines` in seconds from when the plan starts, `techniques`, `device_memory`, `allow`.
+    `prices` are of an hour of one device, by kind. Deadlines are kept, or refused.
 
     `cluster` is what is detected unless told otherwise, or one that is imagined, such as `"8xa100+4xv100"`: kinds that
     are not here are predicted from what was measured here, and options on them are marked so. `explain` adds what one
@@ -92,6 +94,7 @@ def plan(
         deadlines=deadlines,
         techniques=techniques,
         device_memory=device_memory,
+        allow=allow,
     )
     problem = found.problem
     if isinstance(cluster, str):
@@ -113,11 +116,17 @@ class MeasuredWorkload:
     at_hand: tuple[Kind, ...]
     asked: Cluster
     failed: tuple[str, ...]
+    allowed: Allowed = NOTHING_ALLOWED
 
     def on(self, cluster: Cluster) -> Problem:
         """The problem on another cluster."""
         return imagine_problem(
-            self.problem, cluster, profiles=self.profiles, at_hand=self.at_hand, workload=self.workload
+            self.problem,
+            cluster,
+            profiles=self.profiles,
+            at_hand=self.at_hand,
+            workload=self.workload,
+            allowed=self.allowed,
         )
 
 
@@ -149,7 +158,14 @@ def measure_workload(
             here = rated_cluster(store=store)
         here = limit_cluster(here, workload) if any(kind.processor != "cpu" for kind in here.kinds) else here
         controller = stack.enter_context(
-            open_controller(_unhurried(workload), cluster=here, make=make, home=home, settings=Settings())
+            # What approximations cost is measured before anybody judges whether they may be used.
+            open_controller(
+                dataclasses.replace(_unhurried(workload), keep={}),
+                cluster=here,
+                make=make,
+                home=home,
+                settings=Settings(),
+            )
         )
         before(controller.reconcile())
         controller.measure()
@@ -165,6 +181,7 @@ def measure_workload(
             at_hand=tuple(here.kinds),
             asked=asked,
             failed=tuple(failed),
+            allowed=controller.allowed(),
         )
 
 
@@ -177,6 +194,7 @@ def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seco
         found = plan_with_shards(problem, search)
         assert found.schedule is not None
         check(found.schedule, problem.cluster, running=problem.running, deadlines=problem.deadlines)
+        check_promises(found.schedule, problem)
         # Deterministic work, about a second of one core for each unit.
         more = one_more(problem, found, work=explain_seconds / 4) if explain_seconds else ()
     except NoFeasiblePlan as error:
@@ -187,7 +205,13 @@ def solve(problem: Problem, workload: Workload, search: Planner, *, explain_seco
 
 
 def imagine_problem(
-    problem: Problem, cluster: Cluster, *, profiles: Iterable[Profile], at_hand: Iterable[Kind], workload: Workload
+    problem: Problem,
+    cluster: Cluster,
+    *,
+    profiles: Iterable[Profile],
+    at_hand: Iterable[Kind],
+    workload: Workload,
+    allowed: Allowed = NOTHING_ALLOWED,
 ) -> Problem:
     """The same tasks on another cluster. What was not measured on its kinds is predicted, and marked so."""
     known, kinds = tuple(profiles), tuple(at_hand)
@@ -204,6 +228,7 @@ def imagine_problem(
         members={name: len(each) for name, each in members.items()},
         imagined={kind.name for kind in present},
         may=lambda technique, knobs: workload.allows(technique),
+        allowed=allowed,
     )
     wanted = {*members}
     return Problem(
@@ -215,6 +240,7 @@ def imagine_problem(
             if wanted.issuperset(o.families)
         ),
         rejections=tuple(each for each in rejections if wanted.intersection(each.families)),
+        profiles=(*known, *guessed),
     )
 
 

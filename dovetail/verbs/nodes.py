@@ -3,13 +3,13 @@
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from dovetail.describe.markets import MarketSource
 from dovetail.metrics.attendance import Attendance, fold_attendance
 from dovetail.store import Store
 from dovetail.verbs.controller import ensure_directory
-from dovetail.vocabulary import Cluster
 from dovetail.vocabulary.markets import Market
 
 
@@ -34,25 +34,21 @@ def look_at_nodes(*, address: str, store: str | Path, market: str | None = None)
     market."""
     prices = MarketSource(market).ask().at(time.time()) if market else {}
     home = ensure_directory(Path(store))
-    from dovetail.engines.ray import connected, find_notices, survey
+    from dovetail.engines.ray import connected, leaving_nodes, survey
 
     with connected(address, programs=[], home=home):
-        cluster, numbers = survey(home)
-        notices = find_notices()
-    leaving = {node: notices[number] for node, number in numbers.items() if number in notices}
-    return [_standing(cluster, node.name, leaving, prices) for node in cluster.nodes]
+        cluster, _ = survey(home)
+        leaving = leaving_nodes()
+    kinds = {device.node: device.kind for device in cluster.devices}
+    staying = [(kind, sum(device.node == node for device in cluster.devices), math.inf) for node, kind in kinds.items()]
+    return [
+        NodeStanding(name=f"n{number}", kind=kind, devices=devices, leaves_seconds=leaves, prices=_of(kind, prices))
+        for number, (kind, devices, leaves) in enumerate([*staying, *leaving])
+    ]
 
 
-def _standing(cluster: Cluster, node: str, notices: dict[str, float], prices: dict[Market, float]) -> NodeStanding:
-    devices = [device for device in cluster.devices if device.node == node]
-    kind = devices[0].kind
-    return NodeStanding(
-        name=node,
-        kind=kind,
-        devices=len(devices),
-        leaves_seconds=notices.get(node, math.inf),
-        prices=tuple((market, price) for market, price in sorted(prices.items()) if market.kind == kind),
-    )
+def _of(kind: str, prices: Mapping[Market, float]) -> tuple[tuple[Market, float], ...]:
+    return tuple((market, price) for market, price in sorted(prices.items()) if market.kind == kind)
 
 
 def past_nodes(store: str | Path) -> list[Attendance]:

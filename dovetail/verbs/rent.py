@@ -32,6 +32,7 @@ def rent(
     solve_seconds: float = 5.0,
     techniques: str | None = None,
     device_memory: str | None = None,
+    allow: str | None = None,
     store: str | Path = ".dovetail",
     engine: str | Engine | MakeEngine = "local",
     address: str = "auto",
@@ -53,6 +54,7 @@ def rent(
         objective="makespan",
         techniques=techniques,
         device_memory=device_memory,
+        allow=allow,
     )
     offers = _offers(found, history, counts, work=solve_seconds / 4)
     return plan_rental(history, offers, terms, at_seconds=now)

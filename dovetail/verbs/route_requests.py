@@ -10,7 +10,7 @@ from dovetail.serve.gateway.models_file import read_models
 from dovetail.serve.gateway.outcome_log import OutcomeLog
 from dovetail.serve.gateway.routing_policy import RoutingPolicy
 from dovetail.serve.routing.outcome_table import OutcomeTable
-from dovetail.serve.server.model_server import LOOPBACK, listen, serve_until_signal
+from dovetail.serve.server.model_server import LOOPBACK, listen, run_loop, serve_until_signal
 from dovetail.vocabulary import DovetailError
 
 
@@ -63,14 +63,14 @@ def route_requests(
                     with contextlib.suppress(asyncio.CancelledError):
                         await writing
 
-    asyncio.run(serve())
+    run_loop(serve())
 
 
 def read_outcomes(outcomes: Path | None, record: Path | None) -> OutcomeTable | None:
     """What to learn from: the table that was named, or what was recorded and judged before, where that is enough."""
     if outcomes is not None:
-        return OutcomeTable.read(outcomes).judged()
+        return OutcomeTable.read(outcomes).keep_judged()
     if record is None or not record.is_dir() or not any(record.glob("*.parquet")):
         return None
     table = OutcomeTable.read(record)
-    return table.judged() if table.can_be_learned() else None
+    return table.keep_judged() if table.can_be_learned() else None

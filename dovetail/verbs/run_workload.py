@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from dovetail.control import Reconciliation, Result, Settings, open_result
 from dovetail.control.searching.searching import make_source, take_up
@@ -18,6 +19,8 @@ from dovetail.verbs.amendments import amend, is_elsewhere, limit_cluster, price_
 from dovetail.verbs.choices import choose
 from dovetail.verbs.controller import Observer, ensure_directory, open_controller, writing_to
 from dovetail.verbs.engine_places import Given, MakeEngine, described_programs, open_place, read_workload
+from dovetail.verbs.guard import guard, refuse_search
+from dovetail.verbs.make_plan import Planner, measure_workload
 from dovetail.verbs.run_callbacks import OnEnd, OnEvaluate, OnMetric, RunCallbacks
 from dovetail.verbs.tracking import trackers_beside
 from dovetail.vocabulary import Cluster, DovetailError, Plan, TrainingError, Workload
@@ -33,6 +36,8 @@ def run(
     prices: Mapping[str, float] = MappingProxyType({}),
     techniques: str | Iterable[str] | None = None,
     device_memory: str | int | None = None,
+    allow: str | Iterable[str] | None = None,
+    keep: Mapping[str, float] = MappingProxyType({}),
     cluster: Cluster | None = None,
     store: str | Path = ".dovetail",
     settings: Settings | None = None,
@@ -62,9 +67,13 @@ def run(
     error.
 
     What is wanted of the whole may be said here as in `dt.workload`, and counts more than what the workload says:
-    `objective`, `weights`, `deadlines` in seconds from now, `techniques`, `device_memory`. `prices` are of an hour of
-    one device, by kind. A run that cannot keep its deadlines is refused, and one that comes to be late goes on as
-    little late as it can.
+    `objective`, `weights`, `deadlines` in seconds from now, `techniques`, `device_memory`, `allow`. `prices` are of an
+    hour of one device, by kind. A run that cannot keep its deadlines is refused, and one that comes to be late goes on
+    as little late as it can.
+
+    With `keep`, by how much each metric may become worse (`{"accuracy": 0.002}`), approximations that are allowed are
+    used only where that was shown: before the run, one task of each family is trained in pairs, exactly and so with the
+    same seed, until it can be told with 95% confidence. Else the family stays exact; `result.judged` says why.
 
     `engine` is `local`, or `ray` for the Ray cluster at `address`: `host:port`, `auto` for the one that this machine
     belongs to, `local` for one that is started for this run; or an `Engine` of your own, or what makes one of a
@@ -100,6 +109,32 @@ def run(
         raise DovetailError("a plan to run must say for which workload; make it with dt.plan(workload).")
     make_plan = choose("planner", planner, PLANNERS)
     addresses = check_trackers(track, models=track_models)
+    if keep and plan is not None and plan.schedule:
+        raise DovetailError(
+            "tolerances (keep=) must go with a workload: what a plan approximates was chosen before anybody judged it. "
+            "Run the workload with keep=, or plan it without approximations."
+        )
+    if keep:
+        given = _guarded(
+            given,
+            keep=keep,
+            planner=make_plan,
+            fresh=fresh,
+            cluster=cluster,
+            prices=prices,
+            store=store,
+            engine=engine,
+            address=address,
+            wishes={
+                "objective": objective,
+                "weights": weights,
+                "deadlines": deadlines,
+                "techniques": techniques,
+                "device_memory": device_memory,
+                "allow": allow,
+            },
+            progress=progress,
+        )
     with contextlib.ExitStack() as stack:
         described, spares = stack.enter_context(read_workload(given, engine=engine))
         search = described if isinstance(described, Search) else None
@@ -112,6 +147,7 @@ def run(
             deadlines=deadlines,
             techniques=techniques,
             device_memory=device_memory,
+            allow=allow,
         )
         home = ensure_directory(Path(store))
         with writing_to(home):
@@ -151,6 +187,32 @@ def run(
     if raise_on_failure:
         _check_failures(result, store)
     return result
+
+
+def _guarded(
+    given: Given | Search | Callable[[], Workload | Search],
+    *,
+    keep: Mapping[str, float],
+    planner: Planner,
+    fresh: bool,
+    wishes: Mapping[str, Any],
+    progress: bool,
+    store: str | Path,
+    engine: str | Engine | MakeEngine,
+    address: str,
+    cluster: Cluster | None,
+    **where: Any,
+) -> Workload:
+    """The workload with its tolerances, once what it would approximate was judged by them."""
+    described = refuse_search(given() if callable(given) else given)
+    place: dict[str, Any] = {"engine": engine, "address": address, "cluster": cluster}
+    found = measure_workload(described, store=store, before=lambda changes: None, keep=keep, **place, **where, **wishes)
+
+    def train(pairs: Workload, folder: Path) -> Result:
+        return run(pairs, store=folder, progress=progress, raise_on_failure=False, **place)
+
+    guard(found, planner=planner, home=Path(store), train=train, fresh=fresh)
+    return found.workload
 
 
 def has_failed(result: Result) -> bool:

@@ -1,42 +1,36 @@
 """Which models of a store answer, and their server."""
 
-import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from dovetail.control import Result, TaskResult, open_result
-from dovetail.engines import detect
-from dovetail.planning.serving import (
-    KindOffer,
-    LatencyCurve,
-    ServingPlan,
-    arrivals_at,
-    check_serving,
-    plan_serving,
-)
+from dovetail.planning.serving import ServingPlan
+from dovetail.serve.cascades.labelled import gather
 from dovetail.serve.cascades.model_cascade import ModelCascade
-from dovetail.serve.server.measuring import measure_latency
-from dovetail.serve.server.model_server import LOOPBACK, listen, serve_model
+from dovetail.serve.server.measuring import measure_server
+from dovetail.serve.server.model_server import LOOPBACK, listen, run_loop, serve_model
+from dovetail.serve.server.ray_deployment import DeploymentSettings, serve_on_ray
 from dovetail.serve.server.schema import Schema
 from dovetail.serve.server.served_model import ServedModel, best_device, inputs_of
 from dovetail.train.build import build
+from dovetail.verbs.engine_places import open_place
+from dovetail.verbs.latency_promise import LatencyPromise, ServingPlanner, offers_here, offers_on, priced_cluster
 from dovetail.verbs.make_cascade import cascade
+from dovetail.verbs.measure import rated_cluster
+from dovetail.verbs.retrain import RowTraining
 from dovetail.vocabulary import DovetailError
 
-# What a request takes beside its call (HTTP, the queue); requests that a plan is simulated with; and by which share the
-# rate must have changed to plan again.
-OVERHEAD_SECONDS, _PLANNED_REQUESTS, _CHANGED = 0.002, 5000, 0.25
-
-
-@dataclasses.dataclass(frozen=True)
-class LatencyPromise:
-    """99 of 100 answers within `p99` seconds, at so many requests a second."""
-
-    p99: float
-    rate: float
+# Rows held out that later ones are compared with, at least and at most.
+_LEAST_REFERENCE_ROWS, _REFERENCE_ROWS = 500, 5000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +77,21 @@ class ServedChoice:
             batch_rows=self.batch_rows,
         )
 
+    def reference(self) -> tuple[list[numpy.ndarray], numpy.ndarray] | None:
+        """Rows that the best model's program holds out, with their classes, where it does: at most so many as tell a
+        drift from chance."""
+        best = open_result(self.store, workload=self.workload).best(self.metric, goal=self.goal)
+        held_out = build(best.task, home=best.home).held_out
+        try:
+            rows = gather(held_out if held_out is not None else []).take(slice(0, _REFERENCE_ROWS))
+        except DovetailError:  # none, or none with a label for each: the first that come will do
+            return None
+        if len(rows) < _LEAST_REFERENCE_ROWS:
+            return None
+        inputs = inputs_of(rows.inputs) if not isinstance(rows.inputs, tuple) else rows.inputs
+        arrays = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else [inputs]
+        return [numpy.asarray(each) for each in arrays], rows.labels.numpy()
+
     def schema(self) -> Schema:
         """What the best model takes, by the first batch of its program."""
         best = open_result(self.store, workload=self.workload).best(self.metric, goal=self.goal)
@@ -109,6 +118,71 @@ def load_served(store: Path, workload: str | None, stages: tuple[tuple[str, floa
     return found
 
 
+def plan_on_cluster(
+    choice: ServedChoice, promise: LatencyPromise, cluster: str, *, prices: Mapping[str, float], threads: int = 1
+) -> ServingPlan:
+    """The cheapest replicas on a cluster that is described, by what calls take here. Nothing is served."""
+    here = rated_cluster(store=choice.store)
+    there = priced_cluster(cluster, prices=prices, here=here)
+    load, _ = choice.choose()
+    measured = measure_server(load, choice.schema(), threads=threads)
+    best = open_result(choice.store, workload=choice.workload).best(choice.metric, goal=choice.goal)
+    parameter_bytes = sum(each.numel() * each.element_size() for each in best.model().parameters())
+    offers = offers_on(there, here=here, curve=measured.curve, parameter_bytes=parameter_bytes)
+    return ServingPlanner(promise, offers, front=measured.front).first()
+
+
+def serve_by_ray(
+    choice: ServedChoice,
+    *,
+    address: str,
+    host: str,
+    port: int,
+    settings: DeploymentSettings,
+    promise: LatencyPromise | None = None,
+    said: Callable[[str], None] = print,
+) -> None:
+    """Serve by Ray Serve on a cluster until it is stopped. With a `promise`, replicas are planned by what calls take on
+    this machine, for as many devices as the cluster has of its kind, and planned again as the rate changes."""
+    _check_host(host, settings.token)
+    load, about = choice.choose()
+    said(str(about.get("cascade", about["model"])))
+    schema = choice.schema()
+    best = open_result(choice.store, workload=choice.workload).best(choice.metric, goal=choice.goal)
+    stop = threading.Event()
+    with open_place("ray", address=address, programs=[best.task.program], home=choice.store) as (cluster, _):
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray has set its own
+            signal.signal(number, lambda *_: stop.set())
+        has_accelerators = any(kind.processor == "cuda" for kind in cluster.kinds)
+        settings = dataclasses.replace(settings, accelerators=1.0 if has_accelerators else 0.0)
+        replan = None
+        if promise is not None:
+            curve = measure_server(load, schema, threads=settings.threads).curve
+            planner = ServingPlanner(promise, offers_here(curve, devices=len(cluster.devices)))
+            plan = planner.first()
+            said(str(dataclasses.replace(plan, price=0.0)))
+            settings, replan = settings.apply_plan(plan), planner.replan
+        serve_on_ray(
+            load,
+            schema,
+            host=host,
+            port=port,
+            about=about,
+            settings=settings,
+            stop=stop,
+            replan=replan,
+            said=said,
+        )
+
+
+def _check_host(host: str, token: str) -> None:
+    if host not in LOOPBACK and not token:
+        raise DovetailError(
+            f"a server that others than this machine reach, at {host}, must have a token: put one into a file of yours "
+            f"and give it by --token-file."
+        )
+
+
 def serve(
     choice: ServedChoice,
     *,
@@ -120,28 +194,28 @@ def serve(
     within: float = 1.0,
     token: str = "",
     promise: LatencyPromise | None = None,
+    retrain: RowTraining | None = None,
     said: Callable[[str], None] = print,
 ) -> None:
     """Serve until it is stopped. Whoever listens to others than this machine must have a token. With a `promise`,
-    replicas, rows of a call and the wait are planned by what calls take here, and planned again as the rate changes."""
-    if host not in LOOPBACK and not token:
-        raise DovetailError(
-            f"a server that others than this machine reach, at {host}, must have a token: put one into a file of yours "
-            f"and give it by --token-file."
-        )
+    replicas, rows of a call and the wait are planned by what calls take here, and planned again as the rate changes.
+    Rows in which a drift is seen are given to `retrain`."""
+    _check_host(host, token)
     listener = listen(host, port)
     load, about = choice.choose()
     said(str(about.get("cascade", about["model"])))
     schema, replan = choice.schema(), None
     if promise is not None:
-        planner = _Planner(promise, measure_latency(load, schema, threads=threads), said)
-        plan = planner.plan(promise.rate)
-        said(str(plan))
+        cores = len(os.sched_getaffinity(0)) if best_device() == "cpu" else math.inf
+        measured = measure_server(load, schema, threads=threads, cores=cores)
+        planner = ServingPlanner(promise, offers_here(measured.curve), front=measured.front)
+        plan = planner.first()
+        said(str(dataclasses.replace(plan, price=0.0)))  # nobody pays for the devices of this machine
         group = plan.groups[0]
         replicas, wait_seconds = group.count, plan.wait_seconds
         choice = dataclasses.replace(choice, batch_rows=group.batch_rows)
         replan = planner.replan
-    asyncio.run(
+    run_loop(
         serve_model(
             load,
             schema,
@@ -155,31 +229,8 @@ def serve(
             within=within,
             token=token,
             replan=replan,
+            reference=choice.reference(),
+            retrain=retrain,
             said=said,
         )
     )
-
-
-class _Planner:
-    """Plans for this machine: one kind of device, as many replicas as there are places for them."""
-
-    def __init__(self, promise: LatencyPromise, curve: LatencyCurve, said: Callable[[str], None]) -> None:
-        self._promise, self._said = promise, said
-        devices = len(detect().devices)
-        self._offers = [KindOffer("replica", 1.0, devices, {"this model": curve})]
-        self._planned = 0.0
-
-    def plan(self, rate: float) -> ServingPlan:
-        """For a rate; checked by what counts for itself."""
-        arrivals = arrivals_at(rate, _PLANNED_REQUESTS)
-        plan = plan_serving(self._offers, arrivals, p99=self._promise.p99, overhead=OVERHEAD_SECONDS)
-        if wrong := check_serving(plan, self._offers, rate=rate, p99=self._promise.p99):
-            raise DovetailError(f"a plan must hold what it promises; found: {'; '.join(wrong)}.")
-        self._planned = rate
-        return dataclasses.replace(plan, price=0.0)  # nobody pays for the devices of this machine
-
-    def replan(self, rate: float) -> ServingPlan | None:
-        """For a rate that was seen, where it is far from the one that was planned for."""
-        if not rate or abs(rate - self._planned) <= _CHANGED * self._planned:
-            return None
-        return self.plan(rate)

@@ -1,6 +1,7 @@
 """A store's tasks as a table: what each was given and how it ran, and what came of it. Explains nothing."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -51,23 +52,23 @@ class SweepTable:
         return {**self.attributes, **named, "status": [self._one(task).status for task in self.tasks]}
 
     def outcomes(self) -> dict[str, tuple[list[bool], list[bool]]]:
-        """By name: which tasks have it, and of which it can be said. Failures stand by cause where these differ."""
+        """By name: which tasks have it, and of which it can be said. Failures stand by cause, and together where these
+        differ."""
         ones = [self._one(task) for task in self.tasks]
         begun = [one.attempt > 0 or one.status in ENDED for one in ones]
         causes = [cause_of(one, self._failures.get(one.task)) for one in ones]
         failed = [one.status == "failed" for one in ones]
         diverged = [cause == "diverged" or self._has_lost_count(number) for number, cause in enumerate(causes)]
         ratios = [self._ratio(one) for one in ones]
+        kinds = sorted({cause for cause in causes if cause and cause != "diverged"})
         found = {
             "failed": (failed, begun),
+            **{f"failed: {kind}": ([cause == kind for cause in causes], begun) for kind in kinds},
             "diverged": (diverged, begun),
             "halved early": ([one.status in ("halved", "pruned") for one in ones], begun),
             "slower than predicted": ([r is not None and r >= SLOWER for r in ratios], [r is not None for r in ratios]),
         }
-        kinds = sorted({cause for cause in causes if cause and cause != "diverged"})
-        if len(kinds) + any(cause == "diverged" for cause in causes) > 1:
-            found |= {f"failed: {kind}": ([cause == kind for cause in causes], begun) for kind in kinds}
-        if sum(diverged) and diverged == failed:
+        if any(marked == failed for name, (marked, _) in found.items() if name.startswith(("failed: ", "diverged"))):
             del found["failed"]  # the same question twice
         return found
 
@@ -97,11 +98,14 @@ def read_sweep(store: Store, *, workload: str | None = None) -> SweepTable:
 
 
 def cause_of(one: Progress, last: TaskFailed | None) -> str:
-    """Why a task failed, in a word or two; empty where it did not.
+    """Why a task failed, in a few words: errors by their type, and by what was under way; empty where it did not.
 
     >>> event = TaskFailed(task="a", at_seconds=0.0, reason="the loss must be a finite number; it was nan at step 3.")
     >>> cause_of(Progress(task="a", status="failed"), event)
     'diverged'
+    >>> event = TaskFailed(task="a", at_seconds=0.0, reason="task 'a' raised KeyError: 'x'", phase="building")
+    >>> cause_of(Progress(task="a", status="failed"), event)
+    'KeyError in building'
     """
     if one.status != "failed":
         return ""
@@ -109,9 +113,9 @@ def cause_of(one: Progress, last: TaskFailed | None) -> str:
         return "diverged"
     if last is None or not (last.cause or last.phase):
         return "lost"
-    return {"memory": "out of memory", "refused": "refused"}.get(
-        last.cause, f"an error in {last.phase or 'its program'}"
-    )
+    raised = re.search(r" raised (\w+)", last.reason)
+    error = f"{raised[1] if raised else 'an error'} in {last.phase or 'its program'}"
+    return {"memory": "out of memory", "refused": "refused"}.get(last.cause, error)
 
 
 def _parameters(tasks: Sequence[Task]) -> dict[str, list[Any]]:

@@ -5,14 +5,17 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.store import Store
 from dovetail.verbs.sweep_table import SweepTable, read_sweep
 from dovetail.vocabulary import DovetailError
-from dovetail.watch.criteria import Criteria, Explanations
+from dovetail.watch.criteria import Criteria, Explanations, NoUsableAttribute
 from dovetail.watch.explain import explain_table, read_outliers
 from dovetail.watch.tables import TableReader
+
+if TYPE_CHECKING:
+    from dovetail.watch.measure_shifts import ShiftExplanations
 
 # Below so many, whatever they have in common, so have others.
 _FEW = 2
@@ -20,17 +23,23 @@ _FEW = 2
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WhyAnswer:
-    """A question about tasks, or rows, and what was found; `noun` is what those that stand out are called."""
+    """A question about tasks, or rows, and what was found; `noun` is what those that stand out are called, and
+    `unanswered` says why nothing could be looked at, where that is so."""
 
     question: str
     noun: str
     rows: str
-    found: Explanations
+    found: "Explanations | ShiftExplanations"
+    unanswered: str = ""
 
     def lines(self) -> list[str]:
         """The answer in words."""
+        if self.unanswered:
+            return [self.unanswered]
         lines = self.found.lines(outliers=self.noun, rows=self.rows)
-        return lines or [f"nothing that {self.noun} have in common is beyond chance"]
+        if isinstance(self.found, Explanations):
+            return lines or ["nothing that they have in common is beyond chance"]
+        return lines or ["no combination changed by more than chance"]
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -96,22 +105,73 @@ def why_table(table: SweepTable, *, on: Sequence[str] | None = None, criteria: C
     for name, (outliers, of) in table.outcomes().items():
         count, total = sum(a and b for a, b in zip(outliers, of, strict=True)), sum(of)
         if _FEW <= count < total:
-            noun = {"failed": "failures", "diverged": "that diverged", "halved early": "halved early"}.get(name, name)
-            question = f"why were tasks {name}?" if name[0] in "hs" else f"why have tasks {name}?"
-            question = {"failed": "why did tasks fail?", "diverged": "why did tasks diverge?"}.get(name, question)
-            answers.append(_answer(table, question, noun, outliers, of, on, criteria))
+            question, noun = _words(name)
+            try:
+                answers.append(_answer(table, question, noun, outliers, of, on, criteria))
+            except NoUsableAttribute as error:  # of these tasks; those of another question may differ
+                nothing = Explanations(found=(), outliers=count, rows=total, order=0, tests=0.0)
+                answers.append(
+                    WhyAnswer(question=question, noun=noun, rows="tasks", found=nothing, unanswered=str(error))
+                )
     return answers
 
 
+def _words(outcome: str) -> tuple[str, str]:
+    """The question about an outcome, and what tasks that have it are called.
+
+    >>> _words("failed: out of memory")
+    ('why did tasks fail: out of memory?', 'such failures')
+    """
+    known = {"failed": ("why did tasks fail?", "failures"), "diverged": ("why did tasks diverge?", "that diverged")}
+    if cause := outcome.partition(": ")[2]:
+        return f"why did tasks fail: {cause}?", "such failures"
+    return known.get(outcome, (f"why were tasks {outcome}?", outcome))
+
+
 def why_file(
-    path: Path, *, outliers: str, on: Sequence[str] | None, ranges: Sequence[str] = (), criteria: Criteria
+    path: Path,
+    *,
+    outliers: str,
+    on: Sequence[str] | None,
+    ranges: Sequence[str] = (),
+    measure: str | None = None,
+    criteria: Criteria,
 ) -> WhyAnswer:
-    """What the outliers of a file of rows have in common."""
+    """What the outliers of a file of rows have in common, or how a measure changed towards them."""
     reader = TableReader(read_file(path))
-    found = explain_table(reader, outliers=outliers, on=on, ranges=ranges, criteria=criteria)
-    return WhyAnswer(
-        question=f"what do rows with {outliers} have in common?", noun="outliers", rows="rows", found=found
-    )
+    found = explain_table(reader, outliers=outliers, on=on, ranges=ranges, measure=measure, criteria=criteria)
+    question = f"what do rows with {outliers} have in common?"
+    if measure is not None:
+        question = f"who changed the {criteria.ratio.removesuffix('_shift')} of {measure} in rows with {outliers}?"
+    return WhyAnswer(question=question, noun="outliers", rows="rows", found=found)
+
+
+def why_windows(
+    reference: Path,
+    current: Path,
+    *,
+    measure: str,
+    on: Sequence[str] | None,
+    ranges: Sequence[str] = (),
+    criteria: Criteria,
+) -> WhyAnswer:
+    """How a measure changed from one file of rows to another. Columns that only one of them has are left out."""
+    import pyarrow as pa
+
+    before, after = read_file(reference), read_file(current)
+    shared = [name for name in before.column_names if name in after.column_names]
+    if measure not in shared:
+        raise DovetailError(f"a measure must be a column of both tables, which share {shared}, got {measure!r}.")
+    try:
+        joined = pa.concat_tables([before.select(shared), after.select(shared)], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DovetailError(
+            f"columns of {reference} and {current} must have the same types: {error}. Turn them into one type."
+        ) from None
+    mask = [False] * len(before) + [True] * len(after)
+    found = explain_table(TableReader(joined), outliers=mask, on=on, ranges=ranges, measure=measure, criteria=criteria)
+    question = f"who changed the {criteria.ratio.removesuffix('_shift')} of {measure} from {reference} to {current}?"
+    return WhyAnswer(question=question, noun="rows", rows="rows", found=found)
 
 
 def read_file(path: Path) -> Any:
@@ -154,8 +214,8 @@ def _answer(
     found = explain_table(
         reader, outliers=[outliers[n] for n in kept], on=on, ranges=_measures(columns), criteria=criteria
     )
-    # Of a store, what is the same for all tasks and what none can have in common go without saying.
-    notes = tuple(note for note in found.notes if on is not None or "left out" not in note)
+    # Of a store, what is the same for all tasks goes without saying; a parameter that could explain nothing does not.
+    notes = tuple(note for note in found.notes if on is not None or "left out" not in note or "another value" in note)
     return WhyAnswer(question=question, noun=noun, rows="tasks", found=dataclasses.replace(found, notes=notes))
 
 
@@ -169,7 +229,7 @@ def _causes(table: SweepTable, aside: Sequence[str], on: Sequence[str] | None) -
         if name not in aside and len({str(value) for value in values}) > 1
     }
     if not varied:
-        raise DovetailError(
+        raise NoUsableAttribute(
             "tasks must differ in something to explain by; all of these have the same parameters and ran alike."
         )
     return varied

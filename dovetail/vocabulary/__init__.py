@@ -1,5 +1,6 @@
 """The nouns that every room of Dovetail uses, one word for one thing. Floor 0: no torch, no I/O."""
 
+from dovetail.vocabulary.approximations import APPROXIMATIONS, Approximation, parse_allow
 from dovetail.vocabulary.decisions import (
     Allocation,
     Entity,
@@ -49,10 +50,12 @@ from dovetail.vocabulary.work import (
 )
 
 __all__ = [
+    "APPROXIMATIONS",
     "EVENTS",
     "FEED_BYTES",
     "OBJECTIVES",
     "Allocation",
+    "Approximation",
     "CheckpointError",
     "Cluster",
     "DataShard",
@@ -104,6 +107,7 @@ __all__ = [
     "dumps",
     "from_json",
     "loads",
+    "parse_allow",
     "parse_device_memory",
     "parse_techniques",
     "read_event",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.vocabulary.errors import InvalidRecord
@@ -40,19 +40,28 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyKey:
-    """Tasks of one measured family that may be placed alike: those that must keep so many CPU `threads` (0: any), or
-    are to run `alone`, have options of their own. Its text is what options call them by; nobody reads it back.
+    """Tasks of one measured family that may be placed alike: those that must keep so many CPU `threads` (0: any), are
+    to run `alone`, or go on with the approximations that they began with (empty: exactly; None: any that is allowed)
+    have options of their own, which call them by its text, and say under which names they were measured.
 
-    >>> str(FamilyKey(family="f")), str(FamilyKey(family="f", threads=2, alone=True))
-    ('f', 'f (2 threads, alone)')
+    >>> str(FamilyKey(family="f")), str(FamilyKey(family="f", threads=1, alone=True, approximate=""))
+    ('f', 'f (1 thread, alone, exact)')
     """
 
     family: str
     threads: int = 0
     alone: bool = False
+    approximate: str | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether not all options of the family are its own."""
+        return bool(self.threads or self.alone or self.approximate is not None)
 
     def __str__(self) -> str:
-        limits = [f"{self.threads} threads"] * (self.threads > 0) + ["alone"] * self.alone
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        limits = [threads] * (self.threads > 0) + ["alone"] * self.alone
+        limits += [self.approximate or "exact"] * (self.approximate is not None)
         return f"{self.family} ({', '.join(limits)})" if limits else self.family
 
 
@@ -85,8 +94,11 @@ class Option:
     `step_seconds` holds one figure for each family of the gang; what is paid once for each placement is in
     `start_seconds`, and `step_seconds` includes the shares of evaluating and saving. Bytes and cores are
     those of the whole gang: `device_bytes` on each device, the others on the node. Of the `cores`, `feed_cores` read
-    its batches (zero: as many as it may use). A gang over several nodes, which the knob `nodes` says, has as many
-    devices on each, and its share of the rest.
+    its batches (zero: as many as it may use). For `update_seconds` of a step the host updates weights (0: not known). A
+    gang over several nodes, which the knob `nodes` says, has as many devices on each, and its share of the rest; the
+    link between any two of them carries at least `link_bytes_per_second`, for the gang alone (0: not known).
+
+    Where `families` are called after a `FamilyKey`, `measured_as` has the names under which they were measured.
 
     >>> option = Option(families=("f",), technique="resident", kind="cpu", count=1, step_seconds=(0.5,))
     >>> option.seconds((100,))
@@ -105,7 +117,10 @@ class Option:
     disk_bytes: int = 0
     cores: int = 0
     feed_cores: int = 0
+    update_seconds: float = 0.0
     measured: bool = True
+    measured_as: tuple[str, ...] = ()
+    link_bytes_per_second: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", FrozenDict(self.knobs))
@@ -132,6 +147,16 @@ class Option:
     def count_on_node(self) -> int:
         """How many devices it has on each of its nodes."""
         return self.count // self.nodes
+
+    @property
+    def measured_families(self) -> tuple[str, ...]:
+        """The families under which its tasks were measured. Earlier versions wrote a thread count behind an `@`."""
+        return self.measured_as or tuple(family.partition("@")[0] for family in self.families)
+
+    def named(self, keys: Sequence[FamilyKey]) -> "Option":
+        """The same for tasks that are limited so."""
+        measured = tuple(key.family for key in keys)
+        return dataclasses.replace(self, families=tuple(map(str, keys)), measured_as=measured)
 
     def seconds(self, steps: tuple[int, ...]) -> float:
         """How long a placement takes in which the gang's members do these many steps."""

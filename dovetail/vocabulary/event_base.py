@@ -1,4 +1,4 @@
-"""What all events have in common; each kind of them is in `events` or `node_events`."""
+"""What all events have in common; each kind of them is in `events`, `node_events` or `request_events`."""
 
 import dataclasses
 from typing import Any, ClassVar, TypeVar

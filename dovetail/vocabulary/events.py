@@ -15,6 +15,16 @@ from dovetail.vocabulary.event_base import COLUMNS, Event
 from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving, NodeRented, NodeReturned
 from dovetail.vocabulary.profiles import Fingerprint, Profile
 from dovetail.vocabulary.records import FrozenDict, from_field, schema
+from dovetail.vocabulary.request_events import (
+    CancelAsked,
+    DeadlineChanged,
+    PriorityChanged,
+    PruneAsked,
+    TaskPaused,
+    TaskRestarted,
+    TaskResumed,
+    TaskRetried,
+)
 from dovetail.vocabulary.user_text import shorten
 from dovetail.vocabulary.work import TaskId
 
@@ -120,6 +130,23 @@ class BatchDivided(Event):
     microbatches: int
     recompute: bool = False
     message: str = ""
+    approximate: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ApproximationJudged(Event):
+    """Pairs of trainings, exact and approximate with the same seed, have shown whether a family that is trained with
+    these approximations `keeps` its metrics to the tolerances in `keep`, or that it could not be shown. It took so many
+    `seconds`."""
+
+    kind: ClassVar[str] = "judged"
+    family: str
+    approximate: str
+    keep: Mapping[str, float]
+    keeps: bool
+    why: str
+    pairs: int
+    seconds: float = 0.0
 
 
 RUN_BEGAN = "the run began"
@@ -199,6 +226,16 @@ class TargetEvaluated(Event):
     value: float
     seconds: Mapping[str, float] = FrozenDict()
     evaluation_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEvaluated(Event):
+    """A task as it was after a step was evaluated on a shard where that lies: by metric a sum, and over how many."""
+
+    kind: ClassVar[str] = "shard_evaluated"
+    step: int
+    shard: str
+    sums: Mapping[str, tuple[float, float]] = FrozenDict()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +326,15 @@ class AttemptLost(Event):
     in_gang: bool = False
     of_run: bool = False
     of_others: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesVacated(Event):
+    """An order's devices may have the next one, while what it has trained is still being saved; it is released when
+    that has come to an end."""
+
+    kind: ClassVar[str] = "vacated"
+    placement: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,75 +442,6 @@ class TaskCancelled(Event):
     asked_by: str = ""
 
 
-# What users ask for; `asked_by` is who, where that was said
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRetried(Event):
-    """A task is to be tried again, with all its retries, since its workload was run again or a user resumed it."""
-
-    kind: ClassVar[str] = "retried"
-    asked_by: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRestarted(Event):
-    """A task is trained anew from its first step, as a user asked (`fresh`): what its attempts up to this event's came
-    to, checkpoints and metrics, counts no more and is removed."""
-
-    kind: ClassVar[str] = "restarted"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CancelAsked(Event):
-    """A user asked that a running task be saved and ended; it may still run for a moment."""
-
-    kind: ClassVar[str] = "cancelling"
-    asked_by: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PruneAsked(Event):
-    """A search asked that a running task be saved and ended; it may still run for a moment."""
-
-    kind: ClassVar[str] = "pruning"
-    reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPaused(Event):
-    """A user asked that a task be saved and kept out of plans; it may still run for a moment."""
-
-    kind: ClassVar[str] = "paused"
-    asked_by: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResumed(Event):
-    """A paused task may be placed again."""
-
-    kind: ClassVar[str] = "resumed"
-    asked_by: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PriorityChanged(Event):
-    """A user gave a task another priority."""
-
-    kind: ClassVar[str] = "prioritized"
-    priority: float
-    asked_by: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineChanged(Event):
-    """A user said when a task is to have ended; never, with infinity."""
-
-    kind: ClassVar[str] = "dated"
-    deadline_seconds: float = float("inf")
-    asked_by: str = ""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
     """Something the user should know."""
@@ -486,12 +463,14 @@ EVENTS: dict[str, type[Event]] = {
         TrialMeasured,
         OptionRejected,
         BatchDivided,
+        ApproximationJudged,
         PlanMade,
         ShardOrderChosen,
         ClusterShared,
         AttemptStarted,
         StepsDone,
         TargetEvaluated,
+        ShardEvaluated,
         CheckpointSaved,
         PipelineTimed,
         FeedOpened,
@@ -499,6 +478,7 @@ EVENTS: dict[str, type[Event]] = {
         CheckpointDamaged,
         AttemptStopped,
         AttemptLost,
+        DevicesVacated,
         DevicesReleased,
         TaskFinished,
         RungReached,

@@ -1,6 +1,8 @@
 """Devices, their kinds, their hosts, and the links between them."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
@@ -73,7 +75,8 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How fast bytes move between two ends, each `host`, `process`, or a kind, on one node or between nodes.
+    """How fast bytes move between two ends, each `host`, `process`, or a kind, on one node or between nodes; or, where
+    both ends are names of nodes, between these two. It was measured at `measured_seconds` since 1970; zero: not known.
 
     >>> Link(source="host", target="h200", bytes_per_second=55e9).latency_seconds
     0.0
@@ -84,6 +87,7 @@ class Link:
     bytes_per_second: float
     latency_seconds: float = 0.0
     between_nodes: bool = False
+    measured_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,7 @@ class Cluster:
         )
 
     def joined_by(self, other: "Cluster") -> "Cluster":
-        """It and nodes that are not in it yet, after its own; of a kind that both have, what is known here.
+        """It and nodes that are not in it yet, after its own; of a kind or a link that both have, what is known here.
 
         >>> kind = Kind(name="v100", processor="cuda")
         >>> Cluster.uniform(kind).joined_by(Cluster.uniform(kind, nodes=2)).count("v100")
@@ -167,11 +171,12 @@ class Cluster:
         kinds, nodes = {kind.name for kind in self.kinds}, {node.name for node in self.nodes}
         new = tuple(node for node in other.nodes if node.name not in nodes)
         names = {node.name for node in new}
+        links = {(link.source, link.target, link.between_nodes): link for link in (*other.links, *self.links)}
         return Cluster(
             kinds=(*self.kinds, *(kind for kind in other.kinds if kind.name not in kinds)),
             nodes=(*self.nodes, *new),
             devices=(*self.devices, *(device for device in other.devices if device.node in names)),
-            links=self.links or other.links,
+            links=tuple(links.values()),
         )
 
     def limit_memory(self, device_bytes: int) -> "Cluster":
@@ -228,6 +233,75 @@ class Cluster:
     def device(self, name: str) -> Device:
         """The device of that name."""
         return self._devices[name]
+
+    def link(self, node: str, other: str) -> Link | None:
+        """The link between two nodes: as it was measured; or the slowest of those that were stated for any two nodes;
+        or, where others of both nodes were measured, the slower of what these two have at the median, since each end
+        has one port for all; or else the slowest that was measured. None where none was.
+
+        >>> links = tuple(Link(source=a, target=b, bytes_per_second=rate, between_nodes=True)
+        ...               for a, b, rate in (("n0", "n1", 9e8), ("n1", "n2", 3e8)))
+        >>> cluster = dataclasses.replace(Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=3), links=links)
+        >>> cluster.link("n1", "n0").bytes_per_second, cluster.link("n2", "n0").bytes_per_second
+        (900000000.0, 300000000.0)
+        """
+        return self._pairs.get((node, other)) or self._foresee(node, other)
+
+    def port(self, node: str) -> float:
+        """Bytes a second that a node's port carries: those of the fastest of its links; infinite where none is known.
+
+        >>> Cluster.uniform(Kind(name="cpu", processor="cpu")).port("n0")
+        inf
+        """
+        own = self._ends.get(node, ())
+        rates = [link.bytes_per_second for link in (*own, self._elsewhere) if link is not None]
+        return max(rates, default=math.inf)
+
+    def _foresee(self, node: str, other: str) -> Link | None:
+        ends = [self._ends[end] for end in (node, other) if end in self._ends]
+        if self._stated or len(ends) < 2:
+            return self._elsewhere
+        return Link(
+            source=node,
+            target=other,
+            bytes_per_second=min(statistics.median_low(link.bytes_per_second for link in end) for end in ends),
+            latency_seconds=max(statistics.median_high(link.latency_seconds for link in end) for end in ends),
+            between_nodes=True,
+        )
+
+    @cached_property
+    def _between(self) -> tuple[Link, ...]:
+        return tuple(
+            sorted((link for link in self.links if link.between_nodes), key=lambda link: -link.bytes_per_second)
+        )
+
+    @cached_property
+    def _stated(self) -> tuple[Link, ...]:
+        """Links between any two nodes."""
+        return tuple(link for link in self._between if link.source == link.target)
+
+    @cached_property
+    def _elsewhere(self) -> Link | None:
+        """What is taken for the link of nodes of which nothing is known."""
+        return next(iter((self._stated or self._between)[-1:]), None)
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[str, str], Link]:
+        """Measured links by their two nodes, either way; of one measured both ways the slower, for traffic goes both
+        ways."""
+        found: dict[tuple[str, str], Link] = {}
+        for link in self._between:
+            if link.source != link.target:
+                found |= {(link.source, link.target): link, (link.target, link.source): link}
+        return found
+
+    @cached_property
+    def _ends(self) -> dict[str, list[Link]]:
+        """The measured links of each node."""
+        found: dict[str, list[Link]] = {}
+        for (node, _), link in self._pairs.items():
+            found.setdefault(node, []).append(link)
+        return found
 
     def counts(self) -> Iterator[tuple[Kind, int]]:
         """Each kind with the number of its devices."""

@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import math
+from collections.abc import Collection
 
 from dovetail.vocabulary.errors import InvalidRecord
 
@@ -68,6 +69,15 @@ class PriceHistory:
             price = price if value is None else value
             total += price * max(0.0, min(end, end_seconds) - max(begin, start_seconds)) / 3600
         return total
+
+    def of(self, markets: Collection[Market]) -> "PriceHistory":
+        """The prices of these markets alone."""
+        columns = [number for number, market in enumerate(self.markets) if market in markets]
+        return PriceHistory(
+            times=self.times,
+            markets=tuple(self.markets[number] for number in columns),
+            prices=tuple(tuple(row[number] for number in columns) for row in self.prices),
+        )
 
     def until(self, seconds: float) -> "PriceHistory":
         """What was known at that moment: nothing of it is later."""

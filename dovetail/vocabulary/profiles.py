@@ -40,8 +40,9 @@ class Profile:
     for another technique needs them. `shares` names the batches that it reads, if others read the same, and
     `batch_seconds` is what reading one takes. `build_seconds` is what building one task takes, `compile_seconds` what
     the first steps of all that train together take beyond others. `busy_seconds` is how long a step keeps the device at
-    work where nobody keeps it waiting (zero: not known). `waits_seconds` is for how
-    long a step waits for its batches, and `feed` are the stages of the feed that reads them, if one does.
+    work where nobody keeps it waiting (zero: not known), `update_seconds` how long the host updates weights in one, if
+    it does. `waits_seconds` is for how long a step waits for its batches, and `feed` are the stages of the feed
+    that reads them, if one does.
 
     >>> Profile(family="f", kind="cpu", count=1, step_seconds=0.01, peak_bytes=1 << 20).steps_per_epoch is None
     True
@@ -76,6 +77,7 @@ class Profile:
     shares: str = ""
     batch_seconds: float = 0.0
     busy_seconds: float = 0.0
+    update_seconds: float = 0.0
     waits_seconds: float = 0.0
     feed: tuple[StageProfile, ...] = ()
 
@@ -97,7 +99,9 @@ class Profile:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """What a worker learns of a task by building it: the family it belongs to and what planning needs of
-    it before anything is measured; `shards` where its data are pieces that lie on nodes.
+    it before anything is measured; `shards` where its data are pieces that lie on nodes, and those of its `evaluation`,
+    which it has every so many steps, where these do. Of approximations, those that its program allows, and those that
+    it can have where somebody else allows them.
 
     >>> Fingerprint(family="f", steps_per_epoch=10).steps_per_epoch
     10
@@ -108,3 +112,7 @@ class Fingerprint:
     evaluates: bool = False
     versions: str = ""
     shards: ShardSet | None = None
+    evaluation: ShardSet | None = None
+    evaluate_every: int | None = None
+    allow: tuple[str, ...] = ()
+    approximations: tuple[str, ...] = ()

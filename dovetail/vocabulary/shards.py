@@ -16,7 +16,8 @@ SEEDED = "seeded"
 class DataShard:
     """A piece of a data set that gives so many batches: a `path` that need only exist on the nodes that hold it, or a
     `url` that fsspec reaches from everywhere. `node` says where it lies: a node's name, or a label of nodes as
-    `name=value`; without it a path lies wherever it exists. `size_bytes` is what reading it from afar moves.
+    `name=value`; without it a path lies wherever it exists. `size_bytes` is what reading it from afar moves; with
+    `copy` once for each node, which keeps what it read for as long as the run lasts, and reads it there by a path.
 
     >>> DataShard(name="left", path="/data/left.pt", batches=50, node="site=left").place
     '/data/left.pt'
@@ -28,6 +29,7 @@ class DataShard:
     url: str = ""
     node: str = ""
     size_bytes: int = 0
+    copy: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -44,6 +46,11 @@ class DataShard:
             )
         if self.size_bytes < 0:
             raise ProgramError(f"shard {self.name!r} must have a size of at least 0 bytes, got {self.size_bytes}.")
+        if self.copy and not (self.url and self.size_bytes):
+            raise ProgramError(
+                f"shard {self.name!r} must have a url and say its size_bytes to be copied, got url={self.url!r} and "
+                f"size_bytes={self.size_bytes}."
+            )
 
     @property
     def place(self) -> str:

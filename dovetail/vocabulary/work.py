@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NewType
 
+from dovetail.vocabulary.approximations import parse_allow
 from dovetail.vocabulary.errors import InvalidRecord, InvalidWorkload
 from dovetail.vocabulary.objectives import Objective
 from dovetail.vocabulary.records import FrozenDict, check_bounds, dumps
@@ -321,6 +322,10 @@ class Workload:
       task counts; 1 where nothing is said.
     - `deadlines` say, by task name, within how many seconds from the beginning of a run a task must have ended.
     - `techniques` are those that may be used, or, with a minus, those that may not; all where nothing is said.
+    - `allow` names approximations with which tasks may be trained where that is faster, or nothing else fits. `keep`
+      says by how much each metric may at most become worse by that: what was not shown to keep to it is not used.
+    - With `approximate` all tasks are trained with just these approximations, joined by '+', or with none if it is
+      empty; where nothing is said, planners choose.
     - `device_memory_bytes`: accelerators are used as if they had no more memory than this.
     - To a workload that is `open`, a daemon's or a search's, tasks come and go. Those of a `population` rest at the end
       of each generation until the search lets them go on.
@@ -341,8 +346,14 @@ class Workload:
     techniques: tuple[str, ...] = ()
     device_memory_bytes: int | None = None
     population: Population | None = None
+    allow: tuple[str, ...] = ()
+    keep: Mapping[str, float] = FrozenDict()
+    approximate: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "allow", parse_allow(self.allow))
+        object.__setattr__(self, "keep", parse_keep(self.keep))
+        parse_allow((self.approximate or "").split("+"))
         object.__setattr__(self, "deadlines", FrozenDict(self.deadlines))
         object.__setattr__(self, "weights", FrozenDict(self.weights))
         object.__setattr__(self, "techniques", parse_techniques(self.techniques))
@@ -390,6 +401,27 @@ class Workload:
             raise InvalidWorkload(f"a weight must be above 0, got {self.weights[light[0]]} for {light[0]!r}.")
         if self.device_memory_bytes is not None and self.device_memory_bytes < 1:
             raise InvalidWorkload(f"device memory must be above 0 bytes, got {self.device_memory_bytes}.")
+
+
+def parse_keep(given: Mapping[str, float]) -> Mapping[str, float]:
+    """By how much each metric may become worse. Raises `InvalidWorkload` for what is no such amount, and for metrics of
+    which it is not known whether more is better.
+
+    >>> parse_keep({"accuracy": 0.002})
+    {'accuracy': 0.002}
+    """
+    for metric, tolerance in given.items():
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < float("inf"):
+            raise InvalidWorkload(
+                f"a tolerance (--keep, keep=) must be a number above 0, as in accuracy=0.002, got {tolerance!r} for "
+                f"{metric!r}."
+            )
+        if suggest_goal(metric) is None:
+            raise InvalidWorkload(
+                f"a tolerance (--keep, keep=) must be for a metric whose name says whether more of it is better, such "
+                f"as accuracy or loss; that of {metric!r} does not. Report it under such a name too."
+            )
+    return FrozenDict(given)
 
 
 def parse_techniques(given: str | Iterable[str]) -> tuple[str, ...]:

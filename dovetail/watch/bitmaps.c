@@ -50,38 +50,220 @@ static void intersect(uint64_t *to, const uint64_t *a, const uint64_t *b, int64_
         to[i] = a[i] & b[i];
 }
 
-/* How often each code occurs. `width` is the bytes of a code: 1, 2 or 4. */
+/* Whether 128 rows have one code, as in a table that is sorted, which most are by something. */
+#define IS_RUN(type) static int is_run_##type(const type *codes) \
+{ \
+    type differs = 0; \
+    for (int k = 0; k < 128; k++) differs |= codes[k] ^ codes[0]; \
+    return !differs; \
+}
+IS_RUN(uint8_t)
+IS_RUN(uint16_t)
+IS_RUN(uint32_t)
+
+/* How often each code occurs. `width` is the bytes of a code: 1, 2 or 4. Those of one byte are read eight at a time and
+   counted in four tables in turn, so that a code which comes again at once does not wait for its own count. */
 void count_codes(const void *codes, int32_t width, int64_t rows, int64_t *counts)
 {
-#define COUNT(type) for (int64_t i = 0; i < rows; i++) counts[((const type *)codes)[i]]++
-    if (width == 1) COUNT(uint8_t); else if (width == 2) COUNT(uint16_t); else COUNT(uint32_t);
+#define COUNT(type) do { \
+    const type *mine = codes; \
+    for (; i + 128 <= rows; i += 128) \
+        if (is_run_##type(mine + i)) counts[mine[i]] += 128; \
+        else for (int k = 0; k < 128; k++) counts[mine[i + k]]++; \
+    for (; i < rows; i++) counts[mine[i]]++; \
+} while (0)
+    int64_t i = 0;
+    if (width == 1) {
+        uint32_t table[4][256] = {{0}};
+        const uint8_t *mine = codes;
+        for (; i + 128 <= rows && i < UINT32_MAX - 128; i += 128) {
+            if (is_run_uint8_t(mine + i)) { table[0][mine[i]] += 128; continue; }
+            for (int k = 0; k < 128; k += 8) {
+                uint64_t eight;
+                memcpy(&eight, mine + i + k, 8);
+                table[0][eight & 255]++; table[1][eight >> 8 & 255]++;
+                table[2][eight >> 16 & 255]++; table[3][eight >> 24 & 255]++;
+                table[0][eight >> 32 & 255]++; table[1][eight >> 40 & 255]++;
+                table[2][eight >> 48 & 255]++; table[3][eight >> 56]++;
+            }
+        }
+        for (int code = 0; code < 256; code++) {
+            int64_t found = (int64_t)table[0][code] + table[1][code] + table[2][code] + table[3][code];
+            if (found) counts[code] += found;  /* there may be fewer counts than codes could be */
+        }
+        COUNT(uint8_t);
+    } else if (width == 2) COUNT(uint16_t); else COUNT(uint32_t);
 #undef COUNT
 }
 
-/* Set the bit of each row, from `start` on, in the bitmap of its base. Rows whose base nobody asks for go to the
-   bitmap behind the last, which nobody reads. */
-static void fill(uint64_t *bitmaps, int64_t words, const void *codes, int32_t width, const int32_t *base_of,
-                 int64_t start, int64_t rows)
+/* Which rows of a mask, of a byte each, are marked: each is written where the next one will be, which costs less than to
+   ask. `found` has room for one more than there are. */
+void find_places(const uint8_t *mask, int64_t rows, int64_t *found)
 {
-#define FILL(type) for (int64_t i = 0; i < rows; i++) \
-    bitmaps[base_of[((const type *)codes)[start + i]] * words + (i >> 6)] |= 1ull << (i & 63)
-    if (width == 1) FILL(uint8_t); else if (width == 2) FILL(uint16_t); else FILL(uint32_t);
-#undef FILL
+    int64_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, mask + i, 8);
+        if (eight)
+            for (int k = 0; k < 8; k++) { *found = i + k; found += mask[i + k]; }
+    }
+    for (; i < rows; i++) { *found = i; found += mask[i]; }
 }
 
-/* Bitmaps of all items over some rows, each of `words`: bases first, then ranges, each of which ends with base
-   `high` and otherwise is the item `rest`, shorter by that base. `bitmaps` has room for items + 1. */
+/* Which of 64 rows have a code, a bit each: by vectors of 16 rows' bytes, all ones or zero. */
+#ifdef __ARM_NEON
+typedef uint8x16_t bytes;
+static inline bytes same_uint8_t(const uint8_t *codes, uint8_t code) { return vceqq_u8(vld1q_u8(codes), vdupq_n_u8(code)); }
+static inline bytes same_uint16_t(const uint16_t *codes, uint16_t code)
+{
+    uint16x8_t wanted = vdupq_n_u16(code);
+    return vuzp1q_u8(vreinterpretq_u8_u16(vceqq_u16(vld1q_u16(codes), wanted)),
+                     vreinterpretq_u8_u16(vceqq_u16(vld1q_u16(codes + 8), wanted)));
+}
+static inline uint64_t bits_of(bytes a, bytes b, bytes c, bytes d)
+{
+    const bytes bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201ull));
+    bytes sums = vpaddq_u8(vpaddq_u8(vandq_u8(a, bit), vandq_u8(b, bit)), vpaddq_u8(vandq_u8(c, bit), vandq_u8(d, bit)));
+    return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sums, sums)), 0);
+}
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+typedef __m128i bytes;
+static inline bytes load(const void *at) { return _mm_loadu_si128(at); }
+static inline bytes same_uint8_t(const uint8_t *codes, uint8_t code)
+{
+    return _mm_cmpeq_epi8(load(codes), _mm_set1_epi8((char)code));
+}
+static inline bytes same_uint16_t(const uint16_t *codes, uint16_t code)
+{
+    bytes wanted = _mm_set1_epi16((short)code);
+    return _mm_packs_epi16(_mm_cmpeq_epi16(load(codes), wanted), _mm_cmpeq_epi16(load(codes + 8), wanted));
+}
+static inline uint64_t bits_of(bytes a, bytes b, bytes c, bytes d)
+{
+    return (uint64_t)_mm_movemask_epi8(a) | (uint64_t)_mm_movemask_epi8(b) << 16 |
+           (uint64_t)_mm_movemask_epi8(c) << 32 | (uint64_t)_mm_movemask_epi8(d) << 48;
+}
+#endif
+#if defined(__ARM_NEON) || defined(__SSE2__)
+#define MATCH(type) static inline uint64_t match_##type(const type *codes, type code) \
+{ \
+    return bits_of(same_##type(codes, code), same_##type(codes + 16, code), same_##type(codes + 32, code), \
+                   same_##type(codes + 48, code)); \
+}
+#else
+#define MATCH(type) static inline uint64_t match_##type(const type *codes, type code) \
+{ \
+    uint64_t found = 0; \
+    for (int k = 0; k < 64; k++) found |= (uint64_t)(codes[k] == code) << k; \
+    return found; \
+}
+#endif
+MATCH(uint8_t)
+MATCH(uint16_t)
+
+/* Matching a word of 64 rows with one code takes about so many times less than to scatter its rows, by bytes of a
+   code; codes of four bytes are many, and always scattered. */
+#define MATCHES_PER_SCATTER 48
+
+/* The bitmaps of some bases of one attribute over `rows` rows from `start` on. Where few are asked for, rows are matched
+   with the code of each. Else each row's bit is scattered to the bitmap of its base, whichever that is: rows whose base
+   nobody asks for go to bitmaps that nobody reads. Two words are filled in turn, so that neither waits for itself. */
+#define ASKED(base) (!is_asked || is_asked[base])
+static void fill(uint64_t *bitmaps, int64_t words, const void *codes, int32_t width, const int32_t *base_of,
+                 const int32_t *code_of, int32_t first, int32_t end, const uint8_t *is_asked, int64_t start, int64_t rows)
+{
+    const int64_t whole = rows / 64;
+    int64_t count = 0;
+    for (int32_t b = first; b < end; b++) count += ASKED(b);
+    if (!count) return;
+#define WORD(code, word) bitmaps[base_of[code] * words + (word)]
+#define FILL(type) do { \
+    const type *mine = (const type *)codes + start; \
+    int64_t i = 0; \
+    for (int32_t b = first; b < end; b++) if (ASKED(b)) memset(bitmaps + b * words, 0, (size_t)words * 8); \
+    for (; i + 128 <= rows; i += 128) { \
+        if (is_run_##type(mine + i)) { WORD(mine[i], i >> 6) = WORD(mine[i], (i >> 6) + 1) = ~0ull; continue; } \
+        for (int k = 0; k < 64; k++) { \
+            WORD(mine[i + k], i >> 6) |= 1ull << k; \
+            WORD(mine[i + 64 + k], (i >> 6) + 1) |= 1ull << k; \
+        } \
+    } \
+    for (; i < rows; i++) WORD(mine[i], i >> 6) |= 1ull << (i & 63); \
+} while (0)
+#define FILL_OR_MATCH(type) do { \
+    const type *mine = (const type *)codes + start; \
+    int64_t mixed = 0; \
+    for (int64_t i = 0; i + 128 <= rows; i += 128) mixed += 2 * !is_run_##type(mine + i); \
+    if (mixed * MATCHES_PER_SCATTER <= whole * count * width) { FILL(type); break; } \
+    for (int32_t b = first; b < end; b++) if (ASKED(b)) { \
+        uint64_t *bits = bitmaps + b * words; \
+        type code = (type)code_of[b]; \
+        for (int64_t w = 0; w < whole; w++) bits[w] = match_##type(mine + 64 * w, code); \
+        for (int64_t w = whole; w < words; w++) bits[w] = 0; \
+        for (int64_t i = 64 * whole; i < rows; i++) bits[whole] |= (uint64_t)(mine[i] == code) << (i & 63); \
+    } \
+} while (0)
+    if (width == 1) FILL_OR_MATCH(uint8_t); else if (width == 2) FILL_OR_MATCH(uint16_t); else FILL(uint32_t);
+#undef FILL_OR_MATCH
+#undef FILL
+#undef WORD
+}
+
+/* How many rows of each set are among `rows`, and how many of those are marked in `outliers`. Where `rows` are in few
+   words only these are looked at. `filled` has room for the numbers of all words, `hits` for a bit for each row. */
+void count_among(const uint64_t *marks, const int64_t *chosen, int64_t count, int64_t words, const uint64_t *rows,
+                 const uint64_t *outliers, int64_t *filled, uint64_t *hits, int64_t *within, int64_t *inside)
+{
+    int64_t left = 0;
+    for (int64_t w = 0; w < words; w++)
+        if (rows[w]) filled[left++] = w;
+    intersect(hits, rows, outliers, words);
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t *mine = marks + chosen[i] * words;
+        within[i] = inside[i] = 0;
+        if (left * 8 > words) {
+            within[i] = count_both(mine, rows, words);
+            inside[i] = count_both(mine, hits, words);
+            continue;
+        }
+        for (int64_t k = 0; k < left; k++) {
+            uint64_t both = mine[filled[k]] & rows[filled[k]];
+            if (!both) continue;
+            within[i] += __builtin_popcountll(both);
+            inside[i] += __builtin_popcountll(both & hits[filled[k]]);
+        }
+    }
+}
+
+/* Bitmaps of items over some rows, each of `words`: bases first, each one code, then ranges, each of which ends with
+   base `high` and otherwise is the item `rest`, shorter by that base. `bitmaps` has room for items + 1. Items of which
+   `is_asked` says no are not filled; without it all are. */
 void fill_items(uint64_t *bitmaps, int64_t words, int64_t start, int64_t rows, int32_t attributes,
                 const void *const *codes, const int32_t *widths, const int32_t *const *base_of, int32_t bases,
-                int32_t items, const int32_t *rest, const int32_t *high)
+                int32_t items, const int32_t *rest, const int32_t *high, const int32_t *attribute_of,
+                const int32_t *code_of, const uint8_t *is_asked)
 {
-    /* What nobody reads lies where the first range will be, or behind the last base. */
-    memset(bitmaps, 0, (size_t)(bases + 1) * words * 8);
-    for (int32_t a = 0; a < attributes; a++) if (codes[a])
-        fill(bitmaps, words, codes[a], widths[a], base_of[a], start, rows);
-    for (int32_t i = bases; i < items; i++)
+    int32_t first = 0, end = 0;
+    for (int32_t a = 0; a < attributes; a++, first = end) {
+        while (end < bases && attribute_of[end] == a) end++;
+        if (codes[a])
+            fill(bitmaps, words, codes[a], widths[a], base_of[a], code_of, first, end, is_asked, start, rows);
+    }
+    for (int32_t i = bases; i < items; i++) if (ASKED(i))
         for (int64_t w = 0; w < words; w++)
             bitmaps[i * words + w] = bitmaps[rest[i] * words + w] | bitmaps[high[i] * words + w];
+}
+
+/* Which items some of the sets have, and those that these are made of. */
+static void ask_items(uint8_t *is_asked, int32_t bases, int32_t items, const int32_t *rest, const int32_t *high,
+                      const int32_t *sets, int32_t most, const int64_t *alive, int64_t left)
+{
+    memset(is_asked, 0, (size_t)items);
+    for (int64_t at = 0; at < left; at++)
+        for (int32_t k = 0; k < most && sets[alive[at] * most + k] >= 0; k++) is_asked[sets[alive[at] * most + k]] = 1;
+    for (int32_t i = items - 1; i >= bases; i--)
+        if (is_asked[i]) is_asked[rest[i]] = is_asked[high[i]] = 1;
 }
 
 /* Sets of one more item. `sets` are sorted, of `order` items each; those with the same items but the last are
@@ -128,18 +310,21 @@ int64_t extend_sets(const uint64_t *bitmaps, int64_t words, const int32_t *attri
    one bit for each row, also which rows these are. Gives 0, or -1 where there is no memory. */
 int64_t count_sets(int64_t rows, int32_t attributes, const void *const *codes, const int32_t *widths,
                    const int32_t *const *base_of, int32_t bases, int32_t items, const int32_t *rest,
-                   const int32_t *high, const int32_t *sets, int64_t count, int32_t most, const int64_t *limits,
-                   int64_t *counts, uint64_t *marks)
+                   const int32_t *high, const int32_t *attribute_of, const int32_t *code_of, const int32_t *sets,
+                   int64_t count, int32_t most, const int64_t *limits, int64_t *counts, uint64_t *marks)
 {
     const int64_t words = BLOCK_WORDS < (rows + 63) / 64 ? BLOCK_WORDS : (rows + 63) / 64;
     uint64_t *bitmaps = malloc((size_t)(items + 1) * words * 8);
     uint64_t *partial = malloc((size_t)MOST_ORDER * words * 8);
-    int64_t *alive = malloc((size_t)count * 8 + 8), left = count;
-    if (!bitmaps || !partial || !alive || most > MOST_ORDER) { free(bitmaps); free(partial); free(alive); return -1; }
-    for (int64_t i = 0; i < count; i++) { alive[i] = i; counts[i] = 0; }
+    int64_t *alive = malloc((size_t)count * 8 + 8), left = count, failed = 0;
+    uint8_t *is_asked = malloc((size_t)items + 1);
+    if (!bitmaps || !partial || !alive || !is_asked || most > MOST_ORDER) { failed = -1; left = 0; }
+    else for (int64_t i = 0; i < count; i++) { alive[i] = i; counts[i] = 0; }
     for (int64_t start = 0; start < rows && left; start += words * 64) {
         int64_t block = rows - start < words * 64 ? rows - start : words * 64;
-        fill_items(bitmaps, words, start, block, attributes, codes, widths, base_of, bases, items, rest, high);
+        ask_items(is_asked, bases, items, rest, high, sets, most, alive, left);
+        fill_items(bitmaps, words, start, block, attributes, codes, widths, base_of, bases, items, rest, high,
+                   attribute_of, code_of, is_asked);
         const uint64_t *prefix[MOST_ORDER];  /* of the set before: its first item, its first two, ... */
         const int32_t *before = NULL;
         int32_t ready = 0;
@@ -169,6 +354,6 @@ int64_t count_sets(int64_t rows, int32_t attributes, const void *const *codes, c
         }
         left = kept;
     }
-    free(bitmaps); free(partial); free(alive);
-    return 0;
+    free(bitmaps); free(partial); free(alive); free(is_asked);
+    return failed;
 }

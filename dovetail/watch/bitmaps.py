@@ -40,47 +40,91 @@ class SetCounter(abc.ABC):
         """How many outliers each set has."""
 
     @abc.abstractmethod
-    def mark(self, sets: "np.ndarray") -> list[int]:
-        """For each set, its rows as the bits of one number."""
+    def mark(self, sets: "np.ndarray") -> "np.ndarray":
+        """For each set the bits of its rows, as `pack_bits` gives them."""
 
 
-def open_counter(items: Items, outliers: "np.ndarray", exclude: "np.ndarray") -> SetCounter:
-    """The counter that suits the table's size."""
-    is_large = len(outliers) * len(items.low) > _LARGE
-    return (
-        KernelCounter(items, outliers, exclude) if is_large and _kernel() else PythonCounter(items, outliers, exclude)
-    )
+def open_counter(
+    items: Items, outliers: "np.ndarray", exclude: "np.ndarray", *, their_codes: "Sequence[np.ndarray]"
+) -> SetCounter:
+    """The counter that suits the table's size. `their_codes` are the outliers' codes of each attribute."""
+    if len(outliers) * len(items.low) > _LARGE and _kernel():
+        return KernelCounter(items, len(outliers), exclude, their_codes)
+    return PythonCounter(items, outliers, exclude)
 
 
-def bits_of(mask: "np.ndarray") -> int:
-    """A mask as one number, whose bit 0 is the first row.
+def pack_bits(mask: "np.ndarray") -> "np.ndarray":
+    """A mask as words of 64 rows, the first row the lowest bit.
 
     >>> import numpy as np
-    >>> bits_of(np.array([True, False, True]))
-    5
+    >>> pack_bits(np.array([True, False, True]))
+    array([5], dtype=uint64)
     """
     import numpy as np
 
-    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+    packed = np.zeros((len(mask) + 63) // 64 * 8, dtype=np.uint8)
+    packed[: (len(mask) + 7) // 8] = np.packbits(mask, bitorder="little")
+    return packed.view(np.uint64)
+
+
+class MarkCounter:
+    """Counts, for each of some marks, how many of its rows are among others, and how many of those are outliers.
+
+    >>> import numpy as np
+    >>> marks = np.array([[0b0111], [0b1100]], dtype=np.uint64)
+    >>> MarkCounter(marks, outliers=np.array([0b1000], np.uint64)).count(np.array([1]), np.array([0b1111], np.uint64))
+    (array([2]), array([1]))
+    """
+
+    def __init__(self, marks: "np.ndarray", *, outliers: "np.ndarray") -> None:
+        import numpy as np
+
+        self._marks, self._outliers = marks, outliers
+        self._kernel = _kernel() if marks.size > _LARGE // 64 else None
+        count, words = marks.shape
+        self._chosen, self._within, self._inside = (np.empty(count, dtype=np.int64) for _ in range(3))
+        self._rows, self._hits = np.empty(words, dtype=np.uint64), np.empty(words, dtype=np.uint64)
+        self._filled = np.empty(words, dtype=np.int64)
+        # Asking an array for its address takes about as long as counting does, so each is asked once.
+        self._first = _at(marks), _at(self._chosen)
+        rest = (self._rows, outliers, self._filled, self._hits, self._within, self._inside)
+        self._rest = [_at(each) for each in rest]
+
+    def count(self, chosen: "np.ndarray", rows: "np.ndarray") -> "tuple[np.ndarray, np.ndarray]":
+        """The two counts of each of the marks with these numbers."""
+        if self._kernel is None:
+            both = self._marks[chosen] & rows
+            return _count_each(both), _count_each(both & self._outliers)
+        count = len(chosen)
+        self._chosen[:count], self._rows[:] = chosen, rows
+        self._kernel.count_among(*self._first, count, len(self._rows), *self._rest)
+        return self._within[:count].copy(), self._inside[:count].copy()
+
+
+def _bits(words: "np.ndarray") -> int:
+    return int.from_bytes(words.tobytes(), "little")
+
+
+def _count_each(marks: "np.ndarray") -> "np.ndarray":
+    import numpy as np
+
+    return np.array([_bits(each).bit_count() for each in marks], dtype=np.int64)
 
 
 class PythonCounter(SetCounter):
     """Bitmaps that are whole numbers of Python, which has machine code to join them and to count their bits."""
 
     def __init__(self, items: Items, outliers: "np.ndarray", exclude: "np.ndarray") -> None:
-        import numpy as np
-
-        self._items, self._exclude = items, exclude.tolist()
-        self._outliers = bits_of(outliers)
+        self._items, self._exclude, self._rows = items, exclude.tolist(), len(outliers)
+        self._outliers = _bits(pack_bits(outliers))
         bitmaps: list[int] = []
         placed = [places[each.codes] for each, places in zip(items.attributes, items.base_of, strict=True)]
         for item in range(items.bases):
-            bitmaps.append(bits_of(placed[items.attribute_of[item]] == item))
+            bitmaps.append(_bits(pack_bits(placed[items.attribute_of[item]] == item)))
         for rest, last in zip(items.rest[items.bases :].tolist(), items.last[items.bases :].tolist(), strict=True):
             bitmaps.append(bitmaps[rest] | bitmaps[last])
         self._bitmaps = bitmaps
         self._among = [each & self._outliers for each in bitmaps]
-        self._empty = np.zeros(0, dtype=np.int64)
 
     def extend(self, sets: "np.ndarray", *, least: int, room: int) -> "tuple[np.ndarray, np.ndarray] | None":
         import numpy as np
@@ -110,15 +154,20 @@ class PythonCounter(SetCounter):
     def count(self, sets: "np.ndarray", limits: "np.ndarray | None" = None) -> "np.ndarray":
         import numpy as np
 
-        return np.array([each.bit_count() for each in self.mark(sets)], dtype=np.int64)
+        found = [self._intersect(each, self._bitmaps).bit_count() for each in sets.tolist()]
+        return np.array(found, dtype=np.int64)
 
     def count_outliers(self, sets: "np.ndarray") -> "np.ndarray":
         import numpy as np
 
         return np.array([self._intersect(each, self._among).bit_count() for each in sets.tolist()], dtype=np.int64)
 
-    def mark(self, sets: "np.ndarray") -> list[int]:
-        return [self._intersect(each, self._bitmaps) for each in sets.tolist()]
+    def mark(self, sets: "np.ndarray") -> "np.ndarray":
+        import numpy as np
+
+        size = (self._rows + 63) // 64 * 8
+        found = [self._intersect(each, self._bitmaps).to_bytes(size, "little") for each in sets.tolist()]
+        return np.frombuffer(b"".join(found), dtype=np.uint64).reshape(len(sets), -1)
 
     def _intersect(self, one: list[int], bitmaps: list[int]) -> int:
         found = bitmaps[one[0]]
@@ -131,19 +180,17 @@ class PythonCounter(SetCounter):
 class KernelCounter(SetCounter):
     """Bitmaps in C: those of all outliers at once, those of all rows block by block."""
 
-    def __init__(self, items: Items, outliers: "np.ndarray", exclude: "np.ndarray") -> None:
+    def __init__(self, items: Items, rows: int, exclude: "np.ndarray", their_codes: "Sequence[np.ndarray]") -> None:
         import numpy as np
 
         kernel = _kernel()
         assert kernel is not None, "ask open_counter"
-        self._kernel, self._items, self._rows = kernel, items, len(outliers)
+        self._kernel, self._items, self._rows = kernel, items, rows
         self._exclude = np.ascontiguousarray(exclude, dtype=np.uint8)
-        where = np.flatnonzero(outliers)
-        self._words = (len(where) + 63) // 64
+        hits = len(their_codes[0])
+        self._words = (hits + 63) // 64
         self._among = np.empty((len(items.low) + 1, self._words), dtype=np.uint64)
-        codes = [np.ascontiguousarray(each.codes[where]) for each in items.attributes]
-        table = _table(codes, items)
-        kernel.fill_items(_at(self._among), self._words, 0, len(where), *table)
+        kernel.fill_items(_at(self._among), self._words, 0, hits, *_table(their_codes, items), None)
         self._codes = [each.codes for each in items.attributes]
 
     def extend(self, sets: "np.ndarray", *, least: int, room: int) -> "tuple[np.ndarray, np.ndarray] | None":
@@ -176,15 +223,15 @@ class KernelCounter(SetCounter):
         import numpy as np
 
         joined = [np.bitwise_and.reduce(self._among[each[each >= 0]], axis=0) for each in sets]
-        return np.array([int.from_bytes(each.tobytes(), "little").bit_count() for each in joined], dtype=np.int64)
+        return _count_each(np.array(joined))
 
-    def mark(self, sets: "np.ndarray") -> list[int]:
+    def mark(self, sets: "np.ndarray") -> "np.ndarray":
         import numpy as np
 
         marks = np.zeros((len(sets), (self._rows + 63) // 64), dtype=np.uint64)
         counts, limits = np.zeros(len(sets), dtype=np.int64), np.full(len(sets), _NO_LIMIT, dtype=np.int64)
         self._count(sets, limits, counts, _at(marks))
-        return [int.from_bytes(each.tobytes(), "little") for each in marks]
+        return marks
 
     def _count(self, sets: "np.ndarray", limits: "np.ndarray", counts: "np.ndarray", marks: Any) -> None:
         import numpy as np
@@ -205,8 +252,8 @@ class KernelCounter(SetCounter):
             )
 
 
-def _at(array: "np.ndarray") -> Any:
-    return array.ctypes.data_as(ctypes.c_void_p)
+def _at(array: "np.ndarray") -> int:
+    return array.ctypes.data
 
 
 def _table(codes: "Sequence[np.ndarray | None]", items: Items) -> tuple[Any, ...]:
@@ -217,7 +264,7 @@ def _table(codes: "Sequence[np.ndarray | None]", items: Items) -> tuple[Any, ...
     return (
         *(count, (ctypes.c_void_p * count)(*pointers), (ctypes.c_int32 * count)(*widths)),
         *((ctypes.c_void_p * count)(*(each.ctypes.data for each in items.base_of)), items.bases, len(items.low)),
-        *(_at(items.rest), _at(items.last)),
+        *(_at(items.rest), _at(items.last), _at(items.attribute_of), _at(items.low)),
     )
 
 
@@ -230,12 +277,30 @@ def count_codes(codes: "np.ndarray", values: int) -> "np.ndarray":
     """
     import numpy as np
 
-    kernel = _kernel() if len(codes) > _LARGE // 10 else None
+    # Where it is there already it is the faster one for few codes too.
+    kernel = _kernel() if len(codes) > _LARGE // 10 or _kernel.cache_info().currsize else None
     if kernel is None:
         return np.bincount(codes, minlength=values)
     counts = np.zeros(values, dtype=np.int64)
     kernel.count_codes(_at(codes), codes.dtype.itemsize, len(codes), _at(counts))
     return counts
+
+
+def places_of(mask: "np.ndarray", count: int) -> "np.ndarray":
+    """Where a mask is true, which it is so many times.
+
+    >>> import numpy as np
+    >>> places_of(np.array([False, True, False, True]), 2).tolist()
+    [1, 3]
+    """
+    import numpy as np
+
+    kernel = _kernel() if len(mask) > _LARGE // 10 else None
+    if kernel is None:
+        return np.flatnonzero(mask)
+    mask, found = np.ascontiguousarray(mask), np.empty(count + 1, dtype=np.int64)
+    kernel.find_places(_at(mask), len(mask), _at(found))
+    return found[:count]
 
 
 @functools.cache
@@ -244,11 +309,15 @@ def _kernel() -> ctypes.CDLL | None:
     if library is None:
         return None
     at, long, whole = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    table: list[Any] = [whole, at, at, at, whole, whole, at, at]
+    table: list[Any] = [whole, at, at, at, whole, whole, at, at, at, at]
+    library.find_places.argtypes = [at, long, at]
     library.count_codes.argtypes = [at, whole, long, at]
-    library.fill_items.argtypes = [at, long, long, long, *table]
+    library.fill_items.argtypes = [at, long, long, long, *table, at]
     library.extend_sets.argtypes = [at, long, at, whole, at, at, long, whole, long, at, at, long]
     library.count_sets.argtypes = [long, *table, at, long, whole, at, at, at]
-    library.count_codes.restype = library.fill_items.restype = None
+    library.count_among.argtypes = [at, at, long, long, at, at, at, at, at, at]
+    library.find_places.restype = library.count_codes.restype = library.fill_items.restype = (
+        library.count_among.restype
+    ) = None
     library.extend_sets.restype = library.count_sets.restype = long
     return library

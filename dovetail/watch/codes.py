@@ -62,10 +62,12 @@ def value_text(value: Any) -> str:
 
 
 def narrow(codes: "np.ndarray", count: int) -> "np.ndarray":
-    """Codes below `count` in as few bytes as they need."""
+    """Codes below `count` in as few bytes as they need; none of them is negative."""
     import numpy as np
 
-    width = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+    width = np.dtype(np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32)
+    if codes.dtype.kind in "iu" and codes.dtype.itemsize == width.itemsize:
+        codes = codes.view(width)
     return np.ascontiguousarray(codes, dtype=width)
 
 

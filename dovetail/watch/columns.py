@@ -1,57 +1,23 @@
-"""Columns of a table, whoever's it is: a mapping of arrays, or a frame of pandas, Polars, Arrow or DuckDB."""
+"""One column: as an array, as numbers, as moments, as places among its distinct values. `tables` reads whole tables."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from dovetail.native.text_codes import code_text
 from dovetail.vocabulary import DovetailError
 
 
-def columns_of(table: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The columns of these names, all of one length, as arrays that pandas and NumPy take.
+def to_array(column: Any) -> Any:
+    """NumPy's, or pandas' own where it has one: categories and text are counted there without being unpacked.
 
-    >>> columns_of({"latency": [0.5, 0.7], "region": ["eu", "us"]}, ["region"])["region"].tolist()
-    ['eu', 'us']
+    >>> to_array(["eu", 1]).tolist()
+    ['eu', 1]
     """
-    found = _open(table)
-    names = list(names)
-    there = list(found if isinstance(found, Mapping) else found.columns)
-    if strange := [name for name in names if name not in there]:
-        raise DovetailError(f"the table must have the columns {names}; {strange} are not among its {there}.")
-    columns = {name: _array(found[name]) for name in names}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise DovetailError(f"columns of a table must have one length; found {lengths}.")
-    return columns
-
-
-def names_of(table: Any) -> list[str]:
-    """The names of all columns.
-
-    >>> names_of({"latency": [0.5], "region": ["eu"]})
-    ['latency', 'region']
-    """
-    found = _open(table)
-    return [str(name) for name in (found if isinstance(found, Mapping) else found.columns)]
-
-
-def _open(table: Any) -> Any:
-    """What has columns by name: DuckDB's and Arrow's as pandas reads them."""
-    for reader in ("df", "collect", "to_pandas"):
-        if not isinstance(table, Mapping) and not hasattr(table, "iloc") and hasattr(table, reader):
-            table = getattr(table, reader)()
-    if isinstance(table, Mapping) or hasattr(table, "columns"):
-        return table
-    raise DovetailError(
-        "a table must be a mapping of columns, or a frame of pandas, Polars, Arrow or DuckDB; got a "
-        f"{type(table).__name__}."
-    )
-
-
-def _array(column: Any) -> Any:
-    """NumPy's, or pandas' own where it has one: categories and text are counted there without being unpacked."""
+    if type(column).__module__.startswith("pyarrow"):
+        column = column.to_pandas()
     if type(column).__module__.startswith("pandas") and not isinstance(column.dtype, np.dtype):
         return getattr(column, "array", column)
     if hasattr(column, "to_numpy"):
@@ -118,15 +84,7 @@ def factorize(column: Any, name: str, *, kind: str = "") -> FactorizedColumn:
     >>> factorize(np.array(["eu", "us", "eu"], dtype=object), "region")
     FactorizedColumn(places=array([0, 1, 0]), distinct=['eu', 'us'], kind='text')
     """
-    import pandas
-
-    try:
-        places, found = pandas.factorize(column)
-    except TypeError as error:
-        raise DovetailError(
-            f"values of an attribute must be text, numbers or dates; {name!r} has others ({error})."
-        ) from error
-    distinct = found.tolist()
+    places, distinct = code_text(column) or _factorize_any(column, name)
     if distinct and not isinstance(distinct[0], str | int | float):
         distinct = [each.item() if isinstance(each, np.number | np.bool) else str(each) for each in distinct]
     kinds = sorted({_kind(each) for each in set(map(type, distinct))} | ({kind} if kind else set()))
@@ -139,5 +97,29 @@ def factorize(column: Any, name: str, *, kind: str = "") -> FactorizedColumn:
     return FactorizedColumn(places, distinct, kinds[0] if kinds else "")
 
 
+def _factorize_any(column: Any, name: str) -> tuple[np.ndarray, list[Any]]:
+    import pandas
+
+    try:
+        places, found = pandas.factorize(column)
+    except TypeError as error:
+        raise DovetailError(
+            f"values of an attribute must be text, numbers or dates; {name!r} has others ({error})."
+        ) from error
+    return places, found.tolist()
+
+
+def kinds(values: np.ndarray) -> set[str]:
+    """Whether there are numbers, text (and dates and the like), or both; what is missing is neither.
+
+    >>> sorted(kinds(np.array([1, "1", None], dtype=object)))
+    ['numbers', 'text']
+    """
+    import pandas
+
+    types = set(map(type, values[~pandas.isna(values)])) if values.dtype.kind == "O" else {values.dtype.type}
+    return {_kind(each) for each in types}
+
+
 def _kind(type_: type) -> str:
-    return "numbers" if issubclass(type_, int | float) else "text"
+    return "numbers" if issubclass(type_, int | float | np.number | np.bool) else "text"

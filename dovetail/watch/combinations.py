@@ -1,14 +1,14 @@
 """From coded attributes and a mark for each outlier to the combinations behind them: count, search, judge, choose."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dovetail.vocabulary import DovetailError
-from dovetail.watch.bitmaps import SetCounter, bits_of, count_codes, open_counter
+from dovetail.watch.bitmaps import SetCounter, count_codes, open_counter, pack_bits, places_of
 from dovetail.watch.codes import Attribute
-from dovetail.watch.criteria import Criteria, Explanation, Explanations
-from dovetail.watch.dependencies import drop_copies, exclusions
+from dovetail.watch.criteria import Criteria, Explanation, Explanations, NoUsableAttribute
+from dovetail.watch.dependencies import exclusions, says_same
 from dovetail.watch.growth import growth_p_values
 from dovetail.watch.items import Items, count_hypotheses, make_items
 from dovetail.watch.levels import find_candidates, sort_sets
@@ -30,13 +30,13 @@ def search_combinations(attributes: Sequence[Attribute], outliers: "np.ndarray",
 
     rows, hits = len(outliers), int(np.count_nonzero(outliers))
     _check_outliers(hits, rows)
-    kept, notes = _usable(attributes, rows)
+    kept, totals, notes = usable_attributes(attributes, rows)
     least = max(1, int(np.ceil(criteria.least_support * hits - 1e-9)))
-    where = np.flatnonzero(outliers)
-    among = [np.bincount(each.codes[where], minlength=len(each.values)) for each in kept]
-    totals = [count_codes(each.codes, len(each.values)) for each in kept]
+    where = places_of(outliers, hits)
+    their_codes = [each.codes[where] for each in kept]
+    among = [count_codes(codes, len(each.values)) for each, codes in zip(kept, their_codes, strict=True)]
     items = make_items(kept, among, totals, least=least)
-    counter = open_counter(items, outliers, exclusions(kept))
+    counter = open_counter(items, outliers, exclusions(kept, totals), their_codes=their_codes)
     candidates = find_candidates(items, counter, least=least, order=criteria.order, rows=rows)
     if not candidates.complete:
         notes.append(
@@ -51,7 +51,7 @@ def search_combinations(attributes: Sequence[Attribute], outliers: "np.ndarray",
     judged = _Judged(sets, inside, counts, p_values, hits=hits, rows=rows)
     found = _LISTS[criteria.show](judged, items, counter, criteria, tests, outliers)
     return Explanations(
-        found=tuple(_explanation(judged, items, criteria, at, explains) for at, explains in found),
+        found=tuple(_explanations(judged, items, criteria, found)),
         outliers=hits,
         rows=rows,
         order=candidates.order,
@@ -61,8 +61,6 @@ def search_combinations(attributes: Sequence[Attribute], outliers: "np.ndarray",
 
 
 def _check_outliers(hits: int, rows: int) -> None:
-    if not rows:
-        raise DovetailError("a table to explain must have rows; this one has none.")
     if not hits:
         raise DovetailError(f"outliers must be some of the rows; of {rows:,} rows none is one. Give a wider condition.")
     if hits == rows:
@@ -72,25 +70,32 @@ def _check_outliers(hits: int, rows: int) -> None:
         )
 
 
-def _usable(attributes: Sequence[Attribute], rows: int) -> tuple[list[Attribute], list[str]]:
-    """The attributes that can explain something, and why the others are left out."""
+def usable_attributes(
+    attributes: Sequence[Attribute], rows: int
+) -> "tuple[list[Attribute], list[np.ndarray], list[str]]":
+    """The attributes that can explain something, how many rows each of their codes has, and why others are left out."""
     import numpy as np
 
-    kept, notes = [], []
+    kept: list[Attribute] = []
+    totals: list[np.ndarray] = []
+    notes: list[str] = []
     for each in attributes:
-        distinct = each.bins or (len(np.unique(each.codes)) if len(each.values) >= rows else 2)
-        if distinct >= rows > 2:
+        counts = count_codes(each.codes, len(each.values))
+        # Ranges join neighbouring values, so that a measure explains also where each row has another.
+        if not each.bins and np.count_nonzero(counts) >= rows > 2:
             notes.append(f"{each.name!r} is left out: it has another value in each row")
         elif len(each.values) < 2:
             notes.append(f"{each.name!r} is left out: it has the same value in each row")
+        elif copied := next(
+            (one for one, own in zip(kept, totals, strict=True) if says_same(each, counts, one, own)), None
+        ):
+            notes.append(f"{each.name!r} is left out: it says the same of every row as {copied.name!r}")
         else:
             kept.append(each)
-    kept, copies = drop_copies(kept)
+            totals.append(counts)
     if not kept:
-        raise DovetailError(
-            f"there must be an attribute to explain by; {'; '.join(notes + copies) or 'none was given'}."
-        )
-    return kept, notes + copies
+        raise NoUsableAttribute(f"there must be an attribute to explain by; {'; '.join(notes) or 'none was given'}.")
+    return kept, totals, notes
 
 
 def _passing(
@@ -209,9 +214,7 @@ def _short(
     if not ranked:
         return []
     order = sort_sets(judged.sets[ranked])
-    marks: list[int] = [0] * len(ranked)
-    for place, bits in zip(order.tolist(), counter.mark(judged.sets[np.array(ranked)[order]]), strict=True):
-        marks[place] = bits
+    marks = counter.mark(judged.sets[np.array(ranked)[order]])[np.argsort(order)]
     least = criteria.least_support * judged.hits
 
     def passes(eo: "np.ndarray", et: "np.ndarray", hits: int, rows: int) -> "np.ndarray":
@@ -219,29 +222,50 @@ def _short(
         # Where what is left has no other row, nothing is there to compare with.
         return (eo >= least - 1e-9) & (et < rows) & (ratio >= criteria.least_ratio)
 
-    chosen = choose_short_list(marks, outliers=bits_of(outliers), rows=judged.rows, passes=passes, cutoff=cutoff)
+    chosen = choose_short_list(
+        marks,
+        judged.inside[ranked],
+        judged.counts[ranked],
+        outliers=pack_bits(outliers),
+        hits=judged.hits,
+        rows=judged.rows,
+        passes=passes,
+        cutoff=cutoff,
+    )
     return [(ranked[at], explains) for at, explains in chosen]
 
 
 _LISTS: dict[str, Callable[..., list[tuple[int, int]]]] = {"short": _short, "growing": _growing, "minimal": _minimal}
 
 
-def _explanation(judged: _Judged, items: Items, criteria: Criteria, at: int, explains: int) -> Explanation:
-    eo, et, whole = int(judged.inside[at]), int(judged.counts[at]), {"outliers": judged.hits, "of": judged.rows}
-    low, high = interval_of(criteria.ratio, eo, et, **whole, confidence=criteria.confidence)
-    own = sorted((item for item in judged.sets[at].tolist() if item >= 0), key=lambda item: items.attribute_of[item])
+def _explanations(
+    judged: _Judged, items: Items, criteria: Criteria, found: Sequence[tuple[int, int]]
+) -> Iterator[Explanation]:
+    import numpy as np
+
+    places, whole = np.array([at for at, _ in found], dtype=int), {"outliers": judged.hits, "of": judged.rows}
+    inside, counts = judged.inside[places], judged.counts[places]
+    ratios = ratio_of(criteria.ratio, inside, counts, **whole)
+    lows, highs = interval_of(criteria.ratio, inside, counts, **whole, confidence=criteria.confidence)
+    figures = zip(*(each.tolist() for each in (inside, counts, ratios, lows, highs)), strict=True)
+    for (at, explains), (eo, et, ratio, low, high) in zip(found, figures, strict=True):
+        yield Explanation(
+            values=_values(judged.sets[at].tolist(), items),
+            outlier_count=eo,
+            total_count=et,
+            support=eo / judged.hits,
+            ratio=ratio,
+            low=low,
+            high=high,
+            p_value=float(judged.p_values[at]),
+            explains=explains,
+        )
+
+
+def _values(one: list[int], items: Items) -> tuple[tuple[str, str], ...]:
+    own = sorted((item for item in one if item >= 0), key=lambda item: int(items.attribute_of[item]))
     attributes = [items.attributes[items.attribute_of[item]] for item in own]
-    return Explanation(
-        values=tuple(
-            (each.name, each.text(int(items.low[item]), int(items.high[item])))
-            for each, item in zip(attributes, own, strict=True)
-        ),
-        outlier_count=eo,
-        total_count=et,
-        support=eo / judged.hits,
-        ratio=float(ratio_of(criteria.ratio, eo, et, **whole)),
-        low=float(low),
-        high=float(high),
-        p_value=float(judged.p_values[at]),
-        explains=explains,
+    return tuple(
+        (each.name, each.text(int(items.low[item]), int(items.high[item])))
+        for each, item in zip(attributes, own, strict=True)
     )

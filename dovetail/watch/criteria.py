@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from dovetail.vocabulary import DovetailError
-from dovetail.watch.ratios import RATIOS
+from dovetail.watch.ratios import RATIOS, SHIFTS
 
 LISTS = {
     "short": "each outlier explained once, the strongest first",
@@ -13,15 +13,19 @@ LISTS = {
 }
 
 
+class NoUsableAttribute(DovetailError):
+    """Nothing is left to explain by: what there was is the same in all rows, or another in each."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
     """A combination must have at least `least_support` of the outliers and a ratio of at least `least_ratio`, and be of
     at most `order` attributes; `show` is which of those that do are given. Of all that are given on average at most
     `false_discoveries` are chance.
 
-    >>> Criteria(ratio="odds")
+    >>> Criteria(order=0)
     Traceback (most recent call last):
-    dovetail.vocabulary.errors.DovetailError: ratio must be one of risk, global, prevalence, got 'odds'.
+    dovetail.vocabulary.errors.DovetailError: order must be a whole number of at least 1, or None for any, got 0.
     """
 
     ratio: str = "risk"
@@ -33,7 +37,7 @@ class Criteria:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        for name, value, known in (("ratio", self.ratio, RATIOS), ("show", self.show, tuple(LISTS))):
+        for name, value, known in (("ratio", self.ratio, RATIOS + SHIFTS), ("show", self.show, tuple(LISTS))):
             if value not in known:
                 raise DovetailError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
         for name in ("least_support", "false_discoveries", "confidence"):
@@ -43,6 +47,16 @@ class Criteria:
             raise DovetailError(f"least_ratio must be a number above 0, got {self.least_ratio!r}.")
         if self.order is not None and (self.order < 1 or self.order != int(self.order)):
             raise DovetailError(f"order must be a whole number of at least 1, or None for any, got {self.order!r}.")
+
+
+def usual_least_ratio(ratio: str) -> float:
+    """What is asked of a ratio where nobody says: of a shift, which may be small and matter, only that it is none of
+    chance.
+
+    >>> usual_least_ratio("risk"), usual_least_ratio("mean_shift")
+    (1.5, 1.0)
+    """
+    return 1.0 if ratio in SHIFTS else 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from dovetail.watch.codes import Attribute
 if TYPE_CHECKING:
     import numpy as np
 
-# So many rows refute nearly all dependencies; what they do not refute is looked at over all rows.
-_SAMPLE = 4096
+# So many rows refute most dependencies, and so many nearly all; what they do not refute is looked at over all rows.
+_SAMPLES = (256, 4096)
 
 
 def determines(one: Attribute, other: Attribute) -> bool:
@@ -20,8 +20,8 @@ def determines(one: Attribute, other: Attribute) -> bool:
     >>> determines(city, country), determines(country, city)
     (True, False)
     """
-    step = max(1, len(one.codes) // _SAMPLE)
-    return _holds(one, other, step) and (step == 1 or _holds(one, other, 1))
+    steps = [step for size in _SAMPLES if (step := len(one.codes) // size) > 1]
+    return all(_holds(one, other, step) for step in [*steps, 1])
 
 
 def _holds(one: Attribute, other: Attribute, step: int) -> bool:
@@ -33,33 +33,31 @@ def _holds(one: Attribute, other: Attribute, step: int) -> bool:
     return bool((seen[first] == second).all())
 
 
-def drop_copies(attributes: Sequence[Attribute]) -> tuple[list[Attribute], list[str]]:
-    """The attributes without those that say the same as one before them, and a line for each that is left out.
+def says_same(one: Attribute, rows: "np.ndarray", other: Attribute, other_rows: "np.ndarray") -> bool:
+    """Whether two attributes say the same of every row, perhaps in other words. `rows` are how many each code has.
 
     >>> import numpy as np
-    >>> twice = [Attribute(name, np.array([0, 1, 0]), "ab") for name in ("state", "copy")]
-    >>> drop_copies(twice)[1]
-    ["'copy' is left out: it says the same of every row as 'state'"]
+    >>> state, copy = (Attribute(name, np.array([0, 1, 0]), "ab") for name in ("state", "copy"))
+    >>> says_same(state, np.array([2, 1]), copy, np.array([2, 1]))
+    True
     """
-    kept: list[Attribute] = []
-    notes = []
-    for each in attributes:
-        same = next((one for one in kept if determines(each, one) and determines(one, each)), None)
-        if same is None:
-            kept.append(each)
-        else:
-            notes.append(f"{each.name!r} is left out: it says the same of every row as {same.name!r}")
-    return kept, notes
-
-
-def exclusions(attributes: Sequence[Attribute]) -> "np.ndarray":
-    """Which two attributes no combination has both of, because one determines the other: with both, a combination has
-    the rows that it has with the one."""
     import numpy as np
+
+    is_possible = np.count_nonzero(rows) == np.count_nonzero(other_rows)
+    return is_possible and determines(one, other) and determines(other, one)
+
+
+def exclusions(attributes: Sequence[Attribute], rows: Sequence["np.ndarray"]) -> "np.ndarray":
+    """Which two attributes no combination has both of, because one determines the other: with both, a combination has
+    the rows that it has with the one. `rows` are how many there are of each code of each attribute."""
+    import numpy as np
+
+    distinct = [np.count_nonzero(each) for each in rows]  # what has fewer values than another cannot determine it
 
     found = np.zeros((len(attributes), len(attributes)), dtype=np.uint8)
     for i, one in enumerate(attributes):
         for j, other in enumerate(attributes):
-            if i != j and not one.bins and not other.bins and determines(one, other):
+            is_possible = i != j and not one.bins and not other.bins and distinct[i] >= distinct[j]
+            if is_possible and determines(one, other):
                 found[i, j] = found[j, i] = 1
     return found

@@ -4,9 +4,11 @@ The one that makes the outcome likeliest comes first; its rows are taken away, a
 still explain. So a part of a cause, a whole that holds it, and a copy of it fall away.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dovetail.watch.bitmaps import MarkCounter
 from dovetail.watch.ratios import gain_of
 from dovetail.watch.significance import fisher_tail
 
@@ -18,41 +20,57 @@ Passes = Callable[["np.ndarray", "np.ndarray", int, int], "np.ndarray"]
 
 
 def choose_short_list(
-    marks: Sequence[int], *, outliers: int, rows: int, passes: Passes, cutoff: float
+    marks: "np.ndarray",
+    inside: "np.ndarray",
+    within: "np.ndarray",
+    *,
+    outliers: "np.ndarray",
+    hits: int,
+    rows: int,
+    passes: Passes,
+    cutoff: float,
 ) -> list[tuple[int, int]]:
     """Which sets to show, the first first, and how many outliers each adds. `marks` have a bit for each row of a set,
-    `outliers` one for each outlier; `cutoff` is up to which p-value a set may still be shown.
+    of which `inside` are outliers, of `within` rows; `outliers` have one for each of all `hits` outliers of all `rows`.
+    `cutoff` is up to which p-value a set may still be shown.
 
-    >>> cause, part, other = 0b1111, 0b0011, 0b110000
-    >>> whole = {"outliers": 0b111111, "rows": 64, "cutoff": 0.05}
-    >>> choose_short_list([part, cause, other], passes=lambda eo, et, *of: eo > 0, **whole)
+    >>> import numpy as np
+    >>> marks = np.array([[0b0011], [0b1111], [0b110000]], np.uint64)  # a part of a cause, the cause, another
+    >>> whole = {"outliers": np.array([0b111111], np.uint64), "hits": 6, "rows": 64, "cutoff": 0.05}
+    >>> counts = np.array([2, 4, 2])
+    >>> choose_short_list(marks, counts, counts, passes=lambda eo, et, *of: eo > 0, **whole)
     [(1, 4), (2, 2)]
     """
     import numpy as np
 
-    left = (1 << rows) - 1
-    open_sets = list(range(len(marks)))
+    open_sets, left, total = np.arange(len(marks)), ~np.zeros_like(outliers), rows
+    counter = MarkCounter(marks, outliers=outliers)
     chosen: list[tuple[int, int]] = []
-    while open_sets:
-        hits, total = (outliers & left).bit_count(), left.bit_count()
-        counts = {
-            each: ((marks[each] & outliers & left).bit_count(), (marks[each] & left).bit_count()) for each in open_sets
-        }
-        inside, within = np.array(list(counts.values())).T
+    while len(open_sets):
         passing = (inside > 0) & passes(inside, within, hits, total)
-        open_sets = [each for each, is_one in zip(open_sets, passing.tolist(), strict=True) if is_one]
-        gained = gain_of(inside[passing], within[passing], outliers=hits, of=total)
-        gains = dict(zip(open_sets, gained.tolist(), strict=True))
+        open_sets, inside, within = open_sets[passing], inside[passing], within[passing]
         # Likeliest first, so that chance is asked of the first ones only, mostly of one.
-        ranked = sorted(open_sets, key=lambda each: (-gains[each], each))
-        best = next((each for each in ranked if _tail(*counts[each], hits, total) <= cutoff), None)
+        ranked = np.argsort(-gain_of(inside, within, outliers=hits, of=total), kind="stable").tolist()
+        best = next((at for at in ranked if _is_beyond(int(inside[at]), int(within[at]), hits, total, cutoff)), None)
         if best is None:
             break
-        chosen.append((best, counts[best][0]))
-        open_sets.remove(best)
-        left &= ~marks[best]
+        chosen.append((int(open_sets[best]), int(inside[best])))
+        hits, total = hits - int(inside[best]), total - int(within[best])
+        gone = marks[open_sets[best]] & left
+        left ^= gone
+        others = np.arange(len(open_sets)) != best
+        open_sets = open_sets[others]
+        fewer, fewer_outliers = counter.count(open_sets, gone)
+        inside, within = inside[others] - fewer_outliers, within[others] - fewer
     return chosen
 
 
-def _tail(eo: int, et: int, hits: int, total: int) -> float:
-    return float(fisher_tail(eo, et, outliers=hits, of=total))
+def _is_beyond(eo: int, et: int, hits: int, total: int, cutoff: float) -> bool:
+    """Whether chance does as much with at most `cutoff`: by Hoeffding's bound on draws without replacement where that
+    is enough, as it mostly is, else by Fisher's test."""
+    rate, share = eo / et, hits / total
+    if rate > share:
+        distance = rate * math.log(rate / share) + (math.log((1 - rate) / (1 - share)) * (1 - rate) if rate < 1 else 0)
+        if cutoff > 0 and -et * distance <= math.log(cutoff):
+            return True
+    return float(fisher_tail(eo, et, outliers=hits, of=total)) <= cutoff

@@ -3,9 +3,10 @@
 Everything but pandas and plain columns is read through Arrow. Columns are read when they are asked for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dovetail.native.text_codes import code_text
 from dovetail.vocabulary import DovetailError
 from dovetail.watch.codes import Attribute, encode_integers, encode_objects, encode_range, narrow
 
@@ -25,7 +26,9 @@ class TableReader:
 
     def __init__(self, table: Any) -> None:
         self.kind = _kind_of(table)
+        self._came = table
         self._table = _ARROW[self.kind](table) if self.kind in _ARROW else table
+        self._given = {str(name): name for name in _names(self._table)}  # pandas may name columns by numbers
         names = [str(name) for name in _names(self._table)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DovetailError(
@@ -35,9 +38,22 @@ class TableReader:
         self.names = names
         self.rows = _length(self._table)
 
+    def columns(self, names: Iterable[str]) -> dict[str, Any]:
+        """The columns of these names as arrays of NumPy or pandas.
+
+        >>> TableReader({"latency": [0.5, 0.7], "region": ["eu", "us"]}).columns(["region"])["region"].tolist()
+        ['eu', 'us']
+        """
+        from dovetail.watch.columns import to_array
+
+        names = list(names)
+        if strange := [name for name in names if name not in self.names]:
+            raise DovetailError(f"the table must have the columns {names}; {strange} are not among its {self.names}.")
+        return {name: to_array(self._table[self._given[name]]) for name in names}
+
     def encode(self, name: str, *, as_range: bool | None = None) -> Attribute:
         """A column's codes: bins of a measure with `as_range`, which is so for floats where nobody says."""
-        column = self._table[name]
+        column = self._table[self._given[name]]
         if self.kind == "columns":
             return _encode_plain(name, column, as_range)
         return (_encode_pandas if self.kind == "pandas" else _encode_arrow)(name, column, as_range)
@@ -46,7 +62,7 @@ class TableReader:
         """A column as an array: of floats where it has numbers, what is missing as NaN; else of objects."""
         import numpy as np
 
-        column = self._table[name]
+        column = self._table[self._given[name]]
         if self.kind == "columns":
             return _array(column)
         if self.kind == "pandas":
@@ -63,7 +79,7 @@ class TableReader:
 
     def build(self, rows: Rows) -> Any:
         """A table of the kind that came in, with these columns."""
-        return _BUILD[self.kind](rows)
+        return _BUILD[self.kind](rows, self._came)
 
 
 def _kind_of(table: Any) -> str:
@@ -146,7 +162,7 @@ def _encode_unique(name: str, column: "np.ndarray") -> Attribute:
     import numpy as np
 
     if column.dtype.kind == "O":
-        return encode_objects(name, column.tolist())
+        return _encode_text(name, column) or encode_objects(name, column.tolist())
     values, codes = np.unique(column, return_inverse=True)
     return Attribute(name, narrow(codes, len(values)), values.tolist())
 
@@ -161,11 +177,18 @@ def _encode_pandas(name: str, column: Any, as_range: bool | None) -> Attribute:
     if is_number and not column.hasnans and len(column) and (found := encode_integers(name, column.to_numpy())):
         return found
     if isinstance(column.dtype, pd.CategoricalDtype):
-        return _with_missing(name, column.cat.codes.to_numpy(), list(column.cat.categories))
+        return _with_missing(name, column.array.codes, column.array.categories.tolist())
     if column.dtype == object:  # types may be mixed, and True equal 1
-        return encode_objects(name, column.tolist())
+        return _encode_text(name, column.to_numpy()) or encode_objects(name, column.tolist())
+    if found := _encode_text(name, column.array):
+        return found
     codes, values = pd.factorize(column)
     return _with_missing(name, codes, list(values))
+
+
+def _encode_text(name: str, column: Any) -> Attribute | None:
+    found = code_text(column)
+    return None if found is None else _with_missing(name, *found)
 
 
 def _encode_arrow(name: str, column: Any, as_range: bool | None) -> Attribute:
@@ -176,6 +199,10 @@ def _encode_arrow(name: str, column: Any, as_range: bool | None) -> Attribute:
         return encode_range(name, column.cast(pa.float64()).to_numpy())
     if is_integer and not column.null_count and len(column) and (found := encode_integers(name, column.to_numpy())):
         return found
+    if found := _encode_text(name, column):
+        return found
+    if pa.types.is_null(column.type):  # a column without any value, which has no dictionary
+        return encode_objects(name, [None] * len(column))
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     one = encoded.combine_chunks() if hasattr(encoded, "chunks") else encoded
     if isinstance(one, pa.ChunkedArray):
@@ -188,27 +215,26 @@ def _encode_arrow(name: str, column: Any, as_range: bool | None) -> Attribute:
 
 def _with_missing(name: str, codes: "np.ndarray", values: list[Any], *, nulls: int | None = None) -> Attribute:
     """Codes in which a negative one is a missing value."""
-    missing = codes < 0 if nulls is None or nulls else None
-    if missing is None or not missing.any():
+    if not (codes.min(initial=0) < 0 if nulls is None else nulls):
         return Attribute(name, narrow(codes, len(values)), values)
     import numpy as np
 
-    return Attribute(name, narrow(np.where(missing, len(values), codes), len(values) + 1), [*values, None])
+    return Attribute(name, narrow(np.where(codes < 0, len(values), codes), len(values) + 1), [*values, None])
 
 
-def _build_pandas(rows: Rows) -> Any:
+def _build_pandas(rows: Rows, _: Any) -> Any:
     import pandas as pd
 
     return pd.DataFrame(dict(rows))
 
 
-def _build_polars(rows: Rows) -> Any:
+def _build_polars(rows: Rows, _: Any) -> Any:
     import polars as pl
 
-    return pl.from_arrow(_build_arrow(rows))
+    return pl.from_arrow(_build_arrow(rows, None))
 
 
-def _build_arrow(rows: Rows) -> Any:
+def _build_arrow(rows: Rows, _: Any) -> Any:
     import pyarrow as pa
 
     # A column without a value would have no type.
@@ -216,16 +242,19 @@ def _build_arrow(rows: Rows) -> Any:
     return pa.table({name: pa.array(values, types.get(name)) for name, values in rows.items()})
 
 
-def _build_duckdb(rows: Rows) -> Any:
-    import duckdb
+def _build_duckdb(rows: Rows, relation: Any) -> Any:
+    """On the relation's own connection, so that both can be in one query. DuckDB finds the table by its variable, and
+    holds it as long as what is made of it."""
+    dovetail_answer = _build_arrow(rows, None)
+    found = relation.query("dovetail_rows", "SELECT * FROM dovetail_answer")
+    del dovetail_answer
+    return found
 
-    return duckdb.from_arrow(_build_arrow(rows))
 
-
-_BUILD: dict[str, Callable[[Rows], Any]] = {
+_BUILD: dict[str, Callable[[Rows, Any], Any]] = {
     "pandas": _build_pandas,
     "polars": _build_polars,
     "pyarrow": _build_arrow,
     "duckdb": _build_duckdb,
-    "columns": dict,
+    "columns": lambda rows, _: dict(rows),
 }

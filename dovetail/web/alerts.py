@@ -8,7 +8,7 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.vocabulary.units import show_seconds
 from dovetail.web.plain_data import plain_seconds
 from dovetail.web.reading import StoreReading
-from dovetail.web.time_left import left_of
+from dovetail.web.time_left import seconds_left
 
 MOST_ALERTS = 100
 # Predictions are within a few percent; what takes so many times as long as was said is worth a look.
@@ -22,7 +22,7 @@ _ORDER = ("failed", "late", "data", "slow", "lost", "away")
 
 def alerts(reading: StoreReading, *, now: float) -> list[dict[str, Any]]:
     """What is unusual, by kind and then the newest first: each with its kind, task, moment and words."""
-    found = [*_of_tasks(reading, now), *_waiting_for_data(reading), *_away(reading)]
+    found = [*_task_alerts(reading, now), *_data_wait_alerts(reading), *_away(reading)]
     found.sort(key=lambda each: (_ORDER.index(each["kind"]), -(each["at"] or 0.0)))
     return found[:MOST_ALERTS]
 
@@ -31,7 +31,7 @@ def _alert(kind: str, task: str, at_seconds: float | None, text: str) -> dict[st
     return {"kind": kind, "task": task, "at": plain_seconds(at_seconds), "text": text}
 
 
-def _of_tasks(reading: StoreReading, now: float) -> Iterator[dict[str, Any]]:
+def _task_alerts(reading: StoreReading, now: float) -> Iterator[dict[str, Any]]:
     for task in reading.tasks:
         one = reading.progress.get(task)
         if one is None or one.vanished:
@@ -54,7 +54,7 @@ def _lateness(one: Progress, now: float) -> str:
         return ""
     if one.deadline_seconds < now:
         return f"its deadline passed {show_seconds(now - one.deadline_seconds)} ago"
-    end = now + left_of(one, 1.0, now) if one.status == "running" else now
+    end = now + seconds_left(one, 1.0, now) if one.status == "running" else now
     return f"it will miss its deadline by about {show_seconds(end - one.deadline_seconds)}" * (
         end > one.deadline_seconds
     )
@@ -74,7 +74,7 @@ def _slowness(one: Progress, now: float) -> str:
     return f"{show_seconds(ran)} for what was predicted to take {show_seconds(due)}"
 
 
-def _waiting_for_data(reading: StoreReading) -> Iterator[dict[str, Any]]:
+def _data_wait_alerts(reading: StoreReading) -> Iterator[dict[str, Any]]:
     """Of the last orders that trained, those whose devices waited for batches."""
     for each in list(reading.released)[-MOST_ALERTS:]:
         waited = each.seconds.get("reading", 0.0)

@@ -89,23 +89,23 @@ def targets_of(reading: StoreReading, store: Store) -> list[dict[str, Any]]:
         stop, one = reading.tasks[task].stop, reading.progress.get(task) or Progress(task=task)
         own = curves(store.points(task, name=stop.metric))
         reached = time_to_target(stop, curves=own, spans=one.spans)
-        found.append({"task": task, "target": reading.redact(stop.target), "reached": reached and _reached(reached)})
+        found.append({"task": task, "target": reading.redact(stop.target), "reached": reached and _target_row(reached)})
     return sorted(found, key=lambda each: each["reached"]["trained"] if each["reached"] else math.inf)
 
 
-def why_of(reading: StoreReading, store: Store, *, workload: str | None = None) -> list[dict[str, Any]]:
-    """What is behind failures, divergence, halving and slowness, a question each with its answers in words. Not of
-    more than so many tasks, since all events are read for it."""
-    if not reading.tasks or len(reading.tasks) > MOST_EXPLAINED:
+def explain_outcomes(reading: StoreReading, store: Store, *, workload: str | None = None) -> list[dict[str, Any]]:
+    """What is behind failures, divergence, halving and slowness, a question each with its answers in words. Of more
+    than so many tasks it says where to ask instead, since all events are read for it."""
+    if not reading.tasks:
         return []
-    try:
-        found = why_store(store, workload=workload)
-    except DovetailError:  # tasks that differ in nothing have no explanation
-        return []
+    if len(reading.tasks) > MOST_EXPLAINED:
+        line = f"left out here for {len(reading.tasks):,} tasks, more than {MOST_EXPLAINED:,}: 'dovetail why' answers"
+        return [{"question": "why did tasks fail, diverge or run slower?", "lines": [line]}]
+    found = why_store(store, workload=workload)
     return [{"question": each.question, "lines": [reading.redact(line) for line in each.lines()]} for each in found]
 
 
-def _reached(reached: TargetReached) -> dict[str, Any]:
+def _target_row(reached: TargetReached) -> dict[str, Any]:
     return {
         "value": plain_number(reached.value),
         "step": reached.step,
@@ -230,7 +230,7 @@ def _rejections(reading: StoreReading, given: Iterable[Mapping[str, Any]]) -> li
             members.setdefault(one.fingerprint.family, []).append(task)
     return [
         {
-            "tasks": [task for family in each["families"] for task in members.get(family.split(" ")[0], ())][:50],
+            "tasks": [task for family in each["families"] for task in members.get(family, ())][:50],
             "technique": each["technique"],
             "kind": each["kind"],
             "count": each["count"],

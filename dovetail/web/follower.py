@@ -101,7 +101,7 @@ class StoreFollower:
     def snapshot(self) -> bytes:
         """Everything, compressed, with the number of the last change in it."""
         if self._packed is None or self._packed[0] != self.number:
-            self._packed = self.number, gzip.compress(self._whole().encode(), 3)
+            self._packed = self.number, gzip.compress(self._full_text().encode(), 3)
         return self._packed[1]
 
     def since(self, mark: str) -> list[PageChange] | None:
@@ -122,7 +122,7 @@ class StoreFollower:
         """Close the store."""
         self._close("it is closed")
 
-    def _whole(self) -> str:
+    def _full_text(self) -> str:
         rest = dump({**self._head(), **self._summary, "statuses": STATUSES})
         rows = ",".join(self._text(task) for task in self.reading.tasks)
         return f'{rest[:-1]},"tasks":[{rows}]}}'

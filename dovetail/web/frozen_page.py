@@ -60,7 +60,7 @@ def render(frozen: dict[str, Any], *, title: str) -> str:
         policy=escape(_policy([library, script], style)),
         title=escape(title),
         style=style,
-        data=_embedded(frozen),
+        data=_embed_json(frozen),
         library=library,
         script=script,
     )
@@ -74,7 +74,7 @@ def asset(folder: str, name: str) -> str:
 def bundle() -> str:
     """All modules of the page as one script: each in a function of its own, after those that it imports."""
     parts = ['"use strict";', "const modules = {};"]
-    for name, text in _ordered(_ENTRY, []):
+    for name, text in _order_modules(_ENTRY, []):
         exported = [found[1] for found in _EXPORT.findall(text)]
         body = _IMPORT.sub(lambda found: f'const {{ {found[1]} }} = modules["{found[2]}"];\n', text)
         body = _EXPORT.sub(r"\1", body)
@@ -82,12 +82,12 @@ def bundle() -> str:
     return "\n".join(parts)
 
 
-def _ordered(name: str, seen: list[str]) -> Iterator[tuple[str, str]]:
+def _order_modules(name: str, seen: list[str]) -> Iterator[tuple[str, str]]:
     seen.append(name)
     text = asset("page", name)
     for _, other in _IMPORT.findall(text):
         if other not in seen:
-            yield from _ordered(other, seen)
+            yield from _order_modules(other, seen)
     yield name, text
 
 
@@ -102,6 +102,6 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _embedded(data: Any) -> str:
+def _embed_json(data: Any) -> str:
     """JSON that cannot end the script element it stands in."""
     return dump(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -26,7 +26,7 @@ BEAT_SECONDS = 4.0
 NICENESS = 10
 
 
-def be_polite() -> None:
+def lower_priority() -> None:
     """Let this thread, and those that it starts, come after training where all cores are busy."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
@@ -56,7 +56,7 @@ class StoreNews:
         self._has_begun.set()
         while not self.follower.is_read:
             await self._look()
-        await self.ask(lambda follower: be_polite())
+        await self.ask(lambda follower: lower_priority())
 
     async def ask(self, question: Callable[[StoreFollower], T]) -> T:
         """What the follower answers, asked on its own thread."""
@@ -84,7 +84,7 @@ class StoreNews:
             self._bells.discard(bell)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop watching the store for changes."""
         for task in (self._looking, self._beginning):
             if task is not None:
                 task.cancel()

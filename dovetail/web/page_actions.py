@@ -42,7 +42,7 @@ def act(home: Path, wanted: dict[str, Any], known: Sequence[Task]) -> dict[str, 
     if what == "add":
         return {"done": _add(client, task, wanted)}
     if what == "why":
-        return {"done": _why(client, task)}
+        return {"done": _waiting_reason(client, task)}
     raise InvalidWorkload(f"an action must be one that the page has, got {what!r}.")
 
 
@@ -110,7 +110,7 @@ def _moment(seconds_from_now: Any) -> float | None:
     return time.time() + seconds_from_now
 
 
-def _why(client: Client, task: Task) -> str:
+def _waiting_reason(client: Client, task: Task) -> str:
     """What the controller itself says of a task that waits. It is asked once, by a user, and never by itself."""
     for row in client.list():
         if row["task"] == task.name:

@@ -44,7 +44,7 @@ def serve(
     if found != port and port:
         said(f"port {port} is taken; this is the next free one")
     keys = PageKeys(host=host)
-    address = f"http://{_written(host)}:{found}/?token={quote(keys.token)}"
+    address = f"http://{_url_host(host)}:{found}/?token={quote(keys.token)}"
     said(address)
     if host not in LOOPBACK:
         can = "look" if read_only else "look and act"
@@ -97,7 +97,7 @@ def _is_taken(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (98, 48, 13)
 
 
-def _written(host: str) -> str:
+def _url_host(host: str) -> str:
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             return socket.gethostname()

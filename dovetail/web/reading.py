@@ -27,10 +27,10 @@ from dovetail.vocabulary.events import (
     PlanMade,
     TaskFailed,
     TaskFingerprinted,
-    TaskRestarted,
     Warned,
 )
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.request_events import TaskRestarted
 from dovetail.web.plain_data import plain_value
 
 # Of each of these the last so many are kept: what lasts for months is not shown whole.
@@ -154,7 +154,7 @@ class StoreReading:
         return summary.high if self.goal(task, summary.name) == "max" else summary.low
 
     def names(self) -> Mapping[TaskId, str]:
-        """How to call each task."""
+        """The name that users know each task by."""
         return {task: known.name for task, known in self.tasks.items()}
 
     @property
@@ -171,14 +171,14 @@ class StoreReading:
         ]
         self._number["tasks"] = max([self._number["tasks"], *(row[0] for row in rows)])
         wanted = [row for row in rows if self.workload in (None, row[2])]
-        read = [(*row[1:4], _described(row[4])) for row in wanted]
+        read = [(*row[1:4], _parse_record(row[4])) for row in wanted]
         self.redact.learn(_parameters(record) for *_, record in read)
         for identity, workload, name, record in read:
-            self.tasks[identity] = self._known(identity, workload, name, record)
+            self.tasks[identity] = self._make_task(identity, workload, name, record)
             self._unsummarised.setdefault(identity)
         return {identity for identity, *_ in read}
 
-    def _known(self, identity: TaskId, workload: str, name: str, record: Mapping[str, Any]) -> KnownTask:
+    def _make_task(self, identity: TaskId, workload: str, name: str, record: Mapping[str, Any]) -> KnownTask:
         reference = str(record.get("program", {}).get("reference", ""))
         before = self.tasks.get(identity)
         given = self.redact.parameters(_parameters(record))
@@ -188,7 +188,7 @@ class StoreReading:
             name=self.redact.name(name),
             program=self.redact.name(reference.rpartition(":")[2]),
             parameters={key: plain_value(value) for key, value in given.items()},
-            stop=_stop(tuple(_mapping(record, "stop").items())),
+            stop=_stop(tuple(_read_mapping(record, "stop").items())),
             place=before.place if before else len(self.tasks),
         )
 
@@ -207,7 +207,7 @@ class StoreReading:
         event = _event(kind, task, attempt, at_seconds, data)
         fold((event,), self.progress)
         if isinstance(event, AttemptStarted):
-            self.options[event.task, event.placement] = _used(option)
+            self.options[event.task, event.placement] = _read_option(option)
         self._note(event)
         return event.task or None
 
@@ -274,7 +274,7 @@ class StoreReading:
         new = store.summarise_points(task, since=since)
         for each in new:
             name = self.redact.name(each.name)
-            known[name] = _joined(known[name], each) if name in known else each
+            known[name] = _join_summaries(known[name], each) if name in known else each
         if one is None or one.status != "running":
             self._unsummarised.pop(task, None)
         else:
@@ -309,7 +309,7 @@ def _unrun(number: int, workload: str, at_seconds: float, record: str) -> KnownP
     )
 
 
-def _described(record: str) -> Mapping[str, Any]:
+def _parse_record(record: str) -> Mapping[str, Any]:
     """A task's record as plain data; nothing where it cannot be read, so that nobody else is in trouble for it."""
     try:
         found = json.loads(record)
@@ -318,13 +318,13 @@ def _described(record: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = record.get(name, {})
     return found if isinstance(found, dict) else {}
 
 
 def _parameters(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(record, "parameters")
+    return _read_mapping(record, "parameters")
 
 
 # What thousands of tasks have in common is read once, by the text that it has in the store.
@@ -345,7 +345,7 @@ def _fingerprint(data: str) -> Fingerprint | None:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _used(option: str) -> UsedOption:
+def _read_option(option: str) -> UsedOption:
     """How an attempt ran, of its option's text."""
     try:
         found = json.loads(option) or {}
@@ -373,7 +373,7 @@ def _event(kind: str, task: str, attempt: int, at_seconds: float, data: str) -> 
     return event_of_row(kind, task, attempt, at_seconds, data)
 
 
-def _joined(before: PointSummary, new: PointSummary) -> PointSummary:
+def _join_summaries(before: PointSummary, new: PointSummary) -> PointSummary:
     lows = [each for each in (before.low, new.low) if each is not None]
     highs = [each for each in (before.high, new.high) if each is not None]
     return dataclasses.replace(

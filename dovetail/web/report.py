@@ -53,7 +53,7 @@ def freeze(store: Store, *, workload: str | None = None, written_seconds: float)
         },
         "cluster": task_page.cluster_of(reading),
         "targets": answers.targets_of(reading, store),
-        "why": answers.why_of(reading, store, workload=workload),
+        "why": answers.explain_outcomes(reading, store, workload=workload),
         "pipelines": answers.pipelines_of(reading, store),
     }
 

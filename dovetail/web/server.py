@@ -22,7 +22,7 @@ from dovetail.vocabulary import DovetailError
 from dovetail.web import answers, task_page
 from dovetail.web.follower import StoreFollower
 from dovetail.web.frozen_page import bundle
-from dovetail.web.news import StoreNews, be_polite
+from dovetail.web.news import StoreNews, lower_priority
 from dovetail.web.page_actions import act
 from dovetail.web.page_keys import HEADERS, PageKeys
 from dovetail.web.plain_data import dump
@@ -65,20 +65,20 @@ class PageServer:
             "/api/{store:int}/targets": self._answer(_targets),
             "/api/{store:int}/why": self._answer(_why),
         }
-        routes = [Route(path, self._guarded(view)) for path, view in views.items()]
-        return [*routes, Route("/api/{store:int}/ask", self._guarded(self._ask), methods=["POST"])]
+        routes = [Route(path, self._guard(view)) for path, view in views.items()]
+        return [*routes, Route("/api/{store:int}/ask", self._guard(self._ask), methods=["POST"])]
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._news = [StoreNews(home) for home in self._homes]
         for news in self._news:
             await news.begin()
-        be_polite()
+        lower_priority()
         yield
         for news in self._news:
             await news.close()
 
-    def _guarded(self, view: Handler) -> Handler:
+    def _guard(self, view: Handler) -> Handler:
         """The view for those who may see it, with the headers that every answer has."""
 
         async def guarded(request: Request) -> Response:
@@ -108,7 +108,7 @@ class PageServer:
 
     async def _bundle(self, request: Request) -> Response:
         """All modules in one answer, as they are in their files now: to change the page takes no build step."""
-        return _packed(bundle().encode(), ".js")
+        return _compress(bundle().encode(), ".js")
 
     async def _asset(self, request: Request) -> Response:
         return _file(request.url.path.split("/")[1], request.path_params["name"])
@@ -213,7 +213,7 @@ def _targets(follower: StoreFollower, request: Request) -> Any:
 
 
 def _why(follower: StoreFollower, request: Request) -> Any:
-    return answers.why_of(follower.reading, follower.store)
+    return answers.explain_outcomes(follower.reading, follower.store)
 
 
 def _file(folder: str, name: str) -> Response:
@@ -221,10 +221,10 @@ def _file(folder: str, name: str) -> Response:
     suffix = Path(name).suffix
     if suffix not in _TYPES or "/" in name or not found.is_file():
         return _error("there is no such file", 404)
-    return _packed(found.read_bytes(), suffix)
+    return _compress(found.read_bytes(), suffix)
 
 
-def _packed(content: bytes, suffix: str) -> Response:
+def _compress(content: bytes, suffix: str) -> Response:
     headers = {"content-encoding": "gzip", "content-type": f"{_TYPES[suffix]}; charset=utf-8"}
     return Response(gzip.compress(content, 3), headers=headers)
 

@@ -24,7 +24,7 @@ _NO_TASK = TaskId("")
 
 
 def snapshot(reading: StoreReading, *, now: float) -> dict[str, Any]:
-    """Everything that all views share."""
+    """What every view of the page shows, as JSON data: the tasks and the summary of the run."""
     return {
         "statuses": STATUSES,
         "tasks": [row(reading, task) for task in reading.tasks],
@@ -34,7 +34,7 @@ def snapshot(reading: StoreReading, *, now: float) -> dict[str, Any]:
 
 def summary(reading: StoreReading, *, now: float) -> dict[str, Any]:
     """What is said of the whole, which is sent anew whenever something has changed."""
-    since = begun_anew(reading)
+    since = last_restart_seconds(reading)
     return {
         "now": plain_seconds(now),
         "as_of": plain_seconds(reading.as_of_seconds),
@@ -108,7 +108,7 @@ def last_step(reading: StoreReading, task: TaskId) -> int | None:
     return known.stop.last_step(steps_per_epoch)
 
 
-def begun_anew(reading: StoreReading) -> float:
+def last_restart_seconds(reading: StoreReading) -> float:
     """When tasks were last begun anew, unless others began before, which count from their own start: then long ago."""
     present = [one for one in reading.progress.values() if not one.vanished]
     anew = [one.anew_since_seconds for one in present if one.anew_since_seconds is not None]

@@ -13,6 +13,7 @@ from dovetail.metrics.progress import ENDED, Progress
 from dovetail.planning import derive_options
 from dovetail.store import Store, checkpoints_of
 from dovetail.vocabulary import Cluster, DovetailError, Event, Option, Profile, Task, TaskId, loads, to_json
+from dovetail.vocabulary.approximations import KNOB
 from dovetail.vocabulary.events import CheckpointSaved, DevicesReleased
 from dovetail.vocabulary.units import show_seconds, show_some
 from dovetail.web.plain_data import plain_number, plain_seconds, plain_value
@@ -149,7 +150,8 @@ def _options(
         each.fingerprint is not None and each.fingerprint.family == family for each in reading.progress.values()
     )
     profiles = list(_profiles(store, family))
-    fitting, rejected = derive_options(profiles, cluster, members={family: members})
+    ways = {approximate for each in profiles if (approximate := each.knobs.get(KNOB))}
+    fitting, rejected = derive_options(profiles, cluster, members={family: members}, allowed={family: ways})
     steps = last_step(reading, task) or 1
     prices = {kind.name: kind.price_per_hour for kind in cluster.kinds}
     used = reading.options.get((task, one.spans[-1].placement)) if one.spans else None
@@ -160,7 +162,7 @@ def _options(
         )  # fmt: skip
         each["chosen"] = is_used
     shown.sort(key=lambda each: (not each["chosen"], each["seconds"]))
-    return shown, [_rejected(reading, each) for each in rejected]
+    return shown, [_rejection_row(reading, each) for each in rejected]
 
 
 def _profiles(store: Store, family: str) -> Iterator[Profile]:
@@ -189,7 +191,7 @@ def _option(option: Option, steps: int, prices: Mapping[str, float]) -> dict[str
     }
 
 
-def _rejected(reading: StoreReading, each: Any) -> dict[str, Any]:
+def _rejection_row(reading: StoreReading, each: Any) -> dict[str, Any]:
     return {
         "technique": each.technique,
         "kind": each.kind,

@@ -26,14 +26,14 @@ def time_left(reading: StoreReading, *, now: float) -> dict[str, Any] | None:
         return None
     ratios = sorted(_ratios(present))
     middle = statistics.median(ratios) if ratios else 1.0
-    running = [left_of(one, middle, now) for one in unended if one.status == "running"]
+    running = [seconds_left(one, middle, now) for one in unended if one.status == "running"]
     known = [one for one in present if one.spans and one.spans[-1].until_step > one.spans[-1].from_step]
     waiting = [one for one in unended if one.status != "running"]
     each = _usual_seconds(known)
     if waiting and each is None and not reading.plans:
         return None
     devices = max(1, len(reading.devices) - len(reading.away))
-    planned = _planned_left(reading, now)
+    planned = _planned_seconds_left(reading, now)
     work = (sum(running) + len(waiting) * (each or 0.0) * middle) / devices
     seconds = max([*running, work, planned if each is None else 0.0, 0.0])
     low, high = _bounds(ratios, middle)
@@ -49,7 +49,7 @@ def _ratios(progress: Iterable[Progress]) -> Iterable[float]:
                 yield max(span.end_seconds - span.start_seconds, 0.0) / span.predicted_seconds
 
 
-def left_of(one: Progress, ratio: float, now: float) -> float:
+def seconds_left(one: Progress, ratio: float, now: float) -> float:
     """The seconds until an attempt that is under way has done its steps, at its own pace, or as was predicted of it."""
     span = one.spans[-1]
     done, whole = one.step - span.from_step, span.until_step - span.from_step
@@ -65,7 +65,7 @@ def _usual_seconds(known: list[Progress]) -> float | None:
     return statistics.median(predicted) if predicted else None
 
 
-def _planned_left(reading: StoreReading, now: float) -> float:
+def _planned_seconds_left(reading: StoreReading, now: float) -> float:
     last = reading.plans[-1] if reading.plans else None
     return max(last.at_seconds + last.makespan_seconds - now, 0.0) if last is not None else 0.0
 

@@ -50,11 +50,11 @@ class PipelineDrawing:
     def lines(self, *, columns: int) -> Iterator[str]:
         """The planned and the measured step, one above the other, for a terminal."""
         yield f"{self.task}: {self.timetable} on {', '.join(self.devices)}"
-        for title, found in self._found():
+        for title, found in self._timetables():
             yield title
             yield text(found, columns=columns, seconds=self.seconds)
 
-    def _found(self) -> Iterator[tuple[str, Simulated]]:
+    def _timetables(self) -> Iterator[tuple[str, Simulated]]:
         if self.planned is not None:
             yield _title("planned", self.planned), self.planned
         if self.measured is not None:
@@ -72,7 +72,7 @@ def read_timetables(
     if task is not None and not named:
         raise DovetailError(f"the task must be one of those in the store; there is no {task!r}. See `dovetail show`.")
     starts, timings = _last(event for _, event in store.events() if event.task in named)
-    planned = _planned(store, workload)
+    planned = _planned_options(store, workload)
     profiles = _profiles(store)
     cluster = store.hardware("cluster", Cluster)
     found = []
@@ -106,7 +106,7 @@ def _last(events: Iterable[Event]) -> tuple[dict[TaskId, AttemptStarted], dict[T
     return starts, timings
 
 
-def _planned(store: Store, workload: str | None) -> dict[str, tuple[Option, tuple[str, ...]]]:
+def _planned_options(store: Store, workload: str | None) -> dict[str, tuple[Option, tuple[str, ...]]]:
     """What the last plan has for each task."""
     plans = store.plans(workload=workload)
     if not plans or plans[-1][2].schedule is None:
@@ -124,8 +124,7 @@ def _draw(
     cluster: Cluster | None,
 ) -> PipelineDrawing:
     timetable = option.knobs.get("timetable", "1f1b")
-    # In stores of earlier versions an option's family may have a thread count at its end.
-    profile = profiles.get((option.families[0].partition("@")[0], option.kind))
+    profile = profiles.get((option.measured_families[0], option.kind))
     planned = measured = None
     is_here = cluster is not None and {each.name for each in cluster.devices}.issuperset(devices)
     if profile is not None and cluster is not None and is_here:

@@ -13,7 +13,7 @@ from dovetail.planning.problem import Problem
 from dovetail.planning.share.columns import columns
 from dovetail.planning.share.policies import POLICIES, example
 from dovetail.planning.share.policies.spend import worth_of_money
-from dovetail.testing.policies import PolicyConformance, by_task, draw
+from dovetail.testing.policies import PolicyConformance, draw, rates_by_task
 from dovetail.vocabulary import Allocation, Family, InvalidWorkload
 
 STEPS = ("completions", "makespan")
@@ -39,7 +39,7 @@ def objective(name: str, problem: Problem, allocation: Allocation) -> float:
     """What the true rates of these shares come to."""
     arrays = columns(problem)
     members = [group[0] for group in arrays.members]
-    rates = np.array([by_task(allocation)[member.task] for member in members])
+    rates = np.array([rates_by_task(allocation)[member.task] for member in members])
     if name in STEPS:
         per = rates / np.array([member.steps for member in members])
         return float(per.min() if name == "makespan" else per.sum())

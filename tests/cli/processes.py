@@ -1,5 +1,6 @@
 """The real command in real processes, and how to read what it left."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from dovetail.cli.app import app
 from dovetail.store import Store
 from dovetail.vocabulary import Event
 
@@ -40,6 +44,13 @@ def dovetail(*arguments: str | Path, cwd: Path, **more: Any) -> Finished:
     """Run a command to its end."""
     process = begin(*arguments, cwd=cwd, **more)
     return end(process)
+
+
+def in_process(*words: str, cwd: Path) -> Finished:
+    """A command, without the second that a process takes to begin: for those that start nothing themselves."""
+    with contextlib.chdir(cwd):
+        found = CliRunner().invoke(app, words)
+    return Finished(found.exit_code, found.stdout, found.stderr)
 
 
 def begin(*arguments: str | Path, cwd: Path, **more: Any) -> "subprocess.Popen[str]":

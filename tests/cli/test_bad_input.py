@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.store import ControllerLock, Point, Store
 from dovetail.vocabulary import Program, Stop, Task
-from tests.cli.processes import HOME, dovetail, events, rows, spans, write
+from tests.cli.processes import HOME, dovetail, events, in_process, rows, spans, write
 
 PROGRAMS = """
 import os
@@ -529,7 +529,7 @@ def prepared(tmp_path_factory):
     ("arguments", "code", "message"), COMMANDS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
 def test_a_command_that_cannot_be_carried_out_says_why(prepared, arguments, code, message):
-    found = dovetail(*arguments, cwd=prepared)
+    found = (dovetail if arguments[0] == "run" else in_process)(*arguments, cwd=prepared)
     assert (found.code, found.out) == (code, "")
     assert message in found.err
     assert "Traceback" not in found.err

@@ -1,6 +1,5 @@
 """The daemon as a real process: asked over its socket and over loopback, killed, and started again."""
 
-import contextlib
 import json
 import signal
 import socket
@@ -10,13 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
-from dovetail.cli.app import app
 from dovetail.control import ask, open_result
 from dovetail.store import Store, holder
 from dovetail.vocabulary import StoreError
-from tests.cli.processes import HOME, Finished, begin, dovetail, end, events, spans, until, write
+from tests.cli.processes import HOME, begin, dovetail, end, events, in_process, spans, until, write
 
 PROGRAMS = """
 import time
@@ -53,13 +50,6 @@ workload = dt.workload(tasks)
 halved = dt.grid("programs.py:line", slope=[1, 2], steps=9, halving=dt.Halving(metric="m", first_steps=3))
 held = dt.grid(lambda: None, steps=9)
 """
-
-
-def in_process(*words, cwd):
-    """A command, without the second that a process takes to begin."""
-    with contextlib.chdir(cwd):
-        found = CliRunner().invoke(app, words)
-    return Finished(found.exit_code, found.stdout, found.stderr)
 
 
 def standing(folder):

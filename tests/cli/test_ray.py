@@ -1,6 +1,5 @@
 """`dovetail run --engine ray` from end to end, and what is left when the cluster's head dies under it."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from dovetail.cli.app import app
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from tests.cli.processes import dovetail as run_command
+from tests.engines.ray_clusters import needs_ray
 
 SWEEP = """
 import torch
@@ -104,7 +104,7 @@ workload = dt.grid(line, rate=[0.1, 0.2], steps=3)
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+@needs_ray
 def test_each_task_of_a_package_has_a_log_of_its_own(tmp_path):
     for name, text in {"__init__": "", "settings": "SLOPE = 3.0\n", "sweep": PRINTING}.items():
         (tmp_path / "src" / "printing").mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def test_each_task_of_a_package_has_a_log_of_its_own(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+@needs_ray
 # The longer one trains when the head is missed, half a minute after its death; the shorter is done by then.
 @pytest.mark.parametrize(("steps", "codes"), [(100_000, {2}), (8_000, {0, 2})])
 def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypatch, steps, codes):
@@ -162,7 +162,7 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+@needs_ray
 def test_a_controller_that_was_stopped_goes_on_with_the_workers_it_had(tmp_path):
     (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", "100000"))
     with dovetail(tmp_path, "--engine", "ray", "--address", "local", "--store", "store") as run:
@@ -212,7 +212,7 @@ def looking(seed=0):
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'")
+@needs_ray
 def test_nothing_that_others_can_write_is_on_the_import_path_of_a_local_cluster(tmp_path):
     (tmp_path / "sweep.py").write_text(SWEEP.replace("STEPS", "8"))
     (tmp_path / "where.py").write_text(WHERE + "\n\nimport dovetail as dt\n\nworkload = dt.grid(looking, steps=8)\n")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dovetail.cli import show
 from dovetail.cli.app import app
 from dovetail.store import Point, Store
-from dovetail.vocabulary import Option, Placement, Plan, Program, Rejection, Schedule, Stop, Task, Workload
+from dovetail.vocabulary import FamilyKey, Option, Placement, Plan, Program, Rejection, Schedule, Stop, Task, Workload
 from dovetail.vocabulary.events import TaskFailed, TaskFinished, Warned
 
 
@@ -36,7 +36,7 @@ def listed(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     tasks = [_row("new"), _row("old", **{"accuracy": 0.875, "train/loss": 0.25})]
     answer = {"tasks": tasks, "now_seconds": 200.0}
-    monkeypatch.setattr("dovetail.cli.tasks.asked", lambda store, request: answer)
+    monkeypatch.setattr("dovetail.cli.tasks.ask_controller", lambda store, request: answer)
     return lambda *options: CliRunner().invoke(app, ["list", *options])
 
 
@@ -143,7 +143,9 @@ def test_what_tasks_waited_for_data_is_shown_where_it_matters(tmp_path, monkeypa
 
 def test_a_listed_task_shows_no_secret(monkeypatch):
     row = {**_row("run-hunter22"), "parameters": {"jwt": "hunter22"}, "why": "hunter22"}
-    monkeypatch.setattr("dovetail.cli.tasks.asked", lambda store, request: {"tasks": [row], "now_seconds": 200.0})
+    monkeypatch.setattr(
+        "dovetail.cli.tasks.ask_controller", lambda store, request: {"tasks": [row], "now_seconds": 200.0}
+    )
     for options in ([], ["--json"], ["--csv"]):
         found = CliRunner().invoke(app, ["list", *options]).output
         assert "***" in found
@@ -160,6 +162,7 @@ class TestPlan:
             Option(families=(f"f{n}",), technique="resident", kind="cpu", count=1, step_seconds=(1.0,))
             for n in range(5)
         ]
+        options[1] = options[1].named([FamilyKey(family="f1", threads=1)])  # one that goes on as it began
         placed = tuple(
             Placement(
                 tasks=(task.identity,),

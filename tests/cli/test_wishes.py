@@ -40,6 +40,7 @@ def test_a_run_follows_the_objective_it_is_told(folder):
         (("--weight", "short=3"), "weights belong to objective 'weighted', got them with 'makespan'"),
         (("--techniques", "-fues"), "got 'fues'; did you mean 'fuse'?"),
         (("--techniques", "resident,-fuse"), "must either all be allowed"),
+        (("--allow", "state-7bit"), "must be one of ['attention-masks', "),
         (("--device-memory", "much"), "device memory: bytes must be a number with a unit"),
         (("--device-memory", "24GiB"), "can be limited for accelerators only; this cluster has none"),
     ],
@@ -58,3 +59,19 @@ def test_a_daemon_shares_what_it_was_started_with(folder):
     assert "'sweep:limited' has techniques, objective of its own" in found.err
     refused = in_process("daemon", "--techniques", "resedent", cwd=folder)
     assert (refused.code, "did you mean 'resident'?" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ("lots", "--keep must be a number of checkpoints, as in --keep 2, or a metric and a tolerance"),
+        ("accuracy=", "--keep must be a name and a number, as in --keep accuracy=0.002"),
+        ("accuracy=-1", "a tolerance (--keep, keep=) must be a number above 0"),
+        ("wer=0.1", "whose name says whether more of it is better"),
+    ],
+)
+def test_what_is_no_tolerance_is_refused_in_one_line(folder, keep, message):
+    found = in_process("run", "sweep.py", "--keep", keep, cwd=folder)
+    assert found.code == 2
+    assert message in found.err
+    assert len(found.err.strip().splitlines()) == 1

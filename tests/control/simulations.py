@@ -1,11 +1,15 @@
 """The real loop on the simulated engine, with faults that a test asks for."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+
+import pytest
 
 from dovetail.control import Controller, Decider, Settings
 from dovetail.engines import Order, SimulatedEngine, World
 from dovetail.planning import PLANNERS
+from dovetail.planning.schedule.improve import IMPROVE_SECONDS
 from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
@@ -24,6 +28,14 @@ from dovetail.vocabulary import (
 from dovetail.vocabulary.events import AttemptLost, CheckpointSaved, TaskFailed
 
 CPU = Kind(name="sim", processor="cpu")
+
+
+@contextlib.contextmanager
+def hasty_planning() -> Iterator[None]:
+    """Plans with a tenth of the small changes: for laws that hold of any plan, over dozens of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dovetail.planning.schedule.objective_lists.IMPROVE_SECONDS", IMPROVE_SECONDS / 10)
+        yield
 
 
 def cluster(devices: int = 2, *, nodes: int = 1, memory_bytes: int = 64 << 30) -> Cluster:

@@ -12,7 +12,7 @@ from dovetail.engines import World
 from dovetail.planning.hopping import OpenShop, ShopDevice, Tour, shop_bound
 from dovetail.store import Store
 from dovetail.vocabulary import DataShard, Event, Fingerprint, Node, ShardSet, Task
-from dovetail.vocabulary.events import AttemptLost, CheckpointSaved
+from dovetail.vocabulary.events import AttemptLost, CheckpointSaved, DevicesReleased, DevicesVacated
 
 from .simulations import (
     RiggedEngine,
@@ -36,12 +36,16 @@ def facts(named: Task, *, order: str = "any", shards: int = SHARDS) -> ShardSet:
     return ShardSet(shards=pieces, seed=named.seed, order=order)
 
 
-def sharded(**fields: object) -> World:
+def sharded(*, asked: ShardSet | None = None, every: int | None = None, **fields: object) -> World:
     plain = world()
     return dataclasses.replace(
         plain,
         fingerprint=lambda task: Fingerprint(
-            family=task.program.function, steps_per_epoch=SHARDS * STEPS, shards=facts(task, **fields)
+            family=task.program.function,
+            steps_per_epoch=SHARDS * STEPS,
+            shards=facts(task, **fields),
+            evaluation=asked,
+            evaluate_every=every,
         ),
     )
 
@@ -106,6 +110,83 @@ def test_the_makespan_is_near_the_bound() -> None:
     assert ended - began <= 1.08 * plan.bound_seconds
 
 
+ASKED = ShardSet(shards=tuple(DataShard(name=f"e{n}", path=f"/held/{n}", batches=3, node=f"n{n}") for n in (2, 0)))
+
+
+@pytest.mark.parametrize(
+    ("every", "ends"),
+    [(None, {100, 200}), (40, set(range(40, 201, 40)))],
+)
+def test_between_visits_that_train_stand_those_that_evaluate_where_that_data_lies(every, ends) -> None:
+    engine = RiggedEngine(sharded(asked=ASKED, every=every))
+    store = Store(None, write=True)
+    made = carry_out(start(engine, *tasks(3), store=store))
+    assert set(statuses(made).values()) == {"finished"}
+    assert len(made.plans) == 1, "what is planned includes them"
+    for named in tasks(3):
+        own = [order for order in engine.orders if order.purpose == "train" and order.members[0].task == named]
+        asked = [
+            (order.members[0].until_step, order.members[0].evaluates) for order in own if order.members[0].evaluates
+        ]
+        assert sorted(asked) == sorted((step, shard) for step in ends for shard in ASKED.names)
+        assert all(order.devices[0] == f"n{name[1:]}:0" for order in own if (name := order.members[0].evaluates))
+        trained = [order.members[0].until_step for order in own if not order.members[0].evaluates]
+        assert trained == sorted({*range(STEPS, 201, STEPS), *ends}), "no visit goes past an evaluation"
+        assert [order.members[0].final for order in own] == [False] * (len(own) - 1) + [True]
+        for order in own:  # each is told what those before it have found
+            (member,) = order.members
+            before = (
+                {
+                    shard
+                    for step, shard in asked[: asked.index((member.until_step, member.evaluates))]
+                    if step == member.until_step
+                }
+                if member.evaluates
+                else set()
+            )
+            assert set(member.evaluated) == before
+    assert len(events_of(store, "shard_evaluated")) == 3 * len(ends) * len(ASKED.names)
+
+
+class Forgetting(RiggedEngine):
+    """Loses the first visit that evaluates of each task, and what it had to say; and of the last one only its end."""
+
+    def _rigged(self, event: Event) -> Iterator[Event]:
+        (order,) = [each for each in self.orders if each.members[0].task.identity == event.task][-1:] or [None]
+        is_first = order is not None and order.members[0].evaluates and event.attempt == SHARDS + 1
+        is_end = event.kind == "finished" and not self._has_lost(event.task)
+        if is_first and event.kind == "shard_evaluated":
+            return
+        if (is_first and event.kind == "stopped") or is_end:
+            self.lost.add((event.task, event.kind))
+            yield same_moment(AttemptLost, event, reason="its worker died")
+        else:
+            yield from super()._rigged(event)
+
+    def __init__(self, found: World) -> None:
+        super().__init__(found)
+        self.lost: set[tuple[str, str]] = set()
+
+    def _has_lost(self, task: str) -> bool:
+        return (task, "finished") in self.lost
+
+
+def test_an_evaluation_is_made_again_only_where_it_was_lost() -> None:
+    store, engine = Store(None, write=True), Forgetting(sharded(asked=ASKED))
+    made = carry_out(start(engine, *tasks(2, epochs=1), store=store))
+    assert set(statuses(made).values()) == {"finished"}
+    assert {kind for _, kind in engine.lost} == {"stopped", "finished"}
+    for named in tasks(2, epochs=1):
+        asked = [
+            order.members[0].evaluates
+            for order in engine.orders
+            if order.purpose == "train" and order.members[0].task == named and order.members[0].evaluates
+        ]
+        # The first again, since nothing is known of it; and one to say that the task is finished.
+        assert len(asked) == len(ASKED.names) + 2
+        assert set(asked) == set(ASKED.names)
+
+
 class Losing(RiggedEngine):
     """Loses each task's third visit half way, after a save."""
 
@@ -127,6 +208,47 @@ def test_an_order_once_chosen_is_kept_through_losses() -> None:
         at = {step: device for device, step in stops}
         assert at == {STEPS * n: f"n{shard[1:]}:0" for n, shard in enumerate((*first, *second), start=1)}
         assert [step for _, step in stops].count(3 * STEPS) == 2, "the third visit is made again, to its end"
+
+
+class SavingBeside(RiggedEngine):
+    """Frees the device of every visit one turn before it says that the visit is saved; tells what was fetched."""
+
+    def __init__(self, found: World) -> None:
+        super().__init__(found)
+        self._later: list[Event] = []
+        self.fetched: list[tuple[str, str]] = []
+
+    def fetch(self, devices: tuple[str, ...], directory: str) -> None:
+        self.fetched.append((devices[0], directory))
+
+    def wait(self) -> list[Event]:
+        if self._later:
+            found, self._later = self._later, []
+            return found
+        events = super().wait()
+        visited = {event.task for event in events if event.kind == "stopped"}
+        over = {order.name: order.members[0].task.identity for order in self.orders}
+        self._later = [event for event in events if event.task in visited or over.get(_placement(event)) in visited]
+        vacated = [event for event in self._later if event.kind == "released"]
+        now = [event for event in events if event not in self._later]
+        return [*now, *(DevicesVacated(at_seconds=each.at_seconds, placement=_placement(each)) for each in vacated)]
+
+
+def _placement(event: Event) -> str:
+    return event.placement if isinstance(event, DevicesReleased) else ""
+
+
+def test_a_device_takes_the_next_visit_while_the_last_is_saved_and_a_task_waits_for_its_own_save() -> None:
+    engine = SavingBeside(sharded())
+    made = carry_out(start(engine, *tasks(6)))
+    assert set(statuses(made).values()) == {"finished"}
+    assert len(made.plans) == 1
+    for name, stops in visits(engine).items():
+        ((first, second),) = orders_read(engine)[name]
+        due = [f"n{shard[1:]}:0" for shard in (*first, *second)]
+        assert stops == [(device, STEPS * number) for number, device in enumerate(due, start=1)]
+    assert engine.fetched, "what comes next is fetched while a device is busy"
+    assert {device for device, _ in engine.fetched} <= {f"n{n}:0" for n in range(SHARDS)}
 
 
 def test_an_order_once_chosen_is_kept_by_the_next_controller() -> None:

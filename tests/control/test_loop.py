@@ -21,6 +21,7 @@ from tests.control.simulations import (
     controller,
     events_of,
     happened,
+    hasty_planning,
     same_moment,
     statuses,
     task,
@@ -97,7 +98,7 @@ def test_whatever_happens_everything_ends_and_no_law_is_broken(seed):
     )
     noise = random.Random(seed)
     engine = RiggedEngine(world(slowness=lambda order: noise.uniform(0.3, 3.0)), faults)
-    with Store(None, write=True) as store:
+    with Store(None, write=True) as store, hasty_planning():
         found = finishing(
             workload(*tasks),
             store,

@@ -7,7 +7,7 @@ import pytest
 from dovetail.engines import Outage
 from dovetail.metrics.attendance import fold_attendance
 from dovetail.store import Store
-from dovetail.vocabulary import Cluster, Device, Kind, Node, Rejection
+from dovetail.vocabulary import Cluster, Device, Kind, Node, Profile, Rejection
 from dovetail.vocabulary.node_events import DevicesJoined, NodeLeaving
 from tests.control.simulations import (
     CPU,
@@ -122,3 +122,52 @@ def test_attendance_is_the_same_whenever_it_is_folded(store):
     assert {name: one.status for name, one in found.items()} == {"n0": "there", "n1": "leaving", "n2": "there"}
     assert found == fold_attendance(events[2:], fold_attendance(events[:2]))
     assert list(fold_attendance([*events, DevicesJoined(at_seconds=9.0, devices=("n0:0",), anew=True)])) == ["n0"]
+
+
+GPU = Kind(name="gpu", processor="cuda", memory_bytes=40 << 30)
+
+
+def replanned(store, kind, techniques, *, notice, fits):
+    """A task on two nodes of one device, of which one leaves: what it was trained with, where, and how it ended."""
+
+    def resident(family, kind, count):
+        if fits:
+            return world().profile(family, kind, count)
+        return Rejection(families=(family,), technique="resident", kind=kind, count=count, reason="too large")
+
+    def otherwise(technique, family, kind, count):
+        if technique not in techniques:
+            return None
+        seconds = techniques[technique] / count
+        return Profile(family=family, kind=kind, count=count, step_seconds=seconds, peak_bytes=0, technique=technique)
+
+    there = dataclasses.replace(
+        world(),
+        profile=resident,
+        otherwise=otherwise,
+        happenings=[NodeLeaving(at_seconds=60.0, node="n1", leaves_seconds=60.0 + notice)] if notice else [],
+        outages=[Outage(devices=("n1:0",), at_seconds=60.0 + notice)],
+    )
+    engine = RiggedEngine(there, kind_of=lambda device: kind.name)
+    on = Cluster.uniform(kind, nodes=2, devices_per_node=1, memory_bytes=64 << 30)
+    found = carry_out(controller(workload(task("only", steps=400)), store, on=on, engine=engine))
+    assert set(statuses(found).values()) == {"finished"}
+    started = events_of(store, "started")
+    return [(each.option.technique, each.devices) for each in started], engine.now()
+
+
+@pytest.mark.parametrize("notice", [0.0, 40.0])
+def test_a_task_over_two_nodes_goes_on_resident_on_the_one_that_is_left(store, notice):
+    trained, ended = replanned(store, CPU, {"replicate": 1.1}, notice=notice, fits=True)
+    assert trained == [("replicate", ("n0:0", "n1:0")), ("resident", ("n0:0",))]
+    assert not events_of(store, "held")
+    if notice:  # what was trained by then is not trained again: a step takes 0.55 s on both, 1 s on one
+        (stopped,) = events_of(store, "stopped")
+        assert stopped.step > 90
+        assert ended == pytest.approx(stopped.at_seconds + (400 - stopped.step) * 1.0, abs=2.0)
+
+
+def test_a_model_that_only_two_nodes_hold_is_spilled_by_the_one_that_is_left(store):
+    trained, _ = replanned(store, GPU, {"shard": 1.2, "spill": 3.0}, notice=0.0, fits=False)
+    assert [technique for technique, _ in trained] == ["shard", "spill"]
+    assert trained[1][1] == ("n0:0",)

@@ -1,12 +1,15 @@
 """Prices from tables and commands: what they say, and what is refused with which words."""
 
+import functools
 import gzip
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dovetail.describe.markets import MarketSource, align_prices, check_fresh, check_kinds, parse_prices, show_time
-from dovetail.vocabulary import InvalidRecord, from_json, to_json
+from dovetail.describe.user_commands import ask_command
+from dovetail.vocabulary import DovetailError, InvalidRecord, from_json, to_json
 from dovetail.vocabulary.markets import Market, PriceHistory
 
 HEAD = "time,kind,zone,market,price\n"
@@ -104,20 +107,23 @@ def test_a_command_is_asked_again_and_its_answers_add_up(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo no network >&2; exit 3", "must end with code 0; .* ended with 3 and said: no network"),
+        ("echo no network >&2; exit 3", "a market's command .* must end with 0; it ended with 3 and said: no network"),
         ("echo hello", "must have the columns time, .*; 'time' is not there"),
-        ("sleep 5", "must answer within 200.0 ms; .* did not"),
+        ("sleep 86397 & wait", "must answer within 200.0 ms; it did not, and was ended"),
+        ("printf '\\351'", "must print text in UTF-8; found: .*0xe9"),
     ],
 )
 def test_a_command_that_fails_says_nothing_useful_or_hangs(
     script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.describe.markets._ANSWER_SECONDS", 0.2 if "sleep" in script else 60.0)
+    hurried = functools.partial(ask_command, answer_seconds=0.2 if "sleep" in script else 50.0)
+    monkeypatch.setattr("dovetail.describe.markets.ask_command", hurried)
     file = tmp_path / "prices.sh"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
-    with pytest.raises(InvalidRecord, match=words):
+    with pytest.raises(DovetailError, match=words):
         MarketSource(str(file)).ask()
+    assert subprocess.run(["pgrep", "-f", "^sleep 86397$"], check=False).returncode == 1
 
 
 def test_nothing_there() -> None:

@@ -9,11 +9,13 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy
 import torch
 from torch import nn
 
+import dovetail as dt
 from dovetail.feeds import feed
 from dovetail.train import Scheduler, Training
 
@@ -163,6 +165,20 @@ def scripted(scores=(), keep_best=None, every=1, plateau=False):
         keep_best=keep_best,
         schedules={"plateau": Scheduler(rates, metric="score")} if plateau else {},
     )
+
+
+def sharded(places, scores):
+    """The same, with its batches and its evaluation on shards."""
+    training = scripted(scores, every=2, keep_best="score")
+    pieces = [dt.DataShard(name=Path(place).name, path=place, batches=2) for place in places]
+    training.batches = dt.Shards(pieces, read=lambda place: [torch.ones(1, 1)] * 2)
+
+    def measure(model, batches):
+        assert len(list(batches)) == 2
+        return {"score": (scores[int(-model.rows[0].item())], 1)}
+
+    training.evaluate = dt.ShardEvaluation(training.batches, measure)
+    return training
 
 
 def _rows(model):

@@ -136,17 +136,18 @@ def test_a_killed_worker_is_lost(ground):
     assert "n0:1" not in worker_pids(ground.engine)
 
 
-def test_a_silent_worker_is_lost(ground):
+def test_a_silent_worker_is_lost(ground, monkeypatch):
     task = task_of(ground, "steady")
     order, _ = start_and_see_progress(ground, task, device=1)
     process = psutil.Process(worker_pids(ground.engine)["n0:1"])
     process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(ground.engine, "_silence_seconds", 6.0)
     events = drain(ground.engine, order)
     check_ends(order, events)
     (end,) = ends_of(task, events)
     assert end.kind == "lost"
     assert "no heartbeat for" in end.reason
-    assert "the limit is 20 s" in end.reason
+    assert "the limit is 6 s" in end.reason
     assert not process.is_running()
 
 

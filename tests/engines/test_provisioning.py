@@ -35,8 +35,17 @@ class TestCommand(ProvisionerConformance):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("#!/bin/sh\necho no quota >&2; exit 3", "must end with 0; it ended with 3: no quota"),
-        ("#!/bin/sh\necho kind,zone", "must print a table with the columns name,kind,zone,market,leaves; 'name' is"),
+        ("#!/bin/sh\necho no quota >&2; exit 3", "must end with 0; it ended with 3 and said: no quota"),
+        (
+            "echo hello",
+            r"nodes.sh list\) must run; found: .*Exec format.* A script begins with a line such as #!/bin/sh",
+        ),
+        ("#!/bin/sh\nprintf '\\351\\n'", r"nodes.sh list\) must print text in UTF-8; found: .*0xe9"),
+        ("#!/bin/sh\nprintf '\\351\\n' >&2; exit 3", "it ended with 3 and said: \ufffd"),
+        (
+            "#!/bin/sh\necho kind,zone",
+            "must list nodes in a table with the columns name,kind,zone,market,leaves; 'name' is",
+        ),
         ("#!/bin/sh\necho name,kind,zone,market,leaves; echo a,b,c,cheap,", "its market, spot or on-demand"),
         ("#!/bin/sh\necho name,kind,zone,market,leaves; echo a,b,c,spot,soon", "in how many seconds it leaves"),
         ("#!/bin/sh\necho name,kind,zone,market,leaves; echo a,b", "its market, spot or on-demand"),
@@ -48,8 +57,10 @@ def test_what_a_command_gets_wrong_is_said(tmp_path, text, message):
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path):
-    hangs = script(tmp_path, "#!/bin/sh\necho $$ > pid; cd /; sleep 86399 & wait")
-    with pytest.raises(DovetailError, match=r"'.*nodes.sh stop a' must answer within 1 s; it did not, and was ended"):
+    hangs = script(tmp_path, "#!/bin/sh\nsleep 86399 & wait")
+    with pytest.raises(
+        DovetailError, match=r"--provision \(.*nodes.sh stop a\) must answer within 1.0 s; it did not, and was ended"
+    ):
         CommandProvisioner(hangs, answer_seconds=1.0).stop("a")
     assert subprocess.run(["pgrep", "-f", "^sleep 86399$"], check=False).returncode == 1
 

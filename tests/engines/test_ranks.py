@@ -141,10 +141,11 @@ def test_a_killed_rank_ends_the_order_and_the_next_attempt_goes_on(ground, rank)
     assert (end.kind, end.step) == ("finished", 5), end
 
 
-def test_a_silent_rank_ends_the_order(ground):
+def test_a_silent_rank_ends_the_order(ground, monkeypatch):
     task = task_of(ground, "steady")
     order = start_and_see_progress(ground, task)
     psutil.Process(worker_pids(ground.engine)["n0:1"]).send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(ground.engine, "_silence_seconds", 6.0)
     (end,) = ends_of(task, drain(ground.engine, order))
     assert end.kind == "lost"
     assert "rank 1 of 2 on n0:1 is lost" in end.reason

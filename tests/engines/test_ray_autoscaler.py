@@ -1,6 +1,5 @@
 """Ray's own autoscaler as a provisioner: it starts and stops real nodes on this machine."""
 
-import importlib.util
 import json
 import os
 import socket
@@ -13,15 +12,14 @@ import pytest
 
 from dovetail.engines.ray.autoscaler import AutoscalerProvisioner, resources_of
 from dovetail.engines.ray.connection import OBJECT_STORE_BYTES, connected, installed
-from dovetail.vocabulary.markets import Market
-from tests.engines.test_ray import environment
+from dovetail.testing.provisioners import SPOT, SURE, ProvisionerConformance
+from tests.engines.ray_clusters import needs_ray, with_token
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'"),
+    needs_ray,
 ]
-SPOT = Market(kind="fast", zone="a")
 EMPTY = {
     **{key: {} for key in ("auth", "docker", "file_mounts")},
     **{f"{who}setup_commands": [] for who in ("", "head_", "worker_")},
@@ -35,7 +33,8 @@ def config(address):
     """What Ray's configuration of a cloud says, of a provider that starts nodes here."""
     provider = {"type": "fake_multinode", "gcs_address": address}
     provider |= dict.fromkeys(("disable_node_updaters", "disable_launch_config_check", "use_node_id_as_ip"), True)
-    spot = {"resources": {"CPU": 1, **resources_of(SPOT)}, "node_config": {}, "min_workers": 0, "max_workers": 2}
+    most = {"node_config": {}, "min_workers": 0, "max_workers": 2}
+    types = {str(market): {"resources": {"CPU": 1, **resources_of(market)}, **most} for market in (SPOT, SURE)}
     head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     return {
         **EMPTY,
@@ -45,36 +44,45 @@ def config(address):
         "head_node_type": "head",
         "upscaling_speed": 10.0,
         "idle_timeout_minutes": 0.05,
-        "available_node_types": {"spot": spot, "head": head},
+        "available_node_types": {**types, "head": head},
     }
 
 
-@pytest.fixture
-def provisioner(tmp_path):
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """The address of a Ray cluster that begins with a head alone, and asks for a token."""
     import ray._private.services as services
 
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef" * 4)
-    token.chmod(0o600)
+    home = tmp_path_factory.mktemp("autoscaler")
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     address = f"{services.get_node_ip_address()}:{port}"
-    (tmp_path / "config.json").write_text(json.dumps(config(address)))
-    wanted = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    (home / "config.json").write_text(json.dumps(config(address)))
     hurried = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--num-cpus=0", f"--port={port}"]
     options = ["--include-dashboard=false", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-    config_option = f"--autoscaling-config={tmp_path / 'config.json'}"
-    with environment(**wanted):
-        head = subprocess.Popen([*command, *options, config_option], env=os.environ | hurried)
+    with with_token(home):
+        process = subprocess.Popen(
+            [*command, *options, f"--autoscaling-config={home / 'config.json'}"], env=os.environ | hurried
+        )
         try:
             time.sleep(5)
-            with connected(address, programs=[], home=tmp_path):
-                yield AutoscalerProvisioner()
+            yield address
         finally:
-            head.terminate()
-            head.wait(60)
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture
+def provisioner(head, tmp_path):
+    """Connected, and with no node yet; what it leaves is taken away."""
+    with connected(head, programs=[], home=tmp_path):
+        found = AutoscalerProvisioner()
+        wait_for(found, 0)
+        yield found
+        for node in found.nodes():
+            found.stop(node.name)
 
 
 def wait_for(provisioner, count):
@@ -87,6 +95,10 @@ def wait_for(provisioner, count):
             return found
         assert time.monotonic() < until, found
         time.sleep(0.5)
+
+
+class TestAutoscaler(ProvisionerConformance):
+    """Whoever asks Ray's autoscaler, with nodes that it starts and stops meanwhile."""
 
 
 def test_nodes_are_asked_for_and_taken_away(provisioner):

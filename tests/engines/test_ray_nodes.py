@@ -2,45 +2,30 @@
 
 import contextlib
 import dataclasses
-import importlib.util
+import os
 import time
 
 import pytest
 
 from dovetail import describe
 from dovetail.control import Controller, Settings
+from dovetail.describe.markets import parse_time, show_time
 from dovetail.engines import LocalEngine
-from dovetail.engines.ray import RayEngine, connected, survey
-from dovetail.engines.ray.connection import OBJECT_STORE_BYTES
+from dovetail.engines.ray import RayEngine, survey
 from dovetail.metrics.attendance import fold_attendance, node_of
 from dovetail.store import Store
-from tests.engines.test_ray import environment
+from tests.cli.processes import dovetail
+from tests.engines.ray_clusters import NODE, needs_ray, ray_nodes
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'dovetail[ray]'"),
-]
+pytestmark = [pytest.mark.process, needs_ray]
 SEEDS, STEPS = 5, 1000
-NODE = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False, "num_cpus": 1}
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
     """A Ray cluster of one node to which this process is connected, with a token."""
-    home = tmp_path_factory.mktemp("ray")
-    token = home / "token"
-    token.write_text("0123456789abcdef" * 4)
-    token.chmod(0o600)
-    impatient = {"_system_config": {"health_check_period_ms": 1000, "health_check_failure_threshold": 6}}
-    with environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0"):
-        from ray.cluster_utils import Cluster as RayCluster  # reads the environment
-
-        processes = RayCluster(initialize_head=True, head_node_args={**NODE, **impatient})
-        try:
-            with connected(processes.address, programs=[describe.program("tests.engines.programs:steady")], home=home):
-                yield processes
-        finally:
-            processes.shutdown()
+    with ray_nodes(tmp_path_factory.mktemp("ray"), 1) as processes:
+        yield processes
 
 
 def drain(node, *, seconds):
@@ -54,6 +39,57 @@ def drain(node, *, seconds):
     deadline = int((time.time() + seconds) * 1000)
     accepted, why = client.drain_node(node.node_id, reason, "reclaimed", deadline)
     assert accepted, why
+
+
+class Busy:
+    """Keeps a node from being idle, which Ray takes away at once when it is drained."""
+
+    def answer(self):
+        return True
+
+
+def test_nodes_are_shown_with_kinds_prices_and_notices(machines, tmp_path):
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    (tmp_path / "prices.csv").write_text(
+        f"time,kind,zone,market,price\n{show_time(time.time() - 60)},fast,a,spot,0.25\n"
+    )
+    node = machines.add_node(num_cpus=2, resources={"kind:fast": 1}, **NODE)
+    where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+    busy = ray.remote(Busy).options(num_cpus=1, scheduling_strategy=where).remote()
+    try:
+        assert ray.get(busy.answer.remote())
+        drain(node, seconds=600)
+        words = ("cluster", "--engine", "ray", "--address", machines.address, "--market", "prices.csv", "--json")
+        found = dovetail(*words, cwd=tmp_path, env={**os.environ})
+    finally:
+        ray.kill(busy)
+        machines.remove_node(node)
+    assert found.code == 0, found.err
+    head, leaving = found.json()["nodes"]
+    assert (head["node"], head["devices"], head["leaves"], head["prices"]) == ("n0", 1, None, {})
+    assert (leaving["node"], leaving["devices"], leaving["kind"]) == ("n1", 2, "fast")
+    assert 0 < parse_time(leaving["leaves"], where="leaves") - time.time() <= 600
+    assert leaving["prices"] == {"fast in a, spot": 0.25}
+
+
+def test_the_links_of_a_node_that_joins_are_measured(machines, tmp_path):
+    cluster, numbers = survey(tmp_path)
+    until = time.monotonic() + 60
+    with contextlib.closing(RayEngine(cluster, nodes=numbers, home=tmp_path)) as engine:
+        node = machines.add_node(num_cpus=1, **NODE)
+        try:
+            while not (joined := [each for each in engine.wait() if each.kind == "joined" and not each.anew]):
+                assert time.monotonic() < until
+        finally:
+            machines.remove_node(node)
+    whole = cluster.joined_by(joined[0].cluster)
+    assert len(cluster.nodes) == 1
+    assert len(whole.nodes) == 2
+    link = whole.link("n0", "n1")
+    assert {link.source, link.target} == {"n0", "n1"}
+    assert link.bytes_per_second > 1e6
 
 
 class Script:
@@ -75,7 +111,7 @@ class Script:
             self.do(lambda: self.machines.remove_node(self.nodes[1], allow_graceful=False))
 
     def join(self):
-        self.nodes.append(self.machines.add_node(**NODE))
+        self.nodes.append(self.machines.add_node(num_cpus=1, **NODE))
 
     def do(self, *deeds):
         self.stage += 1

@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import itertools
 import json
 import os
+import platform
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -20,12 +23,18 @@ import dovetail
 from dovetail import describe
 from dovetail.engines import MemberOrder, Order
 from dovetail.engines.private_folder import PrivateFolder, ensure_private
-from dovetail.engines.ray.cluster_survey import described
+from dovetail.engines.processes import WorkerProcess
+from dovetail.engines.ray.autoscaler import AutoscalerProvisioner
+from dovetail.engines.ray.cluster_survey import check_look, described, read_look
 from dovetail.engines.ray.connection import _authenticated, _own_cluster, _private_files
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink, RemoteWorker
+from dovetail.engines.ray.node_links import _NodeProbe, _pairs_apart
 from dovetail.engines.ray.shipped_code import Shipment, import_from, pack, take
+from dovetail.engines.ray.warming import WarmingNode
+from dovetail.engines.worker import READY
 from dovetail.testing.engines import write_program
+from dovetail.train.meeting_store import _refuse_unless_open
 from dovetail.vocabulary import (
     Cluster,
     Device,
@@ -35,10 +44,12 @@ from dovetail.vocabulary import (
     Program,
     Stop,
     Task,
+    TechniqueRefused,
     dumps,
     from_json,
     to_json,
 )
+from dovetail.vocabulary.markets import Market
 
 CPU = Cluster.uniform(Kind(name="cpu-xeon", processor="cpu"), devices_per_node=4)
 H200 = Cluster(
@@ -176,8 +187,10 @@ def test_a_shipment_is_taken_whole_or_not_at_all(tmp_path, program, monkeypatch)
     pack([Program(reference=program)], folder)
     one = folder / "dovetail" / "engines" / "worker.py"
     one.rename(missing)
-    with pytest.raises(DovetailError, match="whole"):
-        take(folder, inside=tmp_path)
+    with monkeypatch.context() as few:
+        few.setattr("dovetail.engines.ray.shipped_code._TRIES", 2)
+        with pytest.raises(DovetailError, match="whole"):
+            take(folder, inside=tmp_path)
     assert not list(tmp_path.glob("dovetail-*"))
     threading.Timer(0.1, missing.rename, [one]).start()  # unpacked while it is being copied
     own = take(folder, inside=tmp_path)
@@ -288,6 +301,25 @@ def test_a_host_loses_and_repeats_nothing_when_calls_are_made_again(tmp_path, mo
     assert [message["worker"] for message in heard if "process" in message] == [1]
 
 
+@pytest.mark.process
+def test_a_node_is_ready_once_its_workers_have_imported_what_orders_need_or_are_gone(tmp_path):
+    cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=1)
+    worker = WorkerProcess(("n0:0",), cluster=cluster, log=tmp_path / "log")
+    node = WarmingNode(cluster=cluster, workers=[worker])
+    assert not node.is_ready()
+    worker.preload("colorsys")
+    until = time.monotonic() + 120
+    while worker.doing != READY and time.monotonic() < until:
+        worker.receive()
+    assert node.is_ready()
+    worker.doing = "importing torch"
+    assert not node.is_ready()
+    worker.kill("the test is over")
+    worker.channel.close()
+    assert worker.exited(10)
+    assert node.is_ready()
+
+
 PRINTING = """
 import os
 
@@ -386,3 +418,68 @@ def test_what_a_host_sends_and_nobody_can_read_loses_its_node_and_nothing_else(a
     link.take(link.calls()[0])
     assert worker.is_gone
     assert "what it sent cannot be read" in link.lost
+
+
+def looked(*, ahead=0.0, unseen=0.0, **changes):
+    here = {"ray": importlib.metadata.version("ray"), "python": platform.python_version(), "clock": time.time() + ahead}
+    return read_look(dumps({**here, "guarded": True, "shares": [], **changes}).encode(), unseen_seconds=unseen)
+
+
+def test_a_node_that_is_as_the_controller_is_taken():
+    check_look("north", looked(), [])
+    check_look("north", looked(ahead=-50), [])
+    check_look("north", looked(ahead=-90, unseen=40), [])  # it has answered a while ago
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ray": "2.9.1"}, r"all nodes must have the same Ray; north has 2.9.1, the controller .*Install .* there"),
+        ({"python": "3.8.2"}, r"all nodes must have the same Python; north has 3.8.2"),
+        ({"ahead": 301}, r"that of north is 5 min . s ahead of the controller's. Set it by NTP"),
+        ({"ahead": -115}, r"that of north is 1 min 5. s behind the controller's"),
+        ({"ahead": -60}, r"that of north is 1 min 0 s behind the controller's"),
+        ({"ahead": -62, "unseen": 1.5}, r"that of north is 1 min 0 s behind the controller's"),
+        ({"guarded": False}, r"must have token authentication on; on north it is off"),
+    ],
+)
+def test_a_node_that_cannot_be_used_is_named(changes, message):
+    with pytest.raises(DovetailError, match=message):
+        check_look("north", looked(**changes), [])
+
+
+def test_an_autoscaler_that_cannot_be_asked_is_named_and_owes_nothing():
+    pytest.importorskip("ray")
+    provisioner = AutoscalerProvisioner()
+    for ask in (provisioner.nodes, lambda: provisioner.start("one", Market(kind="fast", zone="a"))):
+        with pytest.raises(DovetailError, match=r"must answer what its autoscaler is asked; found: .*Look at"):
+            ask()
+    provisioner.stop("one")  # which was never taken
+
+
+def test_a_closed_port_between_two_nodes_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        _refuse_unless_open({"address": "127.0.0.1", "port": port, "node": "n1"}, node="n0")
+    with pytest.raises(TechniqueRefused, match=rf"from node n0 to node n1, at 127.0.0.1 port {port}: .*a firewall"):
+        _refuse_unless_open({"address": "127.0.0.1", "port": port, "node": "n1"}, node="n0")
+
+
+def test_a_link_is_measured_and_strangers_are_not_listened_to():
+    pytest.importorskip("ray")
+    here, stranger = _NodeProbe("n0", b"0123456789abcdef"), _NodeProbe("n1", b"0" * 16)
+    place = here.listen()
+    link = here.measure("n0", place)
+    assert link.bytes_per_second > 1e6
+    assert 0 < link.latency_seconds < 1
+    assert 0 <= time.time() - link.measured_seconds < 60
+    with pytest.raises(DovetailError, match=rf"must reach one another by TCP; from n1 on .* to n0 at {place[0]} port"):
+        stranger.measure("n0", place)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17])
+def test_every_pair_of_few_nodes_is_measured_once(count):
+    names = [f"n{number}" for number in range(count)]
+    rounds = [_pairs_apart(names, distance) for distance in range(1, count // 2 + 1)]
+    found = [frozenset(pair) for pairs in rounds for pair in pairs]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, itertools.combinations(names, 2)))

@@ -123,6 +123,79 @@ def test_what_evaluation_does_not_report_is_named(ground, options, message):
     assert message in end.reason
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_evaluation_by_visits_decides_what_evaluation_in_one_place_does_and_counts_once(ground, repeated):
+    """The last visit's save, and then its worker's end before that was said: it is made again."""
+    places = [ground.home / name for name in ("left", "right")]
+    for number, place in enumerate(places):
+        place.write_text(str(number))
+    given = {"places": [str(each) for each in places], "scores": SCORES, "steps": 8}
+    given["stop"] = {"metric": "score", "patience": 2}
+    whole, parts = (ground.member("sharded", name=name, **given) for name in ("whole", "parts"))
+    ground.run("train", [whole], "resident")
+    for until in (2, 4, 6, 8):
+        for asked in ("", "left", "right", *(["right"] if repeated else [])):
+            if ground.of(parts, "finished"):
+                break
+            done = {
+                e.shard: e.sums for e in ground.of(parts, "shard_evaluated") if e.step == until and e.shard != asked
+            }
+            visit = {"until_step": until, "visits": True, "evaluates": asked, "evaluated": done}
+            parts = dataclasses.replace(
+                parts, final=until == 8 and asked == "right", attempt=parts.attempt + 1, **visit
+            )
+            ground.run("train", [parts], "hop")
+    ends = [finished(ground, member) for member in (whole, parts)]
+    assert {(end.step, end.reason) for end in ends} == {(6, ends[0].reason)}
+    assert "for 2 evaluations" in ends[0].reason
+    states = [checkpoint.recover(folder_of(member.directory))[0].values["progress"] for member in (whole, parts)]
+    for name in ("patience", "metrics", "best"):
+        assert states[0][name] == states[1][name]
+    assert int(-load_model(parts.task, folder_of(parts.directory)).rows[0].item()) == states[0]["best"]["step"] == 2
+    scored = [
+        {
+            (step, value)
+            for event in ground.of(member, "progress")
+            for name, step, value in event.points
+            if name == "score"
+        }
+        for member in (whole, parts)
+    ]
+    assert scored[0] == scored[1] != set()
+
+
+@pytest.mark.parametrize("asked", [[], ["left"], ["left", "right"]])
+def test_an_evaluation_that_visits_began_is_made_where_training_goes_on_in_one_place(ground, asked):
+    """Where a cluster has shrunk to one node that has all shards; and back, where it grew again."""
+    places = [ground.home / name for name in ("left", "right")]
+    for place in places:
+        place.touch()
+    given = {"places": [str(each) for each in places], "scores": SCORES, "steps": 7}
+    given["stop"] = {"metric": "score", "patience": 4}
+    whole, parts = (ground.member("sharded", name=name, **given) for name in ("whole", "parts"))
+    ground.run("train", [whole], "resident")
+    for shard in ("", *asked):
+        done = {event.shard: event.sums for event in ground.of(parts, "shard_evaluated")}
+        parts = dataclasses.replace(
+            parts, until_step=2, final=False, visits=True, evaluates=shard, evaluated=done, attempt=parts.attempt + 1
+        )
+        ground.run("train", [parts], "hop")
+    there = dataclasses.replace(
+        parts, until_step=6, visits=False, evaluates="", evaluated={}, attempt=parts.attempt + 1
+    )
+    ground.run("train", [there], "resident")
+    for shard, done in (("left", {}), ("right", {"left": {"score": (9.0, 1)}})):  # known already, and never counted
+        visit = {"until_step": 6, "visits": True, "evaluates": shard, "evaluated": done}
+        there = dataclasses.replace(there, attempt=there.attempt + 1, **visit)
+        ground.run("train", [there], "hop")
+    last = dataclasses.replace(there, until_step=7, final=True, visits=False, evaluates="", attempt=there.attempt + 1)
+    ground.run("train", [last], "resident")
+    states = [checkpoint.recover(folder_of(member.directory))[0].values["progress"] for member in (whole, parts)]
+    for name in ("patience", "metrics", "best"):
+        assert states[0][name] == states[1][name]
+    assert states[1]["patience"]["waited"] == 2, "at steps 4 and 6, after the best at 2"
+
+
 @pytest.mark.parametrize("every", [1, 100])
 def test_a_visit_ends_saved_at_its_last_step_and_is_evaluated_only_where_training_would_be(ground, every):
     whole = member_of(ground, "whole", every=every)

@@ -5,11 +5,14 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dovetail.engines import worker
 from dovetail.engines.worker import limit_device_memory
+from dovetail.train import checkpoint
 from dovetail.train.build import Builder
 from dovetail.train.isolation import Isolation
+from dovetail.train.state import TrainingState
 from dovetail.vocabulary import Kind
 from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.redact import Redactor
@@ -89,6 +92,26 @@ def test_a_key_that_is_printed_line_by_line_is_masked_and_what_follows_is_not():
 def test_no_message_to_the_engine_has_more_of_a_text_than_can_be_shown():
     here, there = socket.socketpair()
     with here, there:
-        worker.Worker(here)._report(Warned(at_seconds=1.0, message="m" * 20_000_000))
+        worker.Worker(here)._report(Warned(at_seconds=1.0, message="m" * 20_000_000), order="o")
         there.settimeout(10)
         assert len(there.recv(1 << 20)) < 10_000
+
+
+def test_what_comes_next_is_fetched_before_its_turn_and_taken_once(tmp_path):
+    state = TrainingState(step=3, tensors={"weight": torch.ones(2)}, values={})
+    for name in "ab":
+        checkpoint.write(tmp_path / name, state, task=name, attempt=1)
+    here, there = socket.socketpair()
+    with here, there:
+        served = worker.Worker(here)
+        served._imported.set()
+        for name in "ab":  # the next one is asked for while the first has yet to take its own
+            served._fetch(str(tmp_path / name))
+        for name in "ab":
+            (fetched,) = (found := served._take_fetched(str(tmp_path / name))).values()
+            recovered, _ = checkpoint.recover(tmp_path / name, known=found)
+            assert recovered is fetched
+            assert torch.equal(fetched.tensors["weight"], torch.ones(2))
+            assert served._take_fetched(str(tmp_path / name)) == {}
+        served._fetch(str(tmp_path / "nobody"))
+        assert served._take_fetched(str(tmp_path / "nobody")) == {}

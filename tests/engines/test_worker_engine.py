@@ -21,13 +21,13 @@ class Scripted(WorkerHandle):
 
     def __init__(self, devices, clock):
         self.devices, self.order, self.doing, self.heard_at = devices, "", "starting", clock()
-        self.killed = ""
+        self.killed, self.told = "", []
 
     def begin(self, order, message):
         self.order = order
 
     def send(self, message):
-        pass
+        self.told.append(message)
 
     def kill(self, why):
         self.killed = self.killed or why
@@ -175,3 +175,63 @@ def test_what_one_worker_sends_and_nobody_can_read_is_its_own_loss(engine, messa
     ]
     assert worker.killed.startswith("what it sent cannot be read: ")
     assert not other.killed
+
+
+def said(order, kind, **data):
+    (member,) = order.members
+    heading = {"kind": kind, "task": member.task.identity, "attempt": 1, "at_seconds": 1000.0}
+    return {"event": {**heading, "data": data}, "order": order.name}
+
+
+SAVED = {"step": 9, "path": "p", "bytes": 1, "best_step": None}
+
+
+def test_a_device_that_is_vacated_has_the_next_order_while_the_first_is_saved(engine):
+    first, (worker,) = begin(engine, "n0:0", technique="hop")
+    assert kinds(engine.listen(d0=[BEAT, {"vacated": first.name}])) == ["vacated"]
+    second, (same,) = begin(engine, "n0:0", technique="hop")
+    assert same is worker
+    saving = [said(first, "saved", **SAVED), said(first, "stopped", step=9, reason="its shard is read")]
+    events = engine.listen(d0=[*saving, {"released": first.name}, said(second, "progress", step=1)])
+    assert [(event.kind, getattr(event, "placement", "")) for event in events] == [
+        ("saved", ""),
+        ("stopped", ""),
+        ("released", first.name),
+        ("progress", ""),
+    ]
+    assert worker.order == second.name, "who is released is the first"
+    assert not worker.killed
+
+
+def test_a_worker_that_is_lost_while_it_saves_loses_both_its_orders(engine):
+    first, (worker,) = begin(engine, "n0:0", technique="hop")
+    engine.listen(d0=[BEAT, {"vacated": first.name}])
+    second, _ = begin(engine, "n0:0", technique="hop")
+    worker.kill("an end")
+    events = engine.listen(d0=None)
+    assert kinds(events) == ["lost", "released", "lost", "released"]
+    assert {event.task for event in events if event.task} == {each.members[0].task.identity for each in (first, second)}
+
+
+def test_who_still_saves_is_neither_stopped_for_being_idle_nor_killed_for_its_order(engine):
+    first, (worker,) = begin(engine, "n0:0", technique="hop")
+    engine.listen(d0=[BEAT, {"vacated": first.name}, {"notice": True}])
+    engine.stop(first.name, reason="at once", save=False)
+    assert not worker.killed
+    assert engine._workers[worker.place] is worker
+    engine.listen(d0=[said(first, "stopped", step=9, reason="its shard is read"), {"released": first.name}])
+    assert worker.place not in engine._workers, "it was given notice, and is free"
+
+
+def test_who_was_given_notice_while_it_saves_stops_what_it_is_given_next(engine):
+    first, (worker,) = begin(engine, "n0:0", technique="hop")
+    engine.listen(d0=[BEAT, {"vacated": first.name}, {"notice": True}])
+    second, _ = begin(engine, "n0:0", technique="hop")
+    (told,) = [message for message in worker.told if message["do"] == "stop"]
+    assert (told["name"], told["reason"]) == (second.name, "the worker on n0:0 was given notice")
+
+
+def test_an_order_of_another_worker_is_not_spoken_for(engine):
+    first, _ = begin(engine, "n0:0")
+    begin(engine, "n0:1")
+    assert engine.listen(d0=[BEAT], d1=[BEAT, {"vacated": first.name}, {"released": first.name}]) == []

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler, get_worker_info
 
 from dovetail.feeds import Cursor
-from dovetail.feeds.loader_feed import FETCH, RunningLoader, why_left_alone
+from dovetail.feeds.loader_feed import FETCH, RunningLoader, explain_refusal
 from dovetail.train import RESIDENT, SessionMember, Training
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
@@ -230,7 +230,7 @@ def test_loaders_that_are_left_alone(make, why):
     loader = make()
     with pytest.raises(ProgramError, match=f"must give its items when they are asked for; .*{why}"):
         RunningLoader(loader)
-    assert why_left_alone(loader)
+    assert explain_refusal(loader)
 
 
 @pytest.mark.process

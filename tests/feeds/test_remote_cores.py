@@ -60,14 +60,14 @@ def test_cores_are_given_back_when_the_feed_shrinks_and_when_it_ends(lender):
     with RunningFeed(definition, plan=remotely(definition), remote=lender.remote) as running:
         batches = iter(running)
         next(batches)
-        wait_until(lambda: lender.remote.idle() == 0)
+        wait_until(lambda: lender.remote.count_idle() == 0)
         running.follow(remotely(definition, workers=1))
-        while lender.remote.idle() != 1:
+        while lender.remote.count_idle() != 1:
             next(batches)
         running.follow(remotely(definition, workers=2))
-        while lender.remote.idle() != 0:
+        while lender.remote.count_idle() != 0:
             next(batches)
-    wait_until(lambda: lender.remote.idle() == 2)
+    wait_until(lambda: lender.remote.count_idle() == 2)
 
 
 def test_cores_that_are_taken_back_in_the_middle_lose_and_repeat_nothing(lender):
@@ -128,7 +128,7 @@ def test_where_no_core_is_idle_the_feed_reads_by_itself(tmp_path):
         with RunningFeed(definition, plan=remotely(definition), remote=lender.remote) as running:
             assert same(list(running), list(definition))
             assert running.notes == ("A core of another node could not be borrowed: none is idle.",)
-        assert lender.remote.idle() == 0
+        assert lender.remote.count_idle() == 0
 
 
 class OnlyHere:
@@ -171,7 +171,7 @@ def test_a_large_dataset_in_memory_is_not_sent(lender):
 
 def test_where_nobody_lends_there_is_nothing_to_borrow(tmp_path):
     remote = RemoteCores(str(tmp_path / "nowhere"))
-    assert remote.idle() == 0
+    assert remote.count_idle() == 0
     with pytest.raises(NoIdleCore, match="nobody lends one"):
         remote.borrow(b"")
     with pytest.raises(NoIdleCore, match="the other node does not answer"):

@@ -141,11 +141,11 @@ def test_a_state_of_other_shards_is_refused(shards):
 
 def test_here_are_the_shards_that_can_be_read_here(shards, tmp_path):
     (tmp_path / "b").unlink()
-    assert [each.name for each in shards.here().shards] == ["a", "c"]
+    assert [each.name for each in shards.keep_readable().shards] == ["a", "c"]
     for name in ("a", "c"):
         (tmp_path / name).unlink()
     with pytest.raises(ProgramError, match="a node that trains must have one of the task's shards; this one has none"):
-        shards.here()
+        shards.keep_readable()
 
 
 def piece(name="a", **fields):
@@ -181,3 +181,32 @@ def test_a_shard_with_other_batches_than_it_says_is_named(tmp_path, count, words
     shards = dt.Shards([piece(path=str(tmp_path / "a"))], read=read)
     with pytest.raises(ProgramError, match=words):
         list(ShardReader(shards))
+
+
+def test_a_shard_that_may_be_copied_is_fetched_once_and_read_by_a_path(tmp_path):
+    torch.save(torch.arange(3), tmp_path / "far.pt")
+    url, places = f"file://{tmp_path}/far.pt", []
+
+    def note(place):
+        places.append(place)
+        return torch.load(place.removeprefix("file://"))
+
+    piece = dt.DataShard(name="far", url=url, batches=3, size_bytes=1, copy=True)
+    near = dt.Shards([piece], read=note, copies=str(tmp_path / "copies"))
+    assert [int(each) for each in near] == [0, 1, 2]
+    (tmp_path / "far.pt").unlink()
+    assert [int(each) for each in near] == [0, 1, 2], "the copy is read"
+    assert set(places) == {next(str(path) for path in (tmp_path / "copies").glob("*.pt"))}
+    with pytest.raises(ProgramError, match="must have a url and say its size_bytes to be copied"):
+        dt.DataShard(name="near", path="/near.pt", batches=3, copy=True)
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path):
+    torch.save(torch.arange(3), tmp_path / "far.pt")
+    piece = dt.DataShard(name="far", url=f"file://{tmp_path}/far.pt", batches=3, size_bytes=1, copy=True)
+    shards = dt.Shards([piece], read=read, copies=str(tmp_path / "copies"))
+    first = int(next(iter(shards)))
+    (path,) = (tmp_path / "copies").glob("*.pt")
+    path.rename(path.with_suffix(".part"))
+    path.with_suffix(".part").write_bytes(b"half")
+    assert int(next(iter(shards))) == first

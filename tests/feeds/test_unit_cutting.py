@@ -10,11 +10,11 @@ from dovetail.feeds.unit_cutting import UnitCutter
 def cut(*seconds: float | None) -> int:
     """The items of the next unit, where items take so long in each stage; None: nothing has been through it."""
     budget = ByteBudget(limit_bytes=1 << 30)
-    budget.saw(items=1, held_bytes=8, most_bytes=8)
+    budget.learn(items=1, held_bytes=8, most_bytes=8)
     cutter = UnitCutter(feed(range(10_000)).map(abs), budget)
     for stage, each in enumerate(seconds):
         if each is not None:
-            cutter.saw(stage, each)
+            cutter.learn(stage, each)
     unit = cutter.next_unit(workers=4)
     return unit.stop - unit.start
 

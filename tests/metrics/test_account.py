@@ -89,3 +89,9 @@ def test_the_pause_between_two_runs_does_not_count() -> None:
 def test_stores_of_before_have_no_account() -> None:
     old = DevicesReleased(at_seconds=5.0, placement="p", duration_seconds=5.0)
     assert account([old], devices=1).seconds == {}
+
+
+def test_pairs_that_show_what_approximations_cost_are_a_cause_of_their_own() -> None:
+    found = account([order(0, 4, "a", purpose="guard", step=3.0, building=1.0), order(4, 9, "a", step=5.0)], devices=1)
+    assert found.seconds["guarding"] == pytest.approx(4.0)
+    assert found.seconds["training"] == pytest.approx(5.0)

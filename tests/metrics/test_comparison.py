@@ -52,13 +52,10 @@ def test_the_first_plan_is_the_promise():
     plans = [(1, 0.0, Plan(allocation=Allocation(shares=()))), (2, 0.0, plan(40.0)), (3, 9.0, plan(10.0))]
     made = compare([task("a", span(2, 12)), task("b", span(32, 52))], plans=plans, as_of_seconds=60.0)
     assert (made.planned_seconds, made.measured_seconds, made.active_seconds) == (40.0, 50, 30)
-    assert made.makespan_ratio == 1.25
 
 
 def test_nothing_yet():
     assert compare([], as_of_seconds=0.0) == Comparison()
-    assert Comparison().makespan_ratio is None
-    assert Comparison(planned_seconds=0.0, measured_seconds=1.0).makespan_ratio is None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.booleans(), st.booleans()), max_size=20))

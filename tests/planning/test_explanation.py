@@ -81,3 +81,21 @@ def test_a_gang_is_compared_with_its_tasks_each_by_itself() -> None:
     (only,) = explain(problem, Schedule(placements=(placed,)))
     assert only.startswith("a, b: fuse on 1 × cpu")
     assert only.endswith("; each by itself would take 40.0 device-seconds instead of 10.0"), "another option fits"
+
+
+def test_what_an_approximation_bought_of_the_update_is_said_where_it_is_known() -> None:
+    exact = dataclasses.replace(option(1, seconds=1.13), update_seconds=1.05)
+    coded = dataclasses.replace(option(1, seconds=0.8), knobs={"approximate": "state-8bit"}, update_seconds=0.63)
+    assert "state-8bit: update 1.05 → 0.63 s, step 1.13 → 0.8 s; " in line(coded, exact)
+    assert "state-8bit: step 1.13 → 0.8 s; " in line(coded, option(1, seconds=1.13))
+
+
+def test_what_an_approximation_bought_is_said() -> None:
+    coded = dataclasses.replace(option(1, seconds=0.8), knobs={"approximate": "state-8bit"})
+    for others, said in (
+        ((option(1, seconds=1.13),), "step 1.13 → 0.8 s"),
+        ((), "the same with exact steps does not fit"),
+    ):
+        found = line(coded, *others)
+        assert found.startswith("mlp-a: resident with state-8bit on 1 × cpu, 8.0 s (measured); ")
+        assert f"state-8bit: {said}; " in found

@@ -61,20 +61,20 @@ def suite(session):
 
 
 def test_a_right_one_passes(tmp_path):
-    suite(ResidentSession).test_stopping_changes_nothing("dropout", 3, tmp_path)
+    suite(ResidentSession).test_stopping_at_any_step_changes_nothing("dropout", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("session", "law", "arguments"),
     [
-        (ForgetsItsOptimizer, "test_stopping_changes_nothing", ("momentum", 3)),
-        (ForgetsItsBatches, "test_stopping_changes_nothing", ("momentum", 2)),
+        (ForgetsItsOptimizer, "test_stopping_at_any_step_changes_nothing", ("momentum",)),
+        (ForgetsItsBatches, "test_stopping_at_any_step_changes_nothing", ("momentum",)),
         (DrawsAsItComes, "test_what_happened_before_changes_no_draw", ("shared",)),
         (TrainsWhileEvaluating, "test_evaluating_changes_nothing", ("norm",)),
     ],
 )
 def test_a_wrong_one_is_caught(session, law, arguments, tmp_path):
-    extra = (tmp_path,) if law == "test_stopping_changes_nothing" else ()
+    extra = (tmp_path,) if law == "test_stopping_at_any_step_changes_nothing" else ()
     with pytest.raises(AssertionError):
         getattr(suite(session), law)(*arguments, *extra)
 

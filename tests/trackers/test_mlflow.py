@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.testing.trackers import TrackerConformance, add_points, finished, started
+from dovetail.testing.trackers import TrackerConformance, add_points, begin_attempt, finish_task
 from dovetail.trackers import parse_tracker
 from dovetail.trackers.mlflow import MlflowTracker, metric_key
 from dovetail.vocabulary import DovetailError
@@ -57,9 +57,9 @@ class TestDatabase(MlflowRead):
         (tmp_path / "mlruns" / "mlflow.db").write_bytes(empty_database())
 
     def test_parameters_tags_and_nesting(self, home, tmp_path):
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 3))
-        finished(home, "a", step=2)
+        finish_task(home, "a", step=2)
         self.send(home, tmp_path)
         _, runs = self.runs(tmp_path)
         assert runs["a"].data.params == {"width": "8"}
@@ -70,13 +70,13 @@ class TestDatabase(MlflowRead):
         assert runs["b"].info.status == "SCHEDULED"
 
     def test_a_run_that_a_user_deleted_stays_deleted(self, home, tmp_path):
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 5))
         self.send(home, tmp_path)
         client, runs = self.runs(tmp_path)
         client.delete_run(runs["a"].info.run_id)
         add_points(home, "a", range(5, 9))
-        finished(home, "a", step=8)
+        finish_task(home, "a", step=8)
         self.send(home, tmp_path)
         assert "a" not in self.runs(tmp_path)[1]
 

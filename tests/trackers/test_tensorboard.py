@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.store import Store
-from dovetail.testing.trackers import START, TrackerConformance, add_points, finished, started
+from dovetail.testing.trackers import START, TrackerConformance, add_points, begin_attempt, finish_task
 from dovetail.trackers.tensorboard import FILE
 from dovetail.vocabulary import Plan, Schedule
 
@@ -67,23 +67,23 @@ class TestTensorboard(TrackerConformance):
         assert b"makespan 0" in told.tensor_proto.string_val[0]
 
     def test_what_a_killed_process_left_half_is_cut_off(self, home, tmp_path):
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 11))
         self.send(home, tmp_path)
         with (tmp_path / "runs" / "a" / FILE).open("ab") as file:
             file.write(b"half a record")
         add_points(home, "a", range(11, 21))
-        finished(home, "a", step=20)
+        finish_task(home, "a", step=20)
         self.send(home, tmp_path)
         assert [step for step, _ in self.read(tmp_path)["a"]["train/loss"]] == list(range(1, 21))
 
     def test_files_that_were_removed_are_written_again(self, home, tmp_path):
-        started(home, "a")
+        begin_attempt(home, "a")
         add_points(home, "a", range(1, 11))
         self.send(home, tmp_path)
         (tmp_path / "runs" / "a" / FILE).unlink()
         add_points(home, "a", range(11, 13))
-        finished(home, "a", step=12)
+        finish_task(home, "a", step=12)
         self.send(home, tmp_path)
         assert [step for step, _ in self.read(tmp_path)["a"]["train/loss"]] == list(range(1, 13))
 

@@ -79,7 +79,7 @@ class Updates:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.waiting: set[str] = set()
-        self.failed = False
+        self.has_failed = False
 
     def is_done(self, segment: str) -> bool:
         return segment not in self.waiting
@@ -246,7 +246,7 @@ def test_after_a_failed_update_nobody_waits_for_it() -> None:
     play.start(1, ["neither"])
     play.wait_until(lambda: play.waits(0) and play.waits(1))
     with play.updates.changed:
-        play.updates.failed = True
+        play.updates.has_failed = True
         play.updates.changed.notify_all()
     play.end()
 

@@ -1,7 +1,9 @@
 """Why tasks of a store failed, diverged, were halved or ran slower, and what the best of them have in common."""
 
+import dataclasses
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +12,7 @@ from dovetail.cli.app import app
 from dovetail.store import Point, Store
 from dovetail.verbs.why import why_store
 from dovetail.vocabulary import DovetailError, Option, Program, Stop, Task, Workload
-from dovetail.vocabulary.events import AttemptStarted, TaskFailed, TaskFinished, TaskHalved
+from dovetail.vocabulary.events import AttemptLost, AttemptStarted, TaskFailed, TaskFinished, TaskHalved
 
 NAN = "the loss must be a finite number; it was nan at step 3, the first such step."
 
@@ -72,13 +74,13 @@ def home(tmp_path):
 
 def first_lines(home, **asked):
     with Store(home) as store:
-        return {each.question: each.lines()[0].partition(":")[0] for each in why_store(store, **asked)}
+        return {each.question: each.lines()[0].partition(": ")[0] for each in why_store(store, **asked)}
 
 
 def test_each_outcome_is_explained_by_what_is_behind_it(home):
     found = first_lines(home)
     assert found["why did tasks diverge?"] == "rate ≥ 0.03 and norm = none"
-    assert found["why have tasks failed: out of memory?"] == "rate = 0.001 and width = 256"
+    assert found["why did tasks fail: out of memory?"] == "rate = 0.001 and width = 256"
     assert found["why were tasks halved early?"] == "norm = layer and width = 64"
     assert found["why were tasks slower than predicted?"] == "kind = slow"
     assert "why did tasks fail?" in found
@@ -108,6 +110,133 @@ def test_between_two_workloads(home):
         pytest.raises(DovetailError, match="--between must be two workloads of the store, which"),
     ):
         why_store(store, between=("sweep", "third"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ran:
+    """How a task's attempts ran, and why the last of them failed, if it did."""
+
+    reason: str = ""
+    seconds: float = 9.0
+    technique: str = "resident"
+    node: str = "n0"
+    attempts: int = 1
+    neighbours: int = 0
+
+    def events(self, task):
+        families = tuple(f"f{each}" for each in range(1 + self.neighbours))
+        steps = (1.0,) * len(families)
+        option = Option(families=families, technique=self.technique, kind="cpu", count=1, step_seconds=steps)
+        for attempt in range(1, self.attempts + 1):
+            at = {"task": task.identity, "attempt": attempt}
+            run = {"placement": f"{task.name} {attempt}", "devices": (f"{self.node}:0",), "step": 0, "until": 9}
+            yield AttemptStarted(**at, at_seconds=0.0, **run, predicted_seconds=9.0, option=option)
+            if attempt < self.attempts:
+                yield AttemptLost(**at, at_seconds=1.0, reason="its worker ended")
+            elif self.reason:
+                yield TaskFailed(**at, at_seconds=1.0, reason=self.reason, phase="building", cause="program")
+            else:
+                yield TaskFinished(**at, at_seconds=self.seconds, step=9)
+
+
+def ended(tasks, home, ran):
+    """A store of these tasks, which ran as `ran` says of each."""
+    with Store(home, write=True) as store:
+        events = [event for task in tasks for event in ran(task).events(task)]
+        store.add(tasks=[("w", task) for task in tasks], events=events)
+
+
+def made(**columns):
+    names = list(columns)
+    return [
+        Task(
+            name=f"t{number}",
+            program=Program(reference="s.py:f"),
+            parameters=dict(zip(names, row, strict=True)),
+            stop=Stop(steps=9),
+        )
+        for number, row in enumerate(zip(*columns.values(), strict=True))
+    ]
+
+
+def raised(error):
+    return f"task 't': its program must build a Training; it raised {error}: 'x'. (building, s.py:3 in f)"
+
+
+def test_a_question_that_nothing_can_answer_leaves_the_others(tmp_path):
+    tasks = made(w=[number % 2 for number in range(40)], copy=[f"c{number // 2}" for number in range(40)])
+
+    def ran(task):
+        reason = raised("KeyError") if task.parameters["w"] == 0 else ""
+        return Ran(reason=reason, seconds=30.0 if task.parameters["copy"][-1] in "13579" else 9.0)
+
+    ended(tasks, tmp_path, ran)
+    with Store(tmp_path) as store:
+        failed, slower = why_store(store)
+    assert failed.question == "why did tasks fail: KeyError in building?"
+    assert failed.lines()[0].startswith("w = 0: 20 of 20 such failures, nowhere else")
+    assert slower.lines() == [
+        "there must be an attribute to explain by; 'w' is left out: it has the same value in each row; "
+        "'copy' is left out: it has another value in each row."
+    ]
+
+
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_a_measure_with_another_value_in_each_task_explains_by_its_ranges(tmp_path, count):
+    tasks = made(rate=[2.0**number for number in range(count)])
+    ended(
+        tasks,
+        tmp_path,
+        lambda task: Ran(reason=raised("ValueError") if task.parameters["rate"] >= 2 ** (count // 2) else ""),
+    )
+    with Store(tmp_path) as store:
+        (found,) = why_store(store)
+    # In 20 tasks, two to a bin, 10 and 10 are beyond chance over all ranges; of 8 tasks nothing can be.
+    assert found.lines()[0].startswith("rate ≥ 512: 10 of 10" if count == 20 else "nothing that they have in common")
+    assert not found.found.notes
+
+
+def test_what_could_explain_nothing_is_said(tmp_path):
+    tasks = made(w=[number % 2 for number in range(40)], name=[f"n{number}" for number in range(40)])
+    ended(tasks, tmp_path, lambda task: Ran(reason=raised("KeyError") if task.parameters["w"] == 0 else ""))
+    with Store(tmp_path) as store:
+        (found,) = why_store(store)
+    assert found.found.notes == ("'name' is left out: it has another value in each row",)
+
+
+def test_failures_are_told_apart_by_what_was_raised(tmp_path):
+    tasks = made(w=[number % 4 for number in range(80)], seed=[number // 4 for number in range(80)])
+    errors = {1: raised("KeyError"), 2: raised("ValueError")}
+    ended(tasks, tmp_path, lambda task: Ran(reason=errors.get(task.parameters["w"], "")))
+    found = first_lines(tmp_path)
+    assert found["why did tasks fail: KeyError in building?"] == "w = 1"
+    assert found["why did tasks fail: ValueError in building?"] == "w = 2"
+    assert "why did tasks fail?" in found
+
+
+@pytest.mark.parametrize(
+    ("attribute", "there", "elsewhere", "words"),
+    [
+        ("technique", "spill", "resident", "technique = spill"),
+        ("node", "n1", "n0", "node = n1"),
+        ("attempts", 3, 1, "attempts = 3"),
+        ("neighbours", 2, 0, "neighbours = 2"),
+        ("program", "other.py:g", "s.py:f", "program = other.py:g"),
+    ],
+)
+def test_how_tasks_ran_explains_as_parameters_do(tmp_path, attribute, there, elsewhere, words):
+    tasks = made(width=[number // 2 % 3 for number in range(60)], seed=list(range(60)))
+    if attribute == "program":
+        programs = [Program(reference=(there, elsewhere)[number % 2]) for number in range(60)]
+        tasks = [dataclasses.replace(task, program=each) for task, each in zip(tasks, programs, strict=True)]
+
+    def ran(task):
+        is_there = task.parameters["seed"] % 2 == 0
+        how = {} if attribute == "program" else {attribute: there if is_there else elsewhere}
+        return Ran(reason=raised("KeyError") if is_there else "", **how)
+
+    ended(tasks, tmp_path, ran)
+    assert first_lines(tmp_path) == {"why did tasks fail: KeyError in building?": words}
 
 
 def test_secrets_of_parameters_are_not_shown(tmp_path):
@@ -164,14 +293,29 @@ class TestCommand:
             (("missing.csv", "--outliers", "x > 1"), "a table must be a file; there is none at missing.csv."),
             (("x.csv",), "a file of rows must come with --outliers 'power_drain > 0.9', which says what to explain."),
             (("x.csv", "--outliers", "x>1", "--best", "5"), "--best asks about the store's tasks"),
+            (("rows.csv", "--outliers", "x >"), "a condition must be a comparison of columns, such as 'power_drain"),
+            (("rows.csv", "--outliers", "x > 9"), "of 3 rows none is one. Give a wider condition."),
+            (("rows.csv", "--outliers", "x > 0"), "beside others to compare with; all 3 are. Give a narrower"),
+            (("empty.csv", "--outliers", "x > 0"), "a table to explain must have rows; this one has none."),
+            (("twice.csv", "--outliers", "x > 0"), "the columns of a table must have different names; 'a' is there 2 "),
             (("--outliers", "x > 1"), "--outliers must come with a file of rows; of the store's tasks, "),
-            (("--ratio", "odds"), "ratio must be one of risk, global, prevalence, got 'odds'."),
+            (("--ratio", "odds"), "ratio must be one of risk, global, prevalence, mean_shift, sum_shift, got 'odds'."),
             (("--least-support", "0"), "least_support must be above 0 and at most 1, got 0.0."),
             (("--order", "0"), "order must be a whole number of at least 1, or None for any, got 0."),
+            (("--best", "5"), "--best must come with the --metric that it goes by, such as --metric accuracy."),
+            (("--where", "x > 1", "--metric", "accuracy", "--best", "5"), "one question must be asked at a time, g"),
+            (("--between", "a", "b", "--where", "x > 1"), "got --between and --where. Leave out all but one."),
+            (("--ranges", "x"), "--ranges must come with a file of rows; of tasks, all parameters of numbers are"),
+            (("--data-parameter", "x"), "--data-parameter must come with two files of rows to compare, and without --"),
+            (("rows.csv", "--outliers", "x > 1", "--workload", "w"), "--workload names tasks of the store, or what to"),
             (("--show", "long"), "show must be one of short, growing, minimal, got 'long'."),
         ],
     )  # fmt: skip
-    def test_refuses_in_one_line(self, words, said):
+    def test_refuses_in_one_line(self, words, said, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        files = {"rows.csv": "a,x\n1,1\n2,2\n2,3\n", "empty.csv": "a,x\n", "twice.csv": "a,a,x\n1,1,1\n"}
+        for name, text in files.items():
+            Path(name).write_text(text)
         found = self.run(*words)
         assert found.exit_code == 2
         assert said in found.output
@@ -183,7 +327,7 @@ class TestCommand:
             (("--metric", "accurcy", "--best", "5"), "--metric must be one of accuracy, train/loss, got 'accurcy'."),
             (("--metric", "accuracy"), "--metric must come with one of --worst 10% and --best 5."),
             (("--metric", "accuracy", "--best", "many"), "--best must be a part, such as 10%, or a number, such as 5"),
-            (("--where", "rate >"), "a condition must be a comparison of columns, such as 'power_drain > 0.9', got"),
+            (("--where", "rate >"), "a condition must be a comparison of columns, such as 'power_drain > 0.9', g"),
             (("--where", "ratee > 1"), "names 'ratee'; did you mean 'rate'?"),
             (("--where", "rate > 9"), "outliers must be some of the rows; of 150 rows none is one."),
             (("--where", "rate > 0"), "all 150 are. Give a narrower condition."),

@@ -32,13 +32,22 @@ SPECIAL = {
     ("Kind", "processor"): st.sampled_from(["cpu", "cuda"]),
     ("Workload", "objective"): st.sampled_from(list(OBJECTIVES.values())),
     ("Workload", "techniques"): st.sampled_from([(), ("resident", "spill"), ("-fuse",)]),
+    ("Workload", "approximate"): st.sampled_from([None, "", "state-8bit"]),
+    ("Workload", "allow"): st.sampled_from([(), ("state-8bit",), ("fp8", "weights-bf16")]),
+    ("Workload", "keep"): st.dictionaries(st.sampled_from(["accuracy", "val_loss"]), st.floats(1e-6, 1.0)),
+    ("Workload", "device_memory_bytes"): st.none() | st.integers(1, 1 << 40),
+    ("Workload", "tasks"): st.deferred(lambda: st.lists(records(vocabulary.Task), min_size=1, max_size=3).map(tuple)),
     ("Entity", "inside"): st.sampled_from(["fairness", "first_come"]),
     ("Halving", "goal"): st.sampled_from(["min", "max"]),
+    ("Halving", "first_steps"): st.integers(1, 1 << 40),
+    ("Halving", "factor"): st.integers(2, 9),
     ("Population", "every_steps"): st.integers(1, 1000),
     ("Population", "replaced"): st.floats(0.01, 0.5),
     ("Population", "factors"): st.lists(st.floats(0.1, 10.0), min_size=1, max_size=3).map(tuple),
     ("Population", "resampled"): st.floats(0.0, 1.0),
     ("StageProfile", "worker"): st.sampled_from(["thread", "process"]),
+    **{("StageProfile", f"{name}_seconds"): st.floats(0.0, 1e9) for name in ("service", "cpu", "lock")},
+    ("StageProfile", "inputs"): st.floats(1e-9, 1e9),
     ("StagePlan", "worker"): st.sampled_from(["thread", "process"]),
     ("ShardSet", "order"): st.sampled_from(["any", "seeded"]),
     ("Task", "name"): st.text(alphabet="abc =.", min_size=1, max_size=6).map(lambda name: "t" + name),
@@ -101,6 +110,7 @@ def _made(cls: type, chosen: dict[str, Any]) -> Any:
         chosen |= {"shards": (first, *whole), "accumulate": first.batches}
     if cls is vocabulary.Workload:  # names of their own, and figures of theirs
         chosen["tasks"] = tuple({task.name: task for task in chosen["tasks"]}.values())
+        chosen["deadlines"] = {task.name: 9.5 for task in chosen["tasks"][: len(chosen["deadlines"])]}
         chosen["weights"] = {task.name: 2.0 for task in chosen["tasks"] if chosen["objective"] == "weighted"}
     try:
         return cls(**chosen)

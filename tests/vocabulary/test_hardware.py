@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from dovetail.vocabulary import Cluster, Device, InvalidRecord, Kind, Link, Node
@@ -35,6 +37,45 @@ def test_looking_things_up():
     assert cluster.device("n1:2").node == "n1"
     assert cluster.node("n1").cores == 8
     assert list(cluster.counts()) == [(CPU, 6)]
+
+
+def between(source, target, rate, latency=1e-4):
+    return Link(source=source, target=target, bytes_per_second=rate, latency_seconds=latency, between_nodes=True)
+
+
+def linked(nodes, *links):
+    return dataclasses.replace(Cluster.uniform(CPU, nodes=nodes), links=links)
+
+
+def test_a_link_is_that_of_its_pair_whichever_way_and_the_slower_where_it_was_measured_both_ways():
+    cluster = linked(3, between("n0", "n1", 9e8), between("n1", "n0", 7e8), between("n2", "n0", 1e8))
+    assert cluster.link("n0", "n1") == cluster.link("n1", "n0") == between("n1", "n0", 7e8)
+    assert cluster.link("n0", "n2").bytes_per_second == 1e8
+
+
+def test_a_pair_that_was_not_measured_has_what_the_slower_end_has_to_others():
+    far = (between("n0", "n1", 9e8), between("n0", "n2", 8e8, 2e-4), between("n3", "n1", 3e8), between("n3", "n2", 5e8))
+    found = linked(5, *far).link("n3", "n0")
+    assert (found.bytes_per_second, found.latency_seconds) == (3e8, 2e-4)
+    assert linked(5, *far).link("n4", "n0").bytes_per_second == 3e8, "nobody knows n4: the slowest there is"
+    assert linked(2).link("n0", "n1") is None
+    assert linked(2, Link(source="process", target="process", bytes_per_second=1e9)).link("n0", "n1") is None
+
+
+def test_links_that_are_stated_hold_for_every_pair_that_was_not_measured():
+    cluster = linked(3, between("host", "host", 2e8), between("h200", "h200", 4e8), between("n0", "n1", 9e8))
+    assert cluster.link("n0", "n1").bytes_per_second == 9e8
+    assert cluster.link("n2", "n1").bytes_per_second == 2e8
+
+
+def test_a_node_that_joins_brings_its_links():
+    one = linked(2, Link(source="process", target="process", bytes_per_second=1e9), between("n0", "n1", 9e8))
+    other = Cluster.uniform(CPU, nodes=3).part(["n2"])
+    other = dataclasses.replace(other, links=(between("n2", "n0", 3e8), between("n0", "n1", 1e8)))
+    whole = one.joined_by(other)
+    assert whole.link("n0", "n2").bytes_per_second == 3e8
+    assert whole.link("n0", "n1").bytes_per_second == 9e8, "what is known here"
+    assert {link for link in whole.links if not link.between_nodes} == {one.links[0]}
 
 
 def test_limited_memory_makes_other_kinds_of_the_accelerators_that_have_more():

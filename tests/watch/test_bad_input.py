@@ -1,7 +1,9 @@
 """What is wrong with a table or a condition is said in one sentence; what can be left out is left out, and said."""
 
+import gc
 import warnings
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -75,6 +77,53 @@ def test_columns_of_one_name_are_refused():
         dt.explain(frame, outliers="bad == 1")
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda frame: dt.drift(frame, frame),
+        lambda frame: dt.DriftDetector(frame),
+        lambda frame: dt.Monitor(metrics=["m"], attributes=["a"]).update(frame),
+    ],
+)
+def test_columns_of_one_name_are_refused_of_windows_and_streams_too(read):
+    frame = pd.DataFrame([[1, 2, 0.5]] * 30, columns=["a", "a", "m"])
+    with pytest.raises(
+        dt.DovetailError, match=r"must have different names; 'a' is there 2 times\. Rename or drop all but one\."
+    ):
+        read(frame)
+
+
+def test_a_million_rows_of_as_many_values_are_left_out_and_said():
+    state = np.arange(1_000_000) % 3
+    with pytest.warns(UserWarning, match="'id' is left out: it has another value in each row"):
+        found = dt.explain({"id": np.arange(1_000_000), "state": state}, outliers=(state == 2))
+    assert found["combination"] == ["state = 2"]
+
+
+def test_a_million_values_of_a_stream_are_not_held():
+    monitor = dt.Monitor(metrics=["m"], attributes=["id"])
+    for start in range(0, 1_000_000, 250_000):
+        monitor.update({"m": np.zeros(250_000), "id": np.arange(start, start + 250_000)})
+    (note,) = monitor.notes()
+    assert note == "'id' has more values than are counted (1000), none of them frequent; it explains nothing"
+    assert monitor.frequent() == []
+
+
+@pytest.mark.parametrize("window", [{"region": [], "m": []}, pd.DataFrame({"region": [], "m": []})])
+def test_an_empty_window_is_refused(window):
+    rows = {"region": ["eu", "us"] * 20, "m": [0.5, 0.7] * 20}
+    with pytest.raises(dt.DovetailError, match="the reference must have at least 20 rows to be compared; it has 0"):
+        dt.drift(window, rows)
+    with pytest.raises(
+        dt.DovetailError, match="the current window must have at least 20 rows to be compared; it has 0"
+    ):
+        dt.drift(rows, window)
+    monitor = dt.Monitor(metrics=["m"], attributes=["region"])
+    assert len(monitor.update(window)) == 0
+    with pytest.raises(dt.DovetailError, match="a monitor must have seen events before it is asked; this one has seen"):
+        monitor.unusual()
+
+
 def test_a_value_in_each_row_is_left_out_and_said():
     given = table(id=[f"id{n}" for n in range(ROWS)], number=list(range(ROWS)))
     with pytest.warns(UserWarning, match="is left out: it has another value in each row") as said:
@@ -93,6 +142,13 @@ def test_a_copy_is_left_out_and_said():
 def test_a_missing_value_explains_like_any_other(kind):
     given = kind(table(firmware=[None if bad else f"v{n % 3}" for n, bad in enumerate(table()["bad"])]))
     assert list(found_in(given, on=["firmware"])) == ["firmware is missing"]
+
+
+@pytest.mark.parametrize("kind", [dict, pl.DataFrame, lambda columns: pl.DataFrame(columns).to_arrow()])
+def test_a_column_without_any_value_is_left_out_and_said(kind):
+    with pytest.warns(UserWarning, match="'nothing' is left out: it has the same value in each row"):
+        found = dt.explain(kind(table(nothing=[None] * ROWS)), outliers="bad == 1", on=["region", "nothing"])
+    assert list(map(str, found["combination"])) == ["region = r2"]
 
 
 def test_what_is_missing_matches_no_condition():
@@ -130,3 +186,26 @@ def test_a_million_values_of_an_attribute():
     found = dt.explain({"id": ids, "state": state}, outliers=(ids == 7), on=["id", "state"])
     assert found["combination"] == ["id = 7"]
     assert (found["outlier_count"], found["total_count"]) == ([10_000], [10_000])
+
+
+def test_columns_of_a_frame_may_be_named_by_numbers():
+    frame = pd.DataFrame(
+        {0: [f"r{n % 4}" for n in range(ROWS)], 1: np.arange(ROWS) / ROWS, 2: np.arange(ROWS) % 4 == 2}
+    )
+    assert found_in(frame, outliers=frame[2].tolist(), on=["0"]).tolist() == ["0 = r2"]
+    found = dt.drift(frame[[0, 1]], frame[[0, 1]])
+    assert {each.name for each in found.columns} == {"0", "1"}
+    detector = dt.DriftDetector(frame[[0, 1]], block_rows=100)
+    assert detector.update(frame[[0, 1]].sample(frac=1.0, random_state=0)) == []
+    monitor = dt.Monitor(metrics=["1"], attributes=["0"])
+    assert len(monitor.update(frame)) == ROWS
+
+
+def test_an_answer_can_be_queried_beside_the_relation_it_is_of():
+    connection = duckdb.connect()
+    connection.sql("CREATE TABLE events AS SELECT 'r' || range % 4 AS region, range % 4 = 2 AS bad FROM range(400)")
+    answer = dt.explain(connection.table("events"), outliers="bad == 1", on=["region"])
+    joined = connection.sql("SELECT count(*) FROM events JOIN answer USING (region)")
+    gc.collect()
+    assert joined.fetchall() == [(100,)]
+    assert answer.columns[0] == "combination"

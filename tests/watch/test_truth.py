@@ -6,7 +6,7 @@ import pytest
 from dovetail.watch.codes import Attribute
 from dovetail.watch.combinations import search_combinations
 from dovetail.watch.criteria import Criteria
-from dovetail.watch.ratios import RATIOS, interval_of
+from dovetail.watch.ratios import RATIOS, interval_of, ratio_of
 
 CARDINALITIES = (2, 3, 5, 10, 40, 200)
 CAUSES = {
@@ -72,19 +72,50 @@ def test_where_nothing_is_behind_it_nothing_is_found():
     assert reports <= 0.05 * draws
 
 
+# Rows, those with the combination, and the rate of outliers in these and in the others.
+DESIGNS = [
+    (2_000, 200, 0.3, 0.05),
+    (200, 20, 0.3, 0.05),
+    (200, 40, 0.775, 0.01),
+    (200, 40, 0.5, 0.02),
+    (200, 20, 0.8, 0.2),
+    (100, 20, 0.6, 0.1),
+    (60, 20, 0.5, 0.1),
+    (1_000, 50, 0.1, 0.01),
+    (200, 40, 0.9, 0.05),
+]
+
+
 @pytest.mark.parametrize("kind", RATIOS)
-def test_intervals_cover_as_often_as_they_say(kind):
+@pytest.mark.parametrize(("rows", "inside", "rate", "elsewhere"), DESIGNS)
+def test_intervals_cover_as_often_as_they_say(kind, rows, inside, rate, elsewhere):
     generator = np.random.default_rng(0)
-    draws, rows, inside = 20_000, 2_000, 200
-    rates = 0.3, 0.05
-    eo = generator.binomial(inside, rates[0], draws)
-    outliers = eo + generator.binomial(rows - inside, rates[1], draws)
-    true = rates[0] / rates[1]
-    share = inside / rows
-    overall = share * rates[0] + (1 - share) * rates[1]
-    if kind == "global":
-        true = rates[0] / overall
-    elif kind == "prevalence":
-        true = rates[0] / (1 - rates[0]) * (1 - overall) / overall
-    low, high = interval_of(kind, eo, np.full(draws, inside), outliers=outliers, of=rows)
+    draws, share = 20_000, inside / rows
+    # How common a combination is among outliers is of rows that are drawn; how likely they are within it, of those.
+    is_drawn = kind == "prevalence"
+    et = generator.binomial(rows, share, draws) if is_drawn else np.full(draws, inside)
+    eo = generator.binomial(et, rate)
+    outliers = eo + generator.binomial(rows - et, elsewhere)
+    overall = share * rate + (1 - share) * elsewhere
+    true = {
+        "risk": rate / elsewhere,
+        "global": rate / overall,
+        "prevalence": rate / (1 - rate) * (1 - overall) / overall,
+    }[kind]
+    low, high = interval_of(kind, eo, et, outliers=outliers, of=rows)
     assert 0.93 <= np.mean((low <= true) & (true <= high)) <= 0.97
+
+
+def test_intervals_hold_the_ratio_and_have_no_end_where_nothing_bounds_it():
+    eo, et = (each.ravel() for each in np.meshgrid(np.arange(0, 31), np.arange(1, 100), indexing="ij"))
+    eo, et = eo[(eo <= et) & (et - eo <= 70)], et[(eo <= et) & (et - eo <= 70)]
+    for kind in RATIOS:
+        low, high = interval_of(kind, eo, et, outliers=30, of=100)
+        ratio = ratio_of(kind, eo, et, outliers=30, of=100)
+        assert (low <= ratio * (1 + 1e-9)).all()
+        assert (ratio <= high * (1 + 1e-9)).all()
+        assert (low[eo == 0] == 0).all()
+        assert np.isinf(high[eo == (et if kind == "prevalence" else 30)]).all() or kind == "global"
+        narrow = interval_of(kind, eo, et, outliers=30, of=100, confidence=0.5)
+        assert (low <= narrow[0] + 1e-9).all()
+        assert (narrow[1] <= high + 1e-9).all()

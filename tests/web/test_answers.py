@@ -78,15 +78,33 @@ def test_what_is_behind_failures_is_told_in_words_without_secrets(store: Store):
         for number, task in enumerate(tasks)
     ]
     store.add(tasks=[("sweep", task) for task in tasks], events=ends)
-    (found,) = answers.why_of(read_whole(store), store)
-    assert found["question"] == "why did tasks fail?"
-    assert found["lines"][0].startswith("rate = 0.9: 20 of 20 failures, nowhere else")
-    assert answers.why_of(read_whole(store), store, workload="sweep") == [found]
+    (found,) = answers.explain_outcomes(read_whole(store), store)
+    assert found["question"] == "why did tasks fail: an error in training?"
+    assert found["lines"][0].startswith("rate = 0.9: 20 of 20 such failures, nowhere else")
+    assert answers.explain_outcomes(read_whole(store), store, workload="sweep") == [found]
     assert report.freeze(store, written_seconds=0.0)["why"] == [found]
 
 
+def test_tasks_that_differ_in_nothing_are_said_to(store: Store):
+    tasks = [make_task(f"t{n}") for n in range(4)]
+    fails = [TaskFailed(task=t.identity, attempt=1, at_seconds=1.0, reason="no", phase="training") for t in tasks[:2]]
+    ends = [TaskFinished(task=task.identity, attempt=1, at_seconds=1.0, step=1) for task in tasks[2:]]
+    store.add(tasks=[("sweep", task) for task in tasks], events=[*fails, *ends])
+    (found,) = answers.explain_outcomes(read_whole(store), store)
+    assert found["lines"] == [
+        "tasks must differ in something to explain by; all of these have the same parameters and ran alike."
+    ]
+
+
+def test_of_more_tasks_than_are_read_it_is_said_where_to_ask(store: Store, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_EXPLAINED", 3)
+    fill_sweep(store)
+    (found,) = answers.explain_outcomes(read_whole(store), store)
+    assert found["lines"] == ["left out here for 12 tasks, more than 3: 'dovetail why' answers"]
+
+
 def test_where_nothing_failed_there_is_nothing_to_explain(store: Store):
-    assert answers.why_of(read_whole(store), store) == []
+    assert answers.explain_outcomes(read_whole(store), store) == []
 
 
 def test_no_pipeline_is_no_drawing(store: Store):

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.store import Point, Store
 from dovetail.vocabulary import read_event
-from dovetail.vocabulary.events import DevicesReleased
+from dovetail.vocabulary.events import DevicesReleased, TaskFailed, TaskFinished
 from tests.web.browser import PHONE, VIEWS, Sight, serving
 from tests.web.synthetic import START, fill_many, fill_sweep, make_task
 from tests.web.test_timetable_charts import fill as fill_pipeline
@@ -52,6 +52,26 @@ def test_every_view_is_shown(address: str, look: Look):
         for words in EXPECTED[view]:
             sight.sees(words, within="main")
         assert sight.page.get_attribute("nav a[aria-current]", "href") == f"#/{view}"
+
+
+def test_what_is_behind_failures_is_on_the_first_view(tmp_path: Path, look: Look):
+    tasks = [make_task(f"t{n}", rate=(0.1, 0.9)[n % 2], words=NASTY if n % 4 else "plain") for n in range(40)]
+    error = "task 't' raised KeyError: 'x'"
+    ends = [
+        TaskFailed(task=task.identity, attempt=1, at_seconds=START, reason=error, phase="training")
+        if number % 2
+        else TaskFinished(task=task.identity, attempt=1, at_seconds=START, step=1)
+        for number, task in enumerate(tasks)
+    ]
+    with Store(tmp_path, write=True) as store:
+        store.add(tasks=[("sweep", task) for task in tasks], events=ends)
+    with serving(tmp_path) as found:
+        sight = look(found).open()
+        sight.sees("Why did tasks fail: KeyError in training?", within="main")
+        sight.sees("rate = 0.9: 20 of 20 such failures, nowhere else", within="main")
+        panel = sight.page.locator("main section").filter(has=sight.page.get_by_role("heading", name="Why", exact=True))
+        assert panel.get_by_role("listitem").count() == 1
+        assert sight.page.title() != "owned"
 
 
 def test_the_token_leaves_the_address_and_a_link_shows_the_same_view(address: str, look: Look):
@@ -267,6 +287,7 @@ def test_a_store_that_vanishes_is_said_and_read_again(sweep: Path, tmp_path: Pat
     shutil.copytree(sweep, home)
     with serving(home, tmp_path / "nothing", options=("--port", "7550")) as found:
         sight = look(found).open()
+        sight.allowed += ("status of 404",)  # what was asked for in the moment in which the store was gone
         shutil.move(home, tmp_path / "aside")
         sight.sees("The store cannot be read").sees("Finished\n9")
         shutil.move(tmp_path / "aside", home)

@@ -14,6 +14,7 @@ from dovetail.store import Store
 from dovetail.vocabulary import (
     Cluster,
     DovetailError,
+    FamilyKey,
     Kind,
     LayerProfile,
     Placement,
@@ -59,10 +60,10 @@ def run_of(prediction):
     ]
 
 
-def fill(store, *, timetable="1f1b", is_measured=True, name="tower"):
+def fill(store, *, timetable="1f1b", is_measured=True, name="tower", key=None):
     task = make_task(name)
     store.add(tasks=[("sweep", task)], hardware=[("cluster", CLUSTER)], profiles=[PROFILE])
-    made = option(timetable)
+    made = option(timetable) if key is None else option(timetable).named([key])
     placement = Placement(
         tasks=(task.identity,),
         steps=(10,),
@@ -105,6 +106,13 @@ def test_before_it_starts_there_is_what_the_plan_says():
     assert drawn.planned is not None
     # 4 microbatches at 2 equal stages: one fifth is idle, besides what the optimizer takes.
     assert drawn.planned.bubble_share == pytest.approx(0.2, abs=0.01)
+
+
+def test_of_a_task_that_goes_on_as_it_began_the_plan_is_drawn_too():
+    with Store(None, write=True) as store:
+        fill(store, is_measured=False, key=FamilyKey(family="f", threads=1, approximate=""))
+        (drawn,) = read_timetables(store, workload="sweep")
+    assert drawn.planned is not None
 
 
 def test_another_attempts_record_is_not_shown_for_this_one():

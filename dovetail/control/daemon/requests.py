@@ -28,23 +28,25 @@ from dovetail.control.state import State
 from dovetail.store import Folder, Store, checkpoints_of
 from dovetail.vocabulary import DovetailError, Event, InvalidWorkload, Task, TaskId
 from dovetail.vocabulary.events import (
-    CancelAsked,
-    DeadlineChanged,
-    PriorityChanged,
-    PruneAsked,
     TaskCancelled,
     TaskChanged,
     TaskDescribed,
     TaskExtended,
-    TaskPaused,
     TaskPruned,
-    TaskRestarted,
-    TaskResumed,
-    TaskRetried,
     TaskReturned,
     TaskSubmitted,
 )
 from dovetail.vocabulary.redact import show_value
+from dovetail.vocabulary.request_events import (
+    CancelAsked,
+    DeadlineChanged,
+    PriorityChanged,
+    PruneAsked,
+    TaskPaused,
+    TaskRestarted,
+    TaskResumed,
+    TaskRetried,
+)
 from dovetail.vocabulary.units import show_seconds
 
 NAMED = 12
@@ -68,10 +70,19 @@ class Answer:
 
 
 class Requests:
-    """Carries out what users ask of the tasks of a state, which are decided upon by `deciding`."""
+    """Carries out what users ask of the tasks of a state, which are decided upon by `deciding`. `admit` raises
+    `DovetailError` where tasks that come are not to be taken on."""
 
-    def __init__(self, state: State, *, store: Store, deciding: Deciding) -> None:
+    def __init__(
+        self,
+        state: State,
+        *,
+        store: Store,
+        deciding: Deciding,
+        admit: Callable[[Iterable[Task]], None],
+    ) -> None:
         self._state, self._store, self._ledger, self._deciding = state, store, state.ledger, deciding
+        self._admit = admit
         self._listing = waits.Listing(state)
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
@@ -123,6 +134,7 @@ class Requests:
             begun = [task.identity for task in submission.tasks if self._ledger[task.identity].attempt]
             self._ledger.record([self._ledger.event(TaskRestarted, task) for task in begun])
         events = self._arrivals(submission.tasks)
+        self._admit(submission.tasks)
         self._take_on(submission, events, asked_by=asked_by)
         count = _count(len(names))
         return Answer(told={"done": f"{count} submitted", "tasks": names}, because=f"{count} came", has_come=True)

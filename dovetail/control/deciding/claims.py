@@ -42,23 +42,26 @@ class Claims:
         members: dict[str, Member] = {}
         offers = state.offers()
         running = {task: each for each in state.running.values() if each.placement for task in each.placement.tasks}
-        families: dict[tuple[str, int], list[Member]] = {}
+        families: dict[FamilyKey, list[Member]] = {}
         self.names, kept = {}, 0
         for place, (task, one) in enumerate(state.known()):
             if one.status not in ("pending", "running") or one.paused or state.recovery.waits(task):
                 continue
             assert one.fingerprint is not None
             family = one.fingerprint.family
-            if state.has_cpus and (kept := offers.kept(family, state.kept(one))):
-                self.names[task] = str(FamilyKey(family=family, threads=kept))
+            if state.has_cpus:
+                kept = offers.kept(family, state.kept(one))
+            key = FamilyKey(family=family, threads=kept, approximate=offers.goes_on(family, state.began_with(one)))
+            if key.is_limited:
+                self.names[task] = str(key)
             # What it would have had on an equal split is counted each time that this changes.
             member = None if anew or self._equal_split else self._members.get(task)
             members[task] = member = member or self._member(task, one, running.get(task), now, place)
-            families.setdefault((family, kept), []).append(member)
+            families.setdefault(key, []).append(member)
         self._members = members
         unknown = {one.entity for one in members.values() if one.entity}.difference(self._named)
         found = offers.problem(
-            {FamilyKey(family=family, threads=kept): some for (family, kept), some in families.items()},
+            families,
             cluster=state.cluster,
             round_seconds=self._round_seconds,
             entities=(*self._entities, *(Entity(name=name) for name in sorted(unknown))),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dovetail.control.state import State
-from dovetail.planning import Problem, violations
+from dovetail.planning import Problem, broken_promises, violations
 from dovetail.vocabulary import Objective, Option, Plan, TaskId
 
 
@@ -28,7 +28,7 @@ def _reasons(plan: Plan, problem: Problem, state: State) -> Iterator[str]:
             tasks = ", ".join(_name(task, plan, state) for task in placement.tasks)
             yield f"{option.technique} on {option.count} × {option.kind} is no longer an option for {tasks}"
     broken = violations(plan.schedule, state.cluster, running=problem.running, deadlines=problem.deadlines)
-    yield from map(state.named, broken)
+    yield from map(state.named, (*broken, *broken_promises(plan.schedule, problem)))
 
 
 def _other_wishes(plan: Plan, state: State) -> Iterator[str]:

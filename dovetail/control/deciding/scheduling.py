@@ -7,7 +7,7 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.given_plan import reason_to_replan
 from dovetail.control.deciding.outlook import Outlook, of_plan
 from dovetail.control.state import Running, State
-from dovetail.planning import PLANNERS, Problem, best_move, check
+from dovetail.planning import PLANNERS, Problem, best_move, check, check_promises
 from dovetail.planning.hopping import orders_of, plan_with_shards
 from dovetail.planning.schedule.plan import plan_late
 from dovetail.vocabulary import NoFeasiblePlan, Objective, Placement, Plan, TaskId
@@ -41,6 +41,7 @@ class Scheduling(Deciding):
             plan, due = self._late(problem, self._state.named(str(error))), {}
         assert plan.schedule is not None
         check(plan.schedule, self._state.cluster, running=problem.running, deadlines=due)
+        check_promises(plan.schedule, problem)
         return plan
 
     def _late(self, problem: Problem, why: str) -> Plan:

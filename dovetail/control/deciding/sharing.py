@@ -13,7 +13,7 @@ from dovetail.control.deciding.base import Deciding
 from dovetail.control.deciding.claims import Claims
 from dovetail.control.deciding.outlook import Outlook, find_turns, of_running, of_waiting
 from dovetail.control.state import Running, State
-from dovetail.planning import Problem, check
+from dovetail.planning import Problem, check, check_promises
 from dovetail.planning.share.policies import POLICIES, Policy
 from dovetail.planning.share.rounds import Gang, Received, Rota, Round, after, carry_over
 from dovetail.planning.share.rounds import without as without_tasks
@@ -178,6 +178,7 @@ class Rounds(Deciding):
             self._made = self._rota.next(received=self._received, previous=self._before, round_seconds=seconds)
         if self._sharing.checked and self._problem is not None:
             check(self._made.schedule(self._problem), self._state.cluster)
+            check_promises(self._made.schedule(self._problem), self._problem)
         self._turn_over(self._made, placed)
         settled = self._steady and not (self._made.waiting or self._because)
         self._next = math.inf if settled else now + seconds

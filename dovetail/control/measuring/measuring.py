@@ -172,7 +172,13 @@ class Measuring:
         state = self._state
         keep = state.is_exact_enough
         missing = wanted.missing_trials(
-            state.tasks, state.ledger, state.cluster, may=state.may, keep=keep, expected=state.expected
+            state.tasks,
+            state.ledger,
+            state.cluster,
+            may=state.may,
+            keep=keep,
+            expected=state.expected,
+            allowed=state.allowed(),
         )
         # One that is asked for again and again with neither a profile nor a rejection to show has no answer.
         return [trial for trial in missing if self._asked[trial] <= state.settings.retries + 1]

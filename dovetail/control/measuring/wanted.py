@@ -4,14 +4,14 @@ Gives orders and, where a task turns out to be impossible, the reason; the loop 
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
 
 from dovetail.control.state.ledger import Ledger
 from dovetail.describe import versions
 from dovetail.engines import MemberOrder
 from dovetail.planning import Trial, trials
-from dovetail.vocabulary import Cluster, Fingerprint, InvalidWorkload, Task, TaskId, Workload
+from dovetail.vocabulary import Cluster, Fingerprint, FrozenDict, InvalidWorkload, Task, TaskId, Workload
 
 Fields = dict[str, Any]
 """The fields of an order, all but its name."""
@@ -59,14 +59,17 @@ def missing_trials(
     may: Callable[..., bool] = lambda *_: True,
     keep: Callable[..., bool] = lambda *_: True,
     expected: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda counts: counts,
+    allowed: Mapping[str, Collection[str]] = FrozenDict(),
 ) -> tuple[Trial, ...]:
     """The options not measured yet of the families that still have something to train. `may` says of a technique and
     its knobs whether they are allowed, and `keep` whether what was measured so is exact enough: if not, it is measured
-    anew. Gangs are of as many tasks as are `expected`. A program whose first trial ends every worker is tried in no
-    other way."""
+    anew. Gangs are of as many tasks as are `expected`; `allowed` says, by family, how it may be approximated. A program
+    whose first trial ends every worker is tried in no other way."""
     able = Counter(known.family for task in tasks if (known := _known(task, ledger)))
     profiles = [each for each in ledger.profiles() if keep(each.technique, each.knobs)]
-    missing = trials(able, profiles, cluster, failed=ledger.rejections(), members=expected(able), may=may)
+    missing = trials(
+        able, profiles, cluster, failed=ledger.rejections(), members=expected(able), may=may, allowed=allowed
+    )
     deadly = ledger.deadly()
     return tuple(trial for trial in missing if (trial.family, trial.kind) not in deadly)
 

@@ -4,14 +4,21 @@ from collections.abc import Iterable, Mapping
 
 from dovetail.control.state import State
 from dovetail.planning.options.kinds import SHEETS
+from dovetail.vocabulary import Task
 from dovetail.vocabulary.markets import Market, Offer
 
 
-def make_offers(state: State, markets: Iterable[Market], *, most: Mapping[str, int]) -> tuple[Offer, ...]:
-    """What could be rented for what is left: 1, 2, 4 devices and so on up to the `most` of each kind, as long as more
-    end sooner. Of a kind on which nothing was measured it is taken that it is as fast as its data sheet says, next to
-    one that was, or else just as fast."""
+def make_offers(
+    state: State, markets: Iterable[Market], *, most: Mapping[str, int], more: Iterable[Task] = ()
+) -> tuple[Offer, ...]:
+    """What could be rented for what is left, and for `more` tasks of which the family is known: 1, 2, 4 devices and so
+    on up to the `most` of each kind, as long as more end sooner. Of a kind on which nothing was measured it is taken
+    that it is as fast as its data sheet says, next to one that was, or else just as fast."""
     steps = {task: (one.fingerprint.family, state.steps_left(task)) for task, one in state.known() if one.fingerprint}
+    for each in more:
+        if (one := state.ledger[each.identity]).fingerprint:
+            last = each.stop.last_step(one.fingerprint.steps_per_epoch)
+            steps[each.identity] = one.fingerprint.family, max(1, last - one.step)
     rates = _measured(state)
     offers = []
     for market in markets:

@@ -1,7 +1,9 @@
 """What was possible with the nodes that came and went in a store's newest run: the same tasks, at the speeds that were
-measured, by the same loop on a virtual clock, where starting, saving and joining take no time.
+measured, by the same loop on a virtual clock, where starting, saving and joining take no time; and once more with steps
+as slow as they really were.
 
-The real run is judged by it: what it took longer is what starting, losing and deciding on a real cluster cost.
+The real run is judged by it: what it took longer is what starting, losing and deciding on a real cluster cost, and by
+the first also what made steps slower than they were when they were measured, such as others on the same machine.
 """
 
 import dataclasses
@@ -19,26 +21,37 @@ from dovetail.metrics.progress import fold
 from dovetail.planning import PLANNERS
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, DovetailError, Event, Profile, Workload
+from dovetail.vocabulary.events import AttemptStarted, AttemptStopped, DevicesReleased, TaskFinished
 from dovetail.vocabulary.node_events import DevicesJoined, NodeLeaving
+
+# Saving takes no time there, so that next to nothing is lost with a node that vanishes.
+_SAVE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReplay:
-    """How long a run really took, from its first start to its last end, and what was possible on the same nodes.
+    """How long a run really took, from its first start to its last end, and what was possible on the same nodes: by the
+    speeds that were measured, and, `paced_seconds`, by those that steps then had.
 
-    >>> NodeReplay(tasks=8, nodes=3, real_seconds=110.0, possible_seconds=100.0).over
-    1.1
+    >>> NodeReplay(tasks=8, nodes=3, real_seconds=120.0, possible_seconds=96.0, paced_seconds=100.0).over_paced
+    1.2
     """
 
     tasks: int
     nodes: int
     real_seconds: float
     possible_seconds: float
+    paced_seconds: float
 
     @property
     def over(self) -> float:
         """How many times as long as was possible it took."""
         return self.real_seconds / self.possible_seconds
+
+    @property
+    def over_paced(self) -> float:
+        """The same by the speeds that steps had."""
+        return self.real_seconds / self.paced_seconds
 
 
 def replay_nodes(store: Store) -> NodeReplay:
@@ -54,10 +67,36 @@ def replay_nodes(store: Store) -> NodeReplay:
     began = min(span.start_seconds for span in spans)
     cluster = _everything(attendance)
     arrivals = _arrivals(store, events)
-    seconds = _simulate(arrivals, store.profiles(), cluster, attendance, began)
-    return NodeReplay(
-        tasks=len(arrivals), nodes=len(attendance), real_seconds=max(ended) - began, possible_seconds=seconds
+    profiles = list(store.profiles())
+    possible, paced = (
+        _simulate(arrivals, profiles, cluster, attendance, began, slowness=slowness)
+        for slowness in (1.0, _slowness(events))
     )
+    return NodeReplay(
+        tasks=len(arrivals),
+        nodes=len(attendance),
+        real_seconds=max(ended) - began,
+        possible_seconds=possible,
+        paced_seconds=paced,
+    )
+
+
+def _slowness(events: list[Event]) -> float:
+    """How many times as long as was predicted steps took, in what ended by itself; 1 where nobody has counted."""
+    began: dict[str, AttemptStarted] = {}
+    ends: dict[str, int] = {}
+    taken = predicted = 0.0
+    for event in events:
+        match event:
+            case AttemptStarted():
+                began[event.placement] = event
+            case TaskFinished() | AttemptStopped():
+                ends[event.task] = event.step
+            case DevicesReleased() if (one := began.get(event.placement)) and one.option and one.task in ends:
+                if "step" in event.seconds:
+                    taken += event.seconds["step"] + event.seconds.get("data", 0.0)
+                    predicted += (ends[one.task] - one.step) * one.option.step_seconds[0]
+    return taken / predicted if predicted > 0 else 1.0
 
 
 def _newest_run(events: list[Event]) -> list[Event]:
@@ -96,6 +135,8 @@ def _simulate(
     cluster: Cluster,
     attendance: dict[str, Attendance],
     began: float,
+    *,
+    slowness: float,
 ) -> float:
     tasks = {arrival.task: arriving_task(arrival) for arrival in arrivals}
     world = make_world(arrivals, tasks, (), cluster, blind=False)
@@ -105,7 +146,9 @@ def _simulate(
         if one.notice_seconds < math.inf
     ]
     outages = [outage for one in attendance.values() for outage in _absences(one, began)]
-    world = dataclasses.replace(world, paces=None, outages=outages, happenings=[*world.happenings, *notices])
+    world = dataclasses.replace(
+        world, paces=None, slowness=lambda order: slowness, outages=outages, happenings=[*world.happenings, *notices]
+    )
     kinds = {device.name: device.kind for device in cluster.devices}
     engine = SimulatedEngine(world, kind_of=kinds.__getitem__)
     with Store(None, write=True) as kept:
@@ -115,7 +158,7 @@ def _simulate(
             cluster=cluster,
             store=kept,
             engine=engine,
-            settings=Settings(retries=ALWAYS),
+            settings=Settings(retries=ALWAYS, save_every_seconds=_SAVE_SECONDS),
             planner=PLANNERS["proportionate"],
             offers=Offers(()),  # what is to be known is known: nothing is measured
             observe=StallGuard(engine, lambda controller: None),

@@ -1,8 +1,9 @@
 """What the controller knows and what is on disk, kept the same: written first, believed second."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from dovetail.metrics.progress import ENDED, Progress, fold
@@ -21,8 +22,10 @@ from dovetail.vocabulary import (
     Task,
     TaskId,
 )
+from dovetail.vocabulary.approximations import Approximate, join_knobs
 from dovetail.vocabulary.event_base import E
 from dovetail.vocabulary.events import (
+    ApproximationJudged,
     BatchDivided,
     OptionRejected,
     PlanMade,
@@ -31,11 +34,10 @@ from dovetail.vocabulary.events import (
     TaskCancelled,
     TaskFinished,
     TaskPruned,
-    TaskRestarted,
-    TaskRetried,
     TrialMeasured,
 )
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.request_events import TaskRestarted, TaskRetried
 
 T = TypeVar("T")
 
@@ -65,6 +67,7 @@ class Ledger:
         self._unfit: set[Trial] = set()
         self._lost: set[Trial] = set()
         self._divided: dict[Trial, dict[str, Any]] = {}
+        self._kept: dict[tuple[str, Approximate], ApproximationJudged] = {}
         self._reject(event for _, event in store.events())
         self.listeners: list[Callable[[list[Event]], None]] = []
         """Called with events once they count."""
@@ -133,6 +136,11 @@ class Ledger:
     def rejections(self) -> dict[Trial, Rejection]:
         """The trials that found an option not to fit."""
         return dict(self._rejections)
+
+    def keeps(self, family: str, approximate: Approximate, keep: Mapping[str, float]) -> bool:
+        """Whether a family was shown to keep its metrics to these tolerances with an approximation."""
+        found = self._kept.get((family, approximate))
+        return found is not None and found.keeps and shows(found, keep)
 
     def deadly(self) -> set[tuple[str, str]]:
         """The families, and on which kind of device, of which a trial ended its worker each time and nothing else was
@@ -229,8 +237,16 @@ class Ledger:
             elif isinstance(event, BatchDivided):
                 knobs: dict[str, Any] = {"microbatches": event.microbatches} if event.microbatches > 1 else {}
                 knobs |= {"recompute": True} if event.recompute else {}
-                trial = Trial(technique=event.technique, family=event.family, kind=event.device_kind, count=event.count)
+                trial = Trial(
+                    technique=event.technique,
+                    family=event.family,
+                    kind=event.device_kind,
+                    count=event.count,
+                    knobs=join_knobs(event.approximate, {}),
+                )
                 self._divided[trial] = knobs
+            elif isinstance(event, ApproximationJudged):
+                self._kept[event.family, event.approximate] = event
         return count
 
     def _forget_lost(self, task: TaskId) -> None:
@@ -254,6 +270,19 @@ class Ledger:
             because=because,
         )
         self.record([made])
+
+
+def shows(found: ApproximationJudged, keep: Mapping[str, float]) -> bool:
+    """Whether what was judged answers for these tolerances: to have kept to less is to keep to more.
+
+    >>> found = ApproximationJudged(at_seconds=0.0, family="f", approximate="fp8", keep={"loss": 0.1}, keeps=True,
+    ...                             why="", pairs=4)
+    >>> shows(found, {"loss": 0.2}), shows(found, {"loss": 0.01}), shows(found, {"accuracy": 0.1})
+    (True, False, False)
+    """
+    if found.keeps:
+        return all(found.keep.get(metric, math.inf) <= tolerance for metric, tolerance in keep.items())
+    return dict(found.keep) == dict(keep)
 
 
 def _give_up(error: StoreRefused) -> None:

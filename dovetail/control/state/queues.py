@@ -5,6 +5,7 @@ are free, and its node has room (`planning/room`): times drift, so what fitted s
 Work for each device is constant, so that a thousand of them cost nothing.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 
@@ -27,9 +28,9 @@ class Queues:
         for device in cluster.devices:
             self._on_node.setdefault(device.node, []).append(device.name)
         self._touched: set[str] = set()
-        # Of tasks that visit shards: what is to come, in its order, and the devices on which they are now.
+        # Of tasks that visit shards: what is to come, in its order, and which of them are at one, or not saved yet.
         self._tours: dict[TaskId, deque[Placement]] = {}
-        self._visiting: dict[str, TaskId] = {}
+        self._away: set[TaskId] = set()
         self.room = Room(cluster)
 
     def load(self, schedule: Schedule) -> None:
@@ -91,11 +92,23 @@ class Queues:
         """These devices are free again."""
         devices = tuple(devices)
         self.room.give(option, self.room.numbers(devices))
-        if self._visiting.pop(devices[0], None) is not None:
-            self._touched.update(self._queues)  # a device of any node may wait for whoever was here
         # Room on a node may let the head of any queue of that node start.
         for node in {self._cluster.device(device).node for device in devices}:
             self._touched.update(self._on_node[node])
+
+    def come_back(self, tasks: Iterable[TaskId]) -> None:
+        """These tasks are saved after a visit, or lost, and may go on elsewhere."""
+        if back := self._away.intersection(tasks):
+            self._away -= back
+            self._touched.update(self._queues)  # a device of any node may wait for them
+
+    def upcoming(self) -> list[tuple[str, TaskId]]:
+        """The task that each device will visit with next, as far as that is saved and waits for the device alone."""
+        found = []
+        for device in self._queues if self._tours else ():
+            if (placement := self._next_visit(device)) is not None:
+                found.append((device, placement.tasks[0]))
+        return found
 
     def fits(self, devices: Iterable[str], option: Option) -> bool:
         """Whether these devices are free and their node has room for an option."""
@@ -124,18 +137,21 @@ class Queues:
     def _visit(self, device: str) -> list[Placement]:
         """Start the first visit planned for a device whose task is not elsewhere and has made all visits before it:
         times drift, and whoever is on the way need not keep others waiting."""
-        queue, away = self._queues[device], set(self._visiting.values())
-        for number, placement in enumerate(queue):
+        placement = self._next_visit(device)
+        if placement is None or not self.fits((device,), placement.option):
+            return []
+        self._queues[device].remove(placement)
+        self._tours[placement.tasks[0]].popleft()
+        self._away.add(placement.tasks[0])
+        self.occupy((device,), placement.option)
+        return [placement]
+
+    def _next_visit(self, device: str) -> Placement | None:
+        for placement in itertools.takewhile(lambda placement: placement.shard, self._queues[device]):
             task = placement.tasks[0]
-            if not placement.shard:
-                break
-            if task not in away and self._tours[task][0] is placement and self.fits((device,), placement.option):
-                del queue[number]
-                self._tours[task].popleft()
-                self._visiting[device] = task
-                self.occupy((device,), placement.option)
-                return [placement]
-        return []
+            if task not in self._away and self._tours[task][0] is placement:
+                return placement
+        return None
 
     def _names(self, devices: Iterable[int]) -> tuple[str, ...]:
         return tuple(self._cluster.devices[device].name for device in devices)

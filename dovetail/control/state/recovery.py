@@ -20,6 +20,7 @@ from dovetail.metrics.progress import GANG_LOSSES
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.resident import in_words
 from dovetail.vocabulary import Event, Rejection, TaskId
+from dovetail.vocabulary.approximations import split_knobs
 from dovetail.vocabulary.events import AttemptLost, BatchDivided, OptionRejected, TaskFailed, Warned
 
 # The pause before the second retry; each further one is twice as long, up to the most.
@@ -146,7 +147,8 @@ class Recovery:
         if ladder is None:
             return []
         refused = event.cause == "refused"
-        knobs = ladder.next_rung(order.knobs, exact=self._exact, refused=refused, smallest=event.smallest)
+        approximate, own = split_knobs(order.knobs)
+        knobs = ladder.next_rung(own, exact=self._exact, refused=refused, smallest=event.smallest)
         if knobs is None:
             return []
         divided = BatchDivided(
@@ -160,6 +162,7 @@ class Recovery:
             microbatches=knobs.get("microbatches", 1),
             recompute=knobs.get("recompute", False),
             message=f"ran out of memory: from now on it may be trained with {in_words(knobs)}",
+            approximate=approximate,
         )
         return [divided]
 

@@ -3,10 +3,11 @@
 Knows labels and paths of nodes, asks the engine which node has which path, once, and never what is in one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
-from dovetail.planning.problem import ShardTour
-from dovetail.vocabulary import Cluster, DataShard, Node, ShardSet
+from dovetail.planning.problem import EvaluationTour, ShardTour
+from dovetail.vocabulary import Cluster, DataShard, Node, Profile, ShardSet
 from dovetail.vocabulary.shards import ANY
 
 Find = Callable[[Collection[str]], Mapping[str, Collection[str]] | None]
@@ -82,6 +83,9 @@ def _matches(node: Node, wanted: str) -> bool:
     return node.name == wanted or (bool(equals) and node.labels.get(name) == value)
 
 
+Visits = list[tuple[str, int]]
+
+
 def tour_of(
     facts: ShardSet,
     *,
@@ -89,34 +93,74 @@ def tour_of(
     chosen: Mapping[int, tuple[str, ...]],
     start: int,
     until: int,
+    evaluations: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> ShardTour:
-    """What is left between two steps. An order is the planner's to choose where the program says so, nothing of it was
-    chosen before, and whole epochs are left.
+    """What is left between two steps, with `evaluations` on these shards after these steps, the first among them. An
+    order is the planner's to choose where the program says so, nothing of it was chosen before, and whole epochs are
+    left, with nothing to evaluate within them.
 
     >>> facts = ShardSet(shards=tuple(DataShard(name=n, url=n, batches=4) for n in "ab"), order="any")
     >>> tour_of(facts, homes={}, chosen={0: ("b", "a")}, start=2, until=8).epochs
     ((('b', 2), ('a', 4)),)
+    >>> tour_of(facts, homes={}, chosen={0: ("b", "a")}, start=2, until=8, evaluations={6: ("x", "y")}).epochs
+    ((('b', 2), ('a', 2)), (('x', 0), ('y', 0)), (('a', 2),))
     """
     size = facts.steps_per_epoch
     first, last = start // size, (until - 1) // size
-    is_whole = not (start % size or until % size)
+    is_whole = not any(step % size for step in (start, until, *evaluations))
     is_ordered = facts.order != ANY or not is_whole or any(epoch in chosen for epoch in range(first, last + 1))
-    epochs = []
+    epochs: list[Visits] = [[(shard, 0) for shard in evaluations.get(start, ())]]
     for epoch in range(first, last + 1):
-        at, visits = epoch * size, []
+        at = epoch * size
+        epochs.append([])
         for shard in chosen.get(epoch) or facts.order_of(epoch):
             end = at + facts.steps(shard)
-            steps = min(end, until) - max(at, start)
-            visits += [(shard, steps)] if steps > 0 else []
+            _add(epochs, shard, max(at, start), min(end, until), evaluations)
             at = end
-        epochs.append(tuple(visits))
-    return ShardTour(epochs=tuple(epochs), homes=homes, is_ordered=is_ordered, first_epoch=first)
+    return ShardTour(
+        epochs=tuple(tuple(visits) for visits in epochs if visits),
+        homes=homes,
+        is_ordered=is_ordered,
+        first_epoch=first,
+    )
 
 
-def needs_tour(homes: Mapping[str, tuple[str, ...]], cluster: Cluster) -> bool:
+def _add(epochs: list[Visits], shard: str, start: int, end: int, evaluations: Mapping[int, tuple[str, ...]]) -> None:
+    """A visit from one step to another, as it is parted by evaluations, or followed by one."""
+    for stop in sorted({*(step for step in evaluations if start < step <= end), end}):
+        if stop > start:
+            epochs[-1].append((shard, stop - start))
+            if stop in evaluations:
+                epochs += [[(each, 0) for each in evaluations[stop]], []]
+            start = stop
+
+
+def evaluation_tour(
+    facts: ShardSet, homes: Mapping[str, tuple[str, ...]], profiles: Iterable[Profile]
+) -> EvaluationTour:
+    """The shards of an evaluation, and what a family's evaluation takes as measured on each kind.
+
+    >>> facts = ShardSet(shards=tuple(DataShard(name=n, url=n, batches=4) for n in "ab"))
+    >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.3, peak_bytes=0, evaluate_seconds=2.0,
+    ...                   evaluate_every=20)
+    >>> tour = evaluation_tour(facts, {}, [profile])
+    >>> tour.batch_seconds, tour.step_seconds
+    ({'cpu': 0.25}, {'cpu': 0.1})
+    """
+    batches = {each.name: each.batches for each in facts.shards}
+    on_batch, in_step = dict[str, float](), dict[str, float]()
+    for profile in profiles:
+        every = profile.evaluate_every or profile.steps_per_epoch
+        if (profile.technique, profile.count) == ("resident", 1) and every:
+            on_batch[profile.kind] = profile.evaluate_seconds / sum(batches.values())
+            in_step[profile.kind] = profile.evaluate_seconds / every
+    return EvaluationTour(homes=homes, batches=batches, batch_seconds=on_batch, step_seconds=in_step)
+
+
+def needs_tour(homes: Iterable[tuple[str, ...]], cluster: Cluster) -> bool:
     """Whether some shard does not lie everywhere."""
     nodes = {device.node for device in cluster.devices}
-    return any(nodes.difference(each) for each in homes.values())
+    return any(nodes.difference(each) for each in homes)
 
 
 def read_bytes(facts: ShardSet) -> dict[str, int]:

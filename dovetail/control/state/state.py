@@ -15,7 +15,14 @@ from dovetail.control.settings import Settings
 from dovetail.control.state.ledger import Ledger
 from dovetail.control.state.queues import Queues
 from dovetail.control.state.recovery import Recovery
-from dovetail.control.state.shard_tours import Find, ShardPlaces, needs_tour, read_bytes, tour_of
+from dovetail.control.state.shard_tours import (
+    Find,
+    ShardPlaces,
+    evaluation_tour,
+    needs_tour,
+    read_bytes,
+    tour_of,
+)
 from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceable, without
 from dovetail.engines import Order
 from dovetail.metrics.progress import Progress
@@ -36,18 +43,21 @@ from dovetail.vocabulary import (
     TaskId,
     Workload,
 )
+from dovetail.vocabulary.approximations import Approximate, combinations
 from dovetail.vocabulary.events import TaskFailed, TaskHeld
 from dovetail.vocabulary.work import name_tasks
 
 
 @dataclasses.dataclass(kw_only=True)
 class Running:
-    """An order under way; one that measures has no placement."""
+    """An order under way; one that measures has no placement. One that has `vacated_at` a moment holds no devices any
+    more, and what it has learned is being saved."""
 
     order: Order
     option: Option | None
     placement: Placement | None
     started_at: float
+    vacated_at: float | None = None
 
     @functools.cached_property
     def tasks(self) -> frozenset[TaskId]:
@@ -200,7 +210,8 @@ class State:
         if cluster is not None and (whole := self._whole.joined_by(cluster)).devices != self._whole.devices:
             self._whole = whole
             self._processors = {device.name: whole.kind(device.kind).processor for device in whole.devices}
-            taken = [(each.order.devices, each.option) for each in self.running.values()]
+            held = [each for each in self.running.values() if each.vacated_at is None]
+            taken = [(each.order.devices, each.option) for each in held]
             self.queues.grow(whole, taken=taken)
         self._set_cluster(self._gone.difference(devices))
         self.queues.join(devices)
@@ -234,6 +245,7 @@ class State:
                 divided=self._divided(),
                 rejected=self.ledger.rejections().values(),
                 may=self.may,
+                allowed=self.allowed(),
             )
             self._offers = Offers(offered, rejections)
         assert self._offers is not None
@@ -257,7 +269,13 @@ class State:
         if not nowhere or not (self._gone or self.may_grow):
             return {}
         offered, _ = derive_options(
-            self._profiles(), self._whole, members=self.sizes(), divided=self._divided(), rejected=(), may=self.may
+            self._profiles(),
+            self._whole,
+            members=self.sizes(),
+            divided=self._divided(),
+            rejected=(),
+            may=self.may,
+            allowed=self.allowed(),
         )
         unfit = {(each.families, each.technique, each.kind, each.count) for each in self.ledger.rejections().values()}
         able = {
@@ -319,6 +337,7 @@ class State:
             rejected=self.ledger.rejections().values(),
             divided=self._divided(),
             objective=self._objective(),
+            allowed=self.allowed(),
         )
         return dataclasses.replace(problem, tours=tours) if tours else problem
 
@@ -335,31 +354,68 @@ class State:
             (member, *_), placement = each.order.members, each.placement
             if placement is None or not placement.shard or member.final or self.ledger.rests(member.task.identity):
                 continue
-            tour = self._tour(member.task.identity, start=member.until_step)
+            tour = self._tour(member.task.identity, start=member.until_step, but=member.evaluates)
             if tour is not None:
-                end = self._remaining(each, now).end_seconds
+                end = self._remaining(each, now).end_seconds if each.vacated_at is None else 0.0
                 at, option = self.cluster.device(placement.devices[0]).node, placement.option
                 found[member.task.identity] = dataclasses.replace(tour, at=at, ready_seconds=end, option=option)
         return found
 
-    def _tour(self, task: TaskId, *, start: int) -> ShardTour | None:
+    def _tour(self, task: TaskId, *, start: int, but: str = "") -> ShardTour | None:
+        """What is left from a step on, but for a shard on which it is being evaluated; None where nothing is that
+        needs a tour."""
         one = self.ledger[task]
         facts = one.fingerprint.shards if one.fingerprint else None
         until, _ = self.target(task)
-        if facts is None or start >= until:
+        if facts is None:
+            return None
+        evaluations = self._evaluations(task, start=start, but=but)
+        if start >= until and not evaluations:
             return None
         homes, wrong = self._places.homes(facts, self.cluster)
-        if not wrong and not needs_tour(homes, self.cluster):
+        evaluated = one.fingerprint.evaluation  # type: ignore[union-attr]
+        evaluated_homes, wrong_too = self._places.homes(evaluated, self.cluster) if evaluated is not None else ({}, "")
+        wrong = wrong or wrong_too
+        if not wrong and not needs_tour([*homes.values(), *evaluated_homes.values()], self.cluster):
             return None
         if not wrong and not self.may("hop"):
             wrong = "its shards lie on several nodes, so that technique hop must be allowed (--techniques, techniques=)"
         if wrong:
             self.fail({task: wrong})
             return None
-        tour = tour_of(facts, homes=homes, chosen=one.shard_orders, start=start, until=until)
+        tour = tour_of(facts, homes=homes, chosen=one.shard_orders, start=start, until=until, evaluations=evaluations)
         sizes = [each for each in self.ledger.profiles() if each.family == one.fingerprint.family]  # type: ignore[union-attr]
-        state_bytes = max((each.parameter_bytes + each.optimizer_bytes for each in sizes), default=0)
-        return dataclasses.replace(tour, read_bytes=read_bytes(facts), state_bytes=state_bytes)
+        return dataclasses.replace(
+            tour,
+            read_bytes=read_bytes(facts),
+            copied={each.name: each.url for each in facts.shards if each.copy},
+            state_bytes=max((each.parameter_bytes + each.optimizer_bytes for each in sizes), default=0),
+            gradient_bytes=max((each.parameter_bytes for each in sizes), default=0),
+            evaluation=evaluation_tour(evaluated, evaluated_homes, sizes) if evaluated is not None else None,
+        )
+
+    def _evaluations(self, task: TaskId, *, start: int, but: str) -> dict[int, tuple[str, ...]]:
+        """From a step on, after which a task is to be evaluated on shards, and on which of them."""
+        fingerprint, (until, is_last) = self.ledger[task].fingerprint, self.target(task)
+        if fingerprint is None or fingerprint.evaluation is None or fingerprint.shards is None:
+            return {}
+        names, every = fingerprint.evaluation.names, fingerprint.evaluate_every or fingerprint.shards.steps_per_epoch
+        found = dict.fromkeys(range(start - start % every, until + 1, every), names)
+        found = {step: names for step in found if step >= max(start, 1)}
+        if is_last and until >= start:
+            found[until] = names
+        if start in found:
+            found[start] = tuple(name for name in self.unevaluated(task, step=start) if name != but)
+            if start == until and not found[start] and not but:
+                found[start] = names[-1:]  # it has its end to report, which was lost
+        return {step: shards for step, shards in found.items() if shards}
+
+    def unevaluated(self, task: TaskId, *, step: int) -> tuple[str, ...]:
+        """The shards on which a task has still to be evaluated as it was after a step."""
+        one = self.ledger[task]
+        assert one.fingerprint is not None
+        names = one.fingerprint.evaluation.names if one.fingerprint.evaluation is not None else ()
+        return tuple(name for name in names if one.evaluated_step != step or name not in one.evaluated)
 
     def _node_of(self, task: TaskId) -> str:
         """The node where a task was last saved; empty where it was not."""
@@ -390,6 +446,21 @@ class State:
     def may(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
         """Whether the workload and the settings allow a technique with these knobs."""
         return self._workload.allows(technique) and self.is_exact_enough(technique, knobs)
+
+    def allowed(self) -> dict[str, tuple[Approximate, ...]]:
+        """By family, with which approximations its tasks may be trained: its program or the workload says so, it can
+        have them, and with tolerances it was shown to keep to these."""
+        found = {}
+        for _, one in self.known():
+            known = one.fingerprint
+            if known is not None and known.family not in found and (known.allow or self._workload.allow):
+                names = {*known.allow, *self._workload.allow}.intersection(known.approximations)
+                found[known.family] = tuple(way for way in combinations(names) if self._may_have(known.family, way))
+        return {family: ways for family, ways in found.items() if ways}
+
+    def _may_have(self, family: str, way: Approximate) -> bool:
+        wanted, keep = self._workload.approximate, self._workload.keep
+        return wanted in (None, way) and (not keep or self.ledger.keeps(family, way, keep))
 
     def is_exact_enough(self, technique: str, knobs: Mapping[str, Any] = FrozenDict()) -> bool:
         """Whether the settings ask for no more exactness than a technique has with these knobs."""
@@ -424,6 +495,13 @@ class State:
         processor = self._processors.get(one.spans[-1].devices[0], "cpu")
         return one.count if processor == "cpu" else 0
 
+    def began_with(self, one: Progress) -> Approximate | None:
+        """The approximations that a task has begun with, which it keeps, or that the workload wants of all; None where
+        planners choose."""
+        if self._workload.approximate is not None:
+            return self._workload.approximate
+        return one.approximate if one.saved_step or one.status == "running" else None
+
     def _objective(self) -> str:
         """The workload's objective, as of now."""
         wanted = Objective.parse(self.workload.objective)
@@ -448,6 +526,7 @@ class State:
             weight=self.workload.weights.get(self.tasks[task].name, one.priority),
             alone=self.recovery.alone(task),
             deadline_seconds=self._due(task) - self.now(),
+            approximate=self.began_with(one),
         )
 
     def _due(self, task: TaskId) -> float:
@@ -490,6 +569,8 @@ class State:
         """What runs as planners see it, on devices that they are shown: of a gang on a node that leaves, the others."""
         found = []
         for each in self.running.values():
+            if each.vacated_at is not None:
+                continue
             here = tuple(device for device in each.order.devices if device not in self._gone)
             if each.placement and len(here) == len(each.order.devices):
                 found.append(self._remaining(each, now))

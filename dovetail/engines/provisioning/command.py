@@ -7,19 +7,15 @@ It is called with `start NAME KIND ZONE spot|on-demand`, with `stop NAME`, or wi
 import csv
 import io
 import math
-import os
-import shlex
-import shutil
-import signal
-import subprocess
 import time
 
+from dovetail.describe.user_commands import ANSWER_SECONDS, ask_command, split_command
 from dovetail.engines.provisioning.base import ProvidedNode, Provisioner
 from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.markets import Market
 from dovetail.vocabulary.user_text import shorten
 
-ANSWER_SECONDS = 50.0
+WHAT = "the command of --provision"
 COLUMNS = ("name", "kind", "zone", "market", "leaves")
 _MARKETS = {"spot": True, "on-demand": False}
 
@@ -33,8 +29,8 @@ class CommandProvisioner(Provisioner):
     """
 
     def __init__(self, text: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._words, self._answer_seconds = shlex.split(text), answer_seconds
-        if not self._words or shutil.which(self._words[0]) is None:
+        self._words, self._answer_seconds = split_command(text), answer_seconds
+        if not self._words:
             raise DovetailError(f"--provision must be a command; there is no {text!r}.")
 
     def start(self, name: str, market: Market) -> None:
@@ -51,8 +47,7 @@ class CommandProvisioner(Provisioner):
         missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
         if missing:
             raise DovetailError(
-                f"{self._shown('list')} must print a table with the columns {','.join(COLUMNS)}; {missing[0]!r} is not "
-                f"there."
+                f"{WHAT} must list nodes in a table with the columns {','.join(COLUMNS)}; {missing[0]!r} is not there."
             )
         return [self._node(row) for row in rows]
 
@@ -62,36 +57,10 @@ class CommandProvisioner(Provisioner):
             market = Market(kind=row["kind"], zone=row["zone"], spot=_MARKETS[row["market"]])
         except (KeyError, TypeError, ValueError) as error:
             raise DovetailError(
-                f"{self._shown('list')} must print of each node its market, spot or on-demand, and in how many seconds "
+                f"{WHAT} must list of each node its market, spot or on-demand, and in how many seconds "
                 f"it leaves, or nothing; found {shorten(str(row))} ({error})."
             ) from None
         return ProvidedNode(name=row["name"], market=market, leaves_seconds=leaves)
 
     def _call(self, *arguments: str) -> str:
-        # A group of its own: what a script waits for is ended with it.
-        process = subprocess.Popen(
-            [*self._words, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=self._answer_seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise DovetailError(
-                f"{self._shown(*arguments)} must answer within {self._answer_seconds:.0f} s; it did not, and was "
-                f"ended. Have it return once the node is asked for, its output closed in what goes on."
-            ) from None
-        if process.returncode:
-            said = shorten(" ".join(err.split())) or "nothing"
-            raise DovetailError(
-                f"{self._shown(*arguments)} must end with 0; it ended with {process.returncode}: {said}"
-            )
-        return out
-
-    def _shown(self, *arguments: str) -> str:
-        return f"the command {shlex.join([*self._words, *arguments])!r}"
+        return ask_command([*self._words, *arguments], what=WHAT, answer_seconds=self._answer_seconds)

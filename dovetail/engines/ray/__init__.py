@@ -1,8 +1,7 @@
 """The engine `ray`: placements on the nodes of a Ray cluster. Ray is imported here alone, and only when it is used."""
 
-from dovetail.engines.ray.cluster_survey import survey
+from dovetail.engines.ray.cluster_survey import leaving_nodes, survey
 from dovetail.engines.ray.connection import connected
-from dovetail.engines.ray.node_monitor import find_notices
 from dovetail.engines.ray.ray_engine import RayEngine
 
-__all__ = ["RayEngine", "connected", "find_notices", "survey"]
+__all__ = ["RayEngine", "connected", "leaving_nodes", "survey"]

@@ -1,19 +1,20 @@
-"""Nodes that join a Ray cluster while a run is under way: each is asked what it has and reserved, without keeping
-anybody waiting, and then is part of the cluster; or is not used, and the reason is said.
+"""Nodes that join a Ray cluster while a run is under way: each is asked what it has and reserved, and its links to
+those that are there are measured, without keeping anybody waiting, and then is part of the cluster; or is not used, and
+the reason is said.
 
 Nothing here blocks: the engine calls `poll` between two looks at its workers. A node has `JOIN_SECONDS` for all of it.
 """
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.engines.ray.cluster_survey import begin_look, check_look, described, place_marks
+from dovetail.engines.ray.cluster_survey import begin_look, check_look, described, place_marks, read_look
+from dovetail.engines.ray.node_links import begin_measuring, finish_measuring
 from dovetail.vocabulary import Cluster, DovetailError
 
 # A node that is cut off, or has another Ray, never answers: that is to be said within a minute.
@@ -45,7 +46,9 @@ class _Newcomer:
     until: float
     marks: contextlib.ExitStack
     look: Any
+    unseen_since: float  # when its look was last found not to be done
     joined: JoinedNode | None = None
+    links: Any = None
 
 
 class Arrivals:
@@ -56,18 +59,22 @@ class Arrivals:
         self._ray, self._folders, self._reserve = ray, folders, reserve
         self._seen: set[str] = set()
         self._named = 0
+        self._names: dict[str, str] = {}
         self._cores: Counter[str] = Counter()
         self._coming: dict[str, _Newcomer] = {}
 
-    def know(self, nodes: Iterable[Mapping[str, Any]], *, devices: Mapping[str, int]) -> None:
-        """These are in the cluster already: the nodes as Ray gives them, and how many devices each has by number."""
+    def know(self, nodes: Iterable[Mapping[str, Any]], *, names: Mapping[str, str], devices: Mapping[str, int]) -> None:
+        """These are in the cluster already: the nodes as Ray gives them, of those that are used the numbers by name,
+        and how many devices each of these has, by name."""
+        counts = {number: devices.get(name, 0) for name, number in names.items()}
         for node in nodes:
             self._seen.add(node["NodeID"])
-            self._cores[node["NodeManagerHostname"]] += devices.get(node["NodeID"], 0)
-        self._named = len(devices)
+            self._cores[node["NodeManagerHostname"]] += counts.get(node["NodeID"], 0)
+        self._named, self._names = len(names), dict(names)
 
-    def poll(self, nodes: Iterable[Mapping[str, Any]]) -> list[JoinedNode | RefusedNode]:
-        """Which nodes have come to be part of the cluster, or are refused, of those that Ray says there are now."""
+    def poll(self, nodes: Iterable[Mapping[str, Any]], *, leaving: Collection[str]) -> list[JoinedNode | RefusedNode]:
+        """Which nodes have come to be part of the cluster, or are refused, of those that Ray says there are now; of
+        these the ones whose numbers are `leaving` do nothing for others any more."""
         there = {node["NodeID"]: node for node in nodes if node["Alive"]}
         for number in there.keys() - self._seen:
             self._seen.add(number)
@@ -78,7 +85,8 @@ class Arrivals:
                 self._forget(number)  # it has left before it was of use
                 continue
             try:
-                joined = self._advance(newcomer)
+                stay = {name: number for name, number in self._names.items() if number in there.keys() - set(leaving)}
+                joined = self._advance(newcomer, stay)
             except (DovetailError, self._ray.exceptions.RayError) as error:
                 self._forget(number)
                 if newcomer.joined is not None:
@@ -88,6 +96,7 @@ class Arrivals:
                 continue
             if joined is not None:
                 self._forget(number)
+                self._names[joined.name] = number
                 found.append(joined)
         return found
 
@@ -96,20 +105,27 @@ class Arrivals:
             return  # it only leads
         marks = contextlib.ExitStack()
         look = begin_look(node["NodeID"], place_marks(self._folders, marks))
-        until = time.monotonic() + JOIN_SECONDS
-        self._coming[node["NodeID"]] = _Newcomer(node=node, until=until, marks=marks, look=look)
+        now = time.monotonic()
+        newcomer = _Newcomer(node=node, until=now + JOIN_SECONDS, marks=marks, look=look, unseen_since=now)
+        self._coming[node["NodeID"]] = newcomer
 
     def _forget(self, number: str) -> None:
         self._coming.pop(number).marks.close()
 
-    def _advance(self, newcomer: _Newcomer) -> JoinedNode | None:
-        """Take the next step with a newcomer, if it is time to."""
-        if newcomer.joined is None and self._ray.wait([newcomer.look], timeout=0)[0]:
-            newcomer.joined = self._describe(newcomer)
-        if newcomer.joined is not None and newcomer.joined.group.wait(0):
-            return newcomer.joined
+    def _advance(self, newcomer: _Newcomer, stay: Mapping[str, str]) -> JoinedNode | None:
+        """Take the next step with a newcomer, if it is time to; who is there, and will `stay`, is given by name."""
+        if newcomer.joined is None:
+            if self._ray.wait([newcomer.look], timeout=0)[0]:
+                joined = newcomer.joined = self._describe(newcomer)
+                newcomer.links = begin_measuring({**stay, joined.name: joined.number}, newcomer=joined.name)
+            newcomer.unseen_since = time.monotonic()
+        is_reserved = newcomer.joined is not None and newcomer.joined.group.wait(0)
+        if newcomer.joined is not None and is_reserved and self._ray.wait([newcomer.links], timeout=0)[0]:
+            cluster = dataclasses.replace(newcomer.joined.cluster, links=finish_measuring(newcomer.links))
+            return dataclasses.replace(newcomer.joined, cluster=cluster)
         if time.monotonic() > newcomer.until:
             what = "tell what it has" if newcomer.joined is None else "have its devices free for this run"
+            what = "reach the other nodes, and be reached" if is_reserved else what
             raise DovetailError(
                 f"a node that joins must {what} within {JOIN_SECONDS:.0f} s; it did not. Look whether its ports are "
                 f"open to the other nodes, whether it has the same Ray and Python, and at 'ray status'."
@@ -117,7 +133,8 @@ class Arrivals:
         return None
 
     def _describe(self, newcomer: _Newcomer) -> JoinedNode:
-        node, found = newcomer.node, json.loads(self._ray.get(newcomer.look))
+        node, unseen_seconds = newcomer.node, time.monotonic() - newcomer.unseen_since
+        found = read_look(self._ray.get(newcomer.look), unseen_seconds=unseen_seconds)
         check_look(node["NodeManagerHostname"], found, self._folders)
         cluster, numbers = described([node], [found], first=self._named, dealt=self._cores)
         (name,) = numbers

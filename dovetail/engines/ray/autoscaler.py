@@ -6,12 +6,14 @@ A node type of the autoscaler is of a market by two custom resources, `kind:KIND
 the engine has emptied and let go of.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.engines.provisioning.base import ProvidedNode, Provisioner
 from dovetail.engines.ray.connection import installed
 from dovetail.engines.ray.node_monitor import find_notices
+from dovetail.vocabulary import DovetailError
 from dovetail.vocabulary.markets import Market
 
 _KIND, _MARKET = "kind:", "market:"
@@ -26,20 +28,19 @@ class AutoscalerProvisioner(Provisioner):
 
     def start(self, name: str, market: Market) -> None:
         """Ask for one more node of a market."""
-        self._wanted[name] = market
-        self._request()
+        self._request({**self._wanted, name: market})
 
     def stop(self, name: str) -> None:
         """Ask for one less."""
-        if self._wanted.pop(name, None) is not None:
+        if name in self._wanted:
+            self._request({other: market for other, market in self._wanted.items() if other != name})
             self._numbers.pop(name, None)
-            self._request()
 
     def nodes(self) -> list[ProvidedNode]:
         """What was asked for; of those that have joined, with their numbers and notices."""
-        ray = installed()
-        there = {node["NodeID"]: market_of(node["Resources"]) for node in ray.nodes() if node["Alive"]}
-        notices = find_notices()
+        with _answering():
+            there = {node["NodeID"]: market_of(node["Resources"]) for node in installed().nodes() if node["Alive"]}
+            notices = find_notices()
         for name in [name for name, number in self._numbers.items() if number not in there]:
             del self._numbers[name], self._wanted[name]  # taken away
         for number, market in there.items():
@@ -57,10 +58,25 @@ class AutoscalerProvisioner(Provisioner):
             for name, market in self._wanted.items()
         ]
 
-    def _request(self) -> None:
+    def _request(self, wanted: dict[str, Market]) -> None:
+        """Ask for these nodes, and no others; what Ray does not take is not wanted."""
         from ray.autoscaler.sdk import request_resources
 
-        request_resources(bundles=[resources_of(market) for market in self._wanted.values()])
+        with _answering():
+            request_resources(bundles=[resources_of(market) for market in wanted.values()])
+        self._wanted = wanted
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """What Ray raises, as provisioners say it."""
+    ray = installed()
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise DovetailError(
+            f"the Ray cluster must answer what its autoscaler is asked; found: {error} Look at 'ray status'."
+        ) from error
 
 
 def resources_of(market: Market) -> dict[str, float]:

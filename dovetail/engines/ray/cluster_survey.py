@@ -19,38 +19,70 @@ from typing import Any
 from dovetail.engines.detection import available_cores, detect
 from dovetail.engines.provisioning.base import NUMBER
 from dovetail.engines.ray.connection import installed
+from dovetail.engines.ray.node_links import measure_links
+from dovetail.engines.ray.node_monitor import find_notices
 from dovetail.planning.options.kinds import SHEETS
+from dovetail.store import known_links
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
+from dovetail.vocabulary.units import show_seconds
 
 LOOK_SECONDS = 55.0
+CLOCK_SECONDS = 60.0
 _ACCELERATOR, _KIND = "accelerator_type:", "kind:"
 
 
 def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster, dict[str, str]]:
     """The Ray cluster to which this process is connected, and Ray's number for each of its nodes by name. Refuses one
-    whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise."""
-    ray = installed()
-    nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=_rank)
+    whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise. The links
+    between them are those that the store knows and, where it knows none, measured. Nodes that were given notice are
+    left out: Ray gives them nothing to do any more."""
+    ray, leaving = installed(), find_notices()
+    nodes = sorted((node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving), key=_rank)
     folders = [home] if shared is None else list(shared)
     with contextlib.ExitStack() as stack:
         marks = place_marks(folders, stack)
-        looks = [begin_look(node["NodeID"], marks) for node in nodes]
-        _, silent = ray.wait(looks, num_returns=len(looks), timeout=LOOK_SECONDS)
-        if silent:
-            machines = ", ".join(
-                n["NodeManagerHostname"] for n, look in zip(nodes, looks, strict=True) if look in silent
-            )
-            raise DovetailError(
-                f"each node of the Ray cluster must tell what it has; {machines} did not within {LOOK_SECONDS:.0f} s. "
-                f"Look whether its ports are open to the other nodes, and whether it has the same Ray and Python."
-            )
-        try:
-            found = [json.loads(each) for each in ray.get(looks)]
-        except ray.exceptions.RayError as error:
-            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
+        looks = {begin_look(node["NodeID"], marks): node["NodeManagerHostname"] for node in nodes}
+        found = _await_looks(ray, looks)
     for node, each in zip(nodes, found, strict=True):
         check_look(node["NodeManagerHostname"], each, folders)
-    return described(nodes, found)
+    cluster, numbers = described(nodes, found)
+    known = known_links(home, numbers, now=time.time())
+    measured = measure_links(numbers, known=[frozenset((link.source, link.target)) for link in known])
+    return dataclasses.replace(cluster, links=(*known, *measured)), numbers
+
+
+def _await_looks(ray: Any, looks: Mapping[Any, str]) -> list[dict[str, Any]]:
+    """What the nodes found, each by its machine; each answer is read as it comes, for it has the time of then."""
+    found: dict[Any, dict[str, Any]] = {}
+    silent, until = list(looks), time.monotonic() + LOOK_SECONDS
+    while silent:
+        ready, silent = ray.wait(silent, timeout=max(0.0, until - time.monotonic()))
+        if not ready:
+            raise DovetailError(
+                f"each node of the Ray cluster must tell what it has; {', '.join(looks[each] for each in silent)} did "
+                f"not within {LOOK_SECONDS:.0f} s. Look whether its ports are open to the other nodes, and whether it "
+                f"has the same Ray and Python."
+            )
+        try:
+            found |= {look: read_look(ray.get(look)) for look in ready}
+        except ray.exceptions.RayError as error:
+            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
+    return [found[look] for look in looks]
+
+
+def leaving_nodes() -> list[tuple[str, int, float]]:
+    """The nodes that were given notice, which cannot be asked any more: of each, as far as Ray knows, the kind and the
+    number of its devices, and when it will be gone."""
+    notices, nothing = find_notices(), Cluster(kinds=(), nodes=(), devices=())
+    found = []
+    for node in sorted(
+        (node for node in installed().nodes() if node["Alive"] and node["NodeID"] in notices), key=_rank
+    ):
+        resources = node["Resources"]
+        count = int(resources.get("GPU", 0)) or int(resources.get("CPU", 0))
+        kind = _kind(resources, nothing, processor="cuda" if resources.get("GPU") else "cpu")
+        found.append((kind.name, count, notices[node["NodeID"]]))
+    return found
 
 
 def place_marks(folders: Sequence[Path], stack: contextlib.ExitStack) -> list[str]:
@@ -110,6 +142,18 @@ def _look(marks: list[str]) -> bytes:
     ).encode()
 
 
+def read_look(answer: bytes, *, unseen_seconds: float = 0.0) -> dict[str, Any]:
+    """What a node found of itself, and by how much its clock is ahead of this one, at least; the answer may have lain
+    there unseen for so many seconds.
+
+    >>> read_look(dumps({"clock": time.time() - 90.0}).encode(), unseen_seconds=80.0)["ahead_seconds"] > -11.0
+    True
+    """
+    found: dict[str, Any] = json.loads(answer)
+    ahead = found["clock"] - time.time()
+    return {**found, "ahead_seconds": ahead if ahead > 0 else min(0.0, ahead + unseen_seconds)}
+
+
 def check_look(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) -> None:
     """Refuse a node that found this of itself, where it cannot be used."""
     for what, here in (("ray", importlib.metadata.version("ray")), ("python", platform.python_version())):
@@ -119,6 +163,13 @@ def check_look(machine: str, found: Mapping[str, Any], folders: Sequence[Path]) 
                 f"all nodes must have the same {what.capitalize()}; {machine} has {there}, the controller {here}. "
                 f"Install {here} there."
             )
+    ahead = found["ahead_seconds"]
+    if abs(ahead) >= CLOCK_SECONDS:
+        raise DovetailError(
+            f"the clocks of all nodes must agree within a minute, since notices and prices have times; that of "
+            f"{machine} is {show_seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the controller's. Set it "
+            f"by NTP."
+        )
     if not found["guarded"]:
         raise DovetailError(
             f"the Ray cluster must have token authentication on; on {machine} it is off, so anybody who reaches that "

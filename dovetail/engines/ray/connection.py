@@ -41,6 +41,18 @@ def installed() -> Any:
     return ray
 
 
+def installed_serve() -> Any:
+    """Ray Serve, imported, or a `DovetailError` with what to install."""
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise DovetailError(
+            f"serving on a Ray cluster must have Ray Serve installed; found: {error}. Run: pip install "
+            f"'dovetail[serve,ray-serve]'"
+        ) from error
+    return serve
+
+
 @contextlib.contextmanager
 def connected(address: str, *, programs: Iterable[Program], home: Path) -> Iterator[None]:
     """This process as a driver of the Ray cluster at `address`: `host:port`, `auto` for the one that runs on this

@@ -185,6 +185,7 @@ class Host:
         elif what == "begin":
             order = message["message"]
             self._shipment.relocate(order["order"])
+            order["copies"] = str(self._folder.path / "shards")  # on a disk of this node
             if order["ranks"]:
                 where = {"node": self._node, "address": self._address} if self._address else {}
                 order["ranks"] |= {"rendezvous": self._rendezvous(message["order"]), **where}
@@ -223,7 +224,8 @@ class Host:
         found = worker.receive()
         self._pass_on_printed(number)
         if found is not None:
-            worker.order = "" if any("released" in line for line in found) else worker.order
+            freed = {line.get(word) for line in found for word in ("released", "vacated")}
+            worker.order = "" if worker.order in freed else worker.order
             self._say({"worker": number, "lines": found})
             return
         self._selector.unregister(worker.channel)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dovetail.engines.fork_server import PRELOADED
 from dovetail.engines.ray.arrivals import Arrivals, RefusedNode
 from dovetail.engines.ray.cluster_survey import find_paths
 from dovetail.engines.ray.connection import installed
@@ -20,6 +21,7 @@ from dovetail.engines.ray.core_borrowing import GROUP
 from dovetail.engines.ray.host import Host
 from dovetail.engines.ray.host_link import HostLink, RemoteWorker, answered
 from dovetail.engines.ray.node_monitor import NodeMonitor
+from dovetail.engines.ray.warming import WARM_WORKERS, WarmingNode
 from dovetail.engines.worker_engine import WorkerEngine
 from dovetail.engines.worker_handle import WorkerHandle, cores_of
 from dovetail.store import make_scratch
@@ -61,9 +63,10 @@ class RayEngine(WorkerEngine):
         self._groups: dict[str, Any] = {}
         self._arrivals = Arrivals(self._ray, folders=[home] if shared is None else shared, reserve=self._reserve_node)
         counts = Counter(device.node for device in cluster.devices)
-        self._arrivals.know(present, devices={number: counts[node] for node, number in self._nodes.items()})
+        self._arrivals.know(present, names=self._nodes, devices=counts)
         everything = tuple(device.name for device in cluster.devices)
         self._pending.append(DevicesJoined(at_seconds=self.now(), devices=everything, cluster=cluster, anew=True))
+        self._warming: dict[str, WarmingNode] = {}  # nodes of which it is not said yet that they have joined
         self._noticed: set[str] = set()  # nodes of which it was said that they leave
         self._departed: set[str] = set()  # nodes of which that was said
         try:
@@ -193,19 +196,19 @@ class RayEngine(WorkerEngine):
                 self._departed.add(node)
                 devices = tuple(device.name for device in self._cluster.devices if device.node == node)
                 left = DevicesLeft(at_seconds=self.now(), devices=devices, reason=f"node {node} is lost: {reason}")
-                self._pending.append(left)
+                self._pending += [left] if self._warming.pop(node, None) is None else []
             link = self._links.get(node)
             if reason and link is not None and not link.lost:
                 link.mark_lost(reason)
             leaves = self._monitor.draining.get(number)
-            if leaves is not None and node not in (self._noticed | self._departed):
+            if leaves is not None and node not in (self._noticed | self._departed | self._warming.keys()):
                 self._noticed.add(node)
                 told = "Ray drains it"
                 self._pending.append(NodeLeaving(at_seconds=self.now(), node=node, leaves_seconds=leaves, reason=told))
 
     def _admit_nodes(self) -> None:
-        """Report the nodes that have joined, and those that cannot be used."""
-        for each in self._arrivals.poll(self._monitor.nodes):
+        """Have nodes that join get ready, and report those that are, and those that cannot be used."""
+        for each in self._arrivals.poll(self._monitor.nodes, leaving=self._monitor.draining):
             if isinstance(each, RefusedNode):
                 message = f"a node on {each.machine} has joined and is not used: {each.reason}"
                 self._pending.append(Warned(at_seconds=self.now(), message=message))
@@ -215,8 +218,18 @@ class RayEngine(WorkerEngine):
             self._cluster = self._cluster.joined_by(part)
             self._nodes[each.name], self._groups[each.name] = each.number, each.group
             self._addresses[each.number] = each.address
+            self._warming[each.name] = WarmingNode(cluster=part, workers=self._warm_up(part))
+        for node in [name for name, one in self._warming.items() if one.is_ready()]:
+            part = self._warming.pop(node).cluster
             devices = tuple(device.name for device in part.devices)
             self._pending.append(DevicesJoined(at_seconds=self.now(), devices=devices, cluster=part))
+
+    def _warm_up(self, part: Cluster) -> list[WorkerHandle]:
+        """Start workers on the devices of a node, which import what every order needs."""
+        workers = [self._worker_for(((device.name,), 0)) for device in part.devices[:WARM_WORKERS]]
+        for worker in workers:
+            worker.send({"do": "import", "module": PRELOADED})
+        return workers
 
     def _introduce_hosts(self) -> None:
         """Make hosts known to those that ask for others, whose idle cores their workers' feeds would borrow; a node

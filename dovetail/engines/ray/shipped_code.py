@@ -19,7 +19,7 @@ from typing import Any
 
 import dovetail
 from dovetail.describe.programs import PICKLED, module_file
-from dovetail.describe.source_digest import reached
+from dovetail.describe.source_digest import find_reached_files
 from dovetail.vocabulary import DovetailError, Program
 
 MANIFEST = "shipment.json"
@@ -38,7 +38,7 @@ def pack(programs: Iterable[Program], folder: Path) -> None:
             continue
         file, root = located
         files = roots.setdefault(str(root), {})
-        for path in reached(file, program.function, root=root):
+        for path in find_reached_files(file, program.function, root=root):
             if path.is_relative_to(root):
                 files[str(path.relative_to(root))] = _digest(path)
     for number, (root_name, files) in enumerate(roots.items()):

@@ -76,7 +76,7 @@ class Contestant:
     runs: tuple[RaceRun, ...]
 
     @property
-    def arrived(self) -> int:
+    def arrived_count(self) -> int:
         """How many of its runs reached the target."""
         return sum(run.crossing is not None for run in self.runs)
 

@@ -31,25 +31,20 @@ class TargetCrossing:
 
     def seconds(self, clock: str) -> float:
         """The time at the first hit, by a clock."""
-        return self.hit.by(clock)
+        return self.hit.seconds_by(clock)
 
     def interpolated_seconds(self, clock: str) -> float:
         """The time at which a straight line between miss and hit meets the target; that of the hit without a miss."""
-        return self._between(self.miss.by(clock) if self.miss else 0.0, self.hit.by(clock))
+        return self._between(self.miss.seconds_by(clock) if self.miss else 0.0, self.hit.seconds_by(clock))
 
     @property
     def interpolated_step(self) -> float:
-        """The step at which that line does."""
+        """The step at which a straight line between miss and hit meets the target."""
         return self._between(self.miss.step if self.miss else 0, self.hit.step)
 
     def error_seconds(self, clock: str) -> float:
         """How much earlier than at the hit the target may have been met: the time since the last miss."""
-        return self.hit.by(clock) - (self.miss.by(clock) if self.miss else 0.0)
-
-    @property
-    def error_steps(self) -> int:
-        """The same in steps."""
-        return self.hit.step - (self.miss.step if self.miss else 0)
+        return self.hit.seconds_by(clock) - (self.miss.seconds_by(clock) if self.miss else 0.0)
 
     def _between(self, miss: float, hit: float) -> float:
         return hit if self.by_interpolation is None else miss + self.by_interpolation * (hit - miss)

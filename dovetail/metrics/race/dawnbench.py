@@ -28,7 +28,7 @@ def dawnbench_tsv(run: RaceRun, *, metric: str) -> str:
     for number, reading in enumerate(run.readings, start=1):
         epoch = reading.step / run.steps_per_epoch if run.steps_per_epoch else number
         value = 100 * reading.value if is_accuracy else reading.value
-        lines.append(f"{epoch:.10g}\t{reading.by('dawnbench') / 3600:.10g}\t{value:.10g}")
+        lines.append(f"{epoch:.10g}\t{reading.seconds_by('dawnbench') / 3600:.10g}\t{value:.10g}")
         if reading is run.last:
             break
     return "\n".join(lines) + "\n"

@@ -143,9 +143,9 @@ def table_of(race: RaceResult) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             each.name,
-            f"{each.arrived}/{len(each.runs)}",
+            f"{each.arrived_count}/{len(each.runs)}",
             str(each.time(race.clock)),
-            _interpolated(each, race.clock),
+            _show_interpolated(each, race.clock),
             str(each.time(other)),
             str(each.steps),
             str(each.step_seconds),
@@ -156,7 +156,7 @@ def table_of(race: RaceResult) -> tuple[list[str], list[list[str]]]:
     return [*heads, *(["spend"] if priced else [])], rows
 
 
-def _interpolated(each: Contestant, clock: str) -> str:
+def _show_interpolated(each: Contestant, clock: str) -> str:
     value = each.interpolated_time(clock).value
     return f"{value:.4g}, at most {each.error_seconds(clock):.3g} off" if math.isfinite(value) else "never"
 
@@ -196,7 +196,7 @@ def _spend(reading: ClockReading | None, prices: Mapping[str, float]) -> float |
 
 
 def _notes(each: Contestant, clock: str, points: Mapping[TaskId, Iterable[Measured]]) -> list[str]:
-    """What to know of one contestant."""
+    """What readers should know of a contestant: equal curves, runs that never arrived, sparse evaluations."""
     found = []
     curves = {
         run.seed: [(point.name, point.step, point.value) for point in points.get(run.task.identity, ())]
@@ -210,7 +210,7 @@ def _notes(each: Contestant, clock: str, points: Mapping[TaskId, Iterable[Measur
         )
     if failed := [run for run in each.runs if run.status == "failed"]:
         found.append(f"{each.name}: {len(failed)} of {len(each.runs)} runs failed and never arrive: {failed[0].reason}")
-    late = len(each.runs) - each.arrived - len(failed)
+    late = len(each.runs) - each.arrived_count - len(failed)
     if late:
         found.append(f"{each.name}: {late} of {len(each.runs)} runs never reached the target, and count as infinite.")
     if len(each.runs) < LEAST_OLYMPIC:
@@ -249,7 +249,7 @@ def _estimate_record(found: Estimate | None) -> dict[str, float | None] | None:
 def _contestant_record(each: Contestant) -> dict[str, Any]:
     return {
         "contestant": each.name,
-        "arrived": each.arrived,
+        "arrived": each.arrived_count,
         "time": {clock: _estimate_record(each.time(clock)) for clock in CLOCKS},
         "interpolated_time": {clock: _estimate_record(each.interpolated_time(clock)) for clock in CLOCKS},
         "error_seconds": {clock: each.error_seconds(clock) for clock in CLOCKS},
@@ -280,7 +280,7 @@ def _run_record(run: RaceRun) -> dict[str, Any]:
         "stopped_seconds": run.stopped_seconds,
         "spend": run.spend,
         "curve": [
-            {"step": each.step, "value": each.value, **{clock: each.by(clock) for clock in CLOCKS}}
+            {"step": each.step, "value": each.value, **{clock: each.seconds_by(clock) for clock in CLOCKS}}
             for each in run.readings
         ],
     }

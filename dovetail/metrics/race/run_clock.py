@@ -16,8 +16,8 @@ from dovetail.vocabulary.events import (
     CheckpointSaved,
     PlanMade,
     TargetEvaluated,
-    TaskRestarted,
 )
+from dovetail.vocabulary.request_events import TaskRestarted
 
 PHASES = {
     "start": "until the first step: an order on its way, imports, building the model and its data",
@@ -47,7 +47,7 @@ class ClockReading:
 
     >>> seconds = {"start": 4.0, "train": 5.0, "evaluate": 1.0}
     >>> reading = ClockReading(step=9, value=0.9, at_seconds=20.0, seconds=seconds)
-    >>> reading.by("mlperf"), reading.by("dawnbench")
+    >>> reading.seconds_by("mlperf"), reading.seconds_by("dawnbench")
     (6.0, 5.0)
     """
 
@@ -59,8 +59,8 @@ class ClockReading:
     taken_steps: int = 0
     device_seconds: Mapping[str, float] = FrozenDict()
 
-    def by(self, clock: str) -> float:
-        """The time that a clock shows."""
+    def seconds_by(self, clock: str) -> float:
+        """The seconds that this clock shows, of the phases that it counts."""
         return sum(self.seconds.get(phase, 0.0) for phase in CLOCKS[clock])
 
     @property
@@ -147,11 +147,11 @@ class _ClockFold:
         self.clock.ways.add(f"{technique} on {len(event.devices)} × {kind}")
 
     def hear(self, event: Event) -> None:
-        """Something happened in the attempt under way."""
+        """Take in an event of the attempt under way."""
         if self._began is None:
             return
         if isinstance(event, TargetEvaluated):
-            self._read = self._reading(event)
+            self._read = self._make_reading(event)
             self.clock.readings.append(self._read)
         elif isinstance(event, AttemptLost) and event.of_run:  # its controller was; when, nobody knows
             self._close_lost()
@@ -163,7 +163,7 @@ class _ClockFold:
             return
         self._heard_seconds = max(self._heard_seconds, event.at_seconds)
 
-    def _reading(self, event: TargetEvaluated) -> ClockReading:
+    def _make_reading(self, event: TargetEvaluated) -> ClockReading:
         assert self._began is not None
         elapsed = event.at_seconds - self._began.at_seconds
         return ClockReading(

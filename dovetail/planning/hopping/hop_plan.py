@@ -1,22 +1,24 @@
 """From tasks whose data lies on nodes to a schedule of visits, next to whatever else is to be placed.
 
-Two ways are weighed by their predicted ends: to visit shards only where they lie, or also from elsewhere where they can
-be read from there, at the price of the bytes. Tasks without shards are planned by the given planner, behind the visits.
+Ways are weighed by their predicted ends: to visit shards only where they lie, or also from elsewhere where they can be
+read from there, at the price of the bytes, for each visit or, where a copy may be kept, once for each node; or to train
+copies of each model on all these nodes at once (`replicating`). Tasks without shards are planned by the given planner,
+behind the visits.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from dovetail.planning.hopping.open_shop import HopLink, OpenShop, ShopDevice, Stay, Tour, Tours
+from dovetail.planning.hopping.open_shop import HopLink, OpenShop, ShardCopy, ShopDevice, Stay, Tour, Tours
+from dovetail.planning.hopping.replicating import Replicating, weigh
 from dovetail.planning.hopping.shop_checker import check_tours
 from dovetail.planning.hopping.shop_planner import plan_tours
+from dovetail.planning.links import network_latency, network_rate
 from dovetail.planning.problem import Problem, ShardTour
 from dovetail.vocabulary import Cluster, Device, Option, Placement, Plan, Schedule, TaskId
 
 TECHNIQUE = "hop"
-#: What is assumed of links between nodes that nobody has measured: 10 Gbit/s, half a millisecond.
-ASSUMED_BYTES_PER_SECOND, ASSUMED_LATENCY_SECONDS = 1.25e9, 5e-4
 
 Planner = Callable[[Problem], Plan]
 _Visits = dict[tuple[TaskId, int, str], tuple[str, int]]
@@ -37,20 +39,27 @@ def plan_with_shards(problem: Problem, planner: Planner) -> Plan:
         return planner(_others(problem))
     visits, found, ways = _best(problem, tours, options)
     placements = tuple(_placement(stay, visits, options[stay.task], problem.cluster) for stay in found.stays)
-    verdict = _verdict(found, ways)
+    hopping = _with_others(problem, planner, Schedule(placements=placements), found.bound_seconds)
+    copies = weigh(problem, tours, options, link=link_between_nodes(problem.cluster), planner=planner)
+    verdict = _verdict(found, ways, copies)
+    if copies.plan is not None and copies.ends(copies.plan) < copies.ends(hopping):
+        line = f"{verdict}; so each is trained on several nodes at once"
+        return dataclasses.replace(copies.plan, explanation=(line, *copies.plan.explanation))
+    reason = (copies.reason,) if copies.seconds < found.makespan_seconds and copies.reason else ()
+    return dataclasses.replace(hopping, explanation=(verdict, *reason, *hopping.explanation))
+
+
+def _with_others(problem: Problem, planner: Planner, visits: Schedule, bound_seconds: float) -> Plan:
+    """Visits, and behind them the tasks that make none."""
     rest = _others(problem)
     if not rest.families:
-        schedule = Schedule(placements=placements)
-        return Plan(
-            schedule=schedule, bound_seconds=found.bound_seconds, explanation=verdict, rejections=rest.rejections
-        )
-    other = planner(dataclasses.replace(rest, running=_until_over(rest.running, placements)))
+        return Plan(schedule=visits, bound_seconds=bound_seconds, rejections=rest.rejections)
+    other = planner(dataclasses.replace(rest, running=_until_over(rest.running, visits.placements)))
     assert other.schedule is not None
     return dataclasses.replace(
         other,
-        schedule=Schedule(placements=(*placements, *other.schedule.placements)),
-        bound_seconds=max(other.bound_seconds, found.bound_seconds),
-        explanation=(*verdict, *other.explanation),
+        schedule=Schedule(placements=(*visits.placements, *other.schedule.placements)),
+        bound_seconds=max(other.bound_seconds, bound_seconds),
     )
 
 
@@ -96,7 +105,8 @@ def unvisitable(problem: Problem) -> dict[TaskId, str]:
 
 def _can_be_made(tour: ShardTour, options: Mapping[str, Option], cluster: Cluster) -> bool:
     able = {device.node for device in cluster.devices if device.kind in options}
-    return bool(tour.epochs) and all(able.intersection(homes) for homes in tour.homes.values())
+    homes = [*tour.homes.values(), *(tour.evaluation.homes.values() if tour.evaluation is not None else ())]
+    return bool(tour.epochs) and all(able.intersection(each) for each in homes)
 
 
 def _options(problem: Problem) -> dict[TaskId, dict[str, Option]]:
@@ -115,8 +125,18 @@ def _options(problem: Problem) -> dict[TaskId, dict[str, Option]]:
     found = {}
     for task, tour in problem.tours.items():
         own = {tour.option.kind: tour.option} if tour.option is not None else single.get(family_of.get(task, ""), {})
+        if tour.option is None and tour.evaluation is not None:
+            own = {
+                kind: _without_evaluation(each, tour.evaluation.step_seconds.get(kind, 0.0))
+                for kind, each in own.items()
+            }
         found[task] = {kind: dataclasses.replace(each, technique=TECHNIQUE) for kind, each in own.items()}
     return found
+
+
+def _without_evaluation(option: Option, seconds: float) -> Option:
+    """An option whose steps have no evaluation in them, which has visits of its own."""
+    return dataclasses.replace(option, step_seconds=tuple(each - seconds for each in option.step_seconds))
 
 
 def _best(
@@ -136,14 +156,24 @@ def _best(
         )
         if not all(where for tour in planned for where in tour.visit_seconds.values()):
             continue
-        shop = OpenShop(devices=tuple(devices), tours=planned, link=link)
+        shop = OpenShop(devices=tuple(devices), tours=planned, link=link, copies=_copies(tours, link) if afar else {})
         found = plan_tours(shop)
         check_tours(found, shop)
-        ways["reading from afar as well" if afar else "hopping"] = found.makespan_seconds
+        elsewhere = "copying shards once as well" if shop.copies else "reading from afar as well"
+        ways[elsewhere if afar else "hopping"] = found.makespan_seconds
         if best is None or found.makespan_seconds < best[1].makespan_seconds:
             best = visits, found
     assert best is not None, "a shard that no device can visit is refused before"
     return *best, ways
+
+
+def _copies(tours: Mapping[TaskId, ShardTour], link: HopLink) -> dict[str, ShardCopy]:
+    """What a node takes to have a copy of each shard that may have one."""
+    return {
+        source: ShardCopy(seconds=link.seconds(tour.read_bytes[shard]), nodes=frozenset(tour.homes[shard]))
+        for tour in tours.values()
+        for shard, source in tour.copied.items()
+    }
 
 
 def _devices(problem: Problem, options: Mapping[TaskId, Mapping[str, Option]]) -> Iterator[ShopDevice]:
@@ -172,14 +202,17 @@ def _tour(
     """One task's tour. Visits that are not of a whole shard have names of their own, as they take another time."""
     epochs: list[tuple[str, ...]] = []
     seconds: dict[str, dict[str, float]] = {}
+    copied: dict[str, str] = {}
     for number, epoch in enumerate(tour.epochs):
         names = []
         for shard, steps in epoch:
-            name = f"{shard} ({steps} steps)"
+            name = f"{shard} ({steps} steps)" if steps else f"{shard} (evaluation)"
             names.append(name)
             visits[task, number, name] = (shard, steps)
             if name not in seconds:
                 seconds[name] = dict(_where(tour, shard, steps, options, cluster, free, link))
+                if link is not None and steps and shard in tour.copied:
+                    copied[name] = tour.copied[shard]
         epochs.append(tuple(names))
     return Tour(
         task=task,
@@ -189,6 +222,7 @@ def _tour(
         state_bytes=tour.state_bytes,
         at=tour.at,
         ready_seconds=tour.ready_seconds,
+        copied=copied,
     )
 
 
@@ -201,15 +235,22 @@ def _where(
     free: Mapping[str, float],
     link: HopLink | None,
 ) -> Iterator[tuple[str, float]]:
-    homes = tour.homes[shard]
+    evaluation = None if steps else tour.evaluation
+    homes = tour.homes[shard] if evaluation is None else evaluation.homes[shard]
     for device in cluster.devices:
         if device.name not in free or device.kind not in options:
             continue
-        seconds = options[device.kind].seconds((steps,))
+        option = options[device.kind]
+        if evaluation is not None:
+            whole = evaluation.seconds_on(shard, kind=device.kind, step_seconds=option.step_seconds[0])
+            seconds = option.start_seconds + whole
+        else:
+            seconds = option.seconds((steps,))
         if device.node in homes:
             yield device.name, seconds
-        elif link is not None and shard in tour.read_bytes:
-            yield device.name, seconds + link.seconds(tour.read_bytes[shard])
+        elif link is not None and evaluation is None and shard in tour.read_bytes:
+            reads = 0.0 if shard in tour.copied else link.seconds(tour.read_bytes[shard])
+            yield device.name, seconds + reads
 
 
 def _placement(stay: Stay, visits: _Visits, options: Mapping[str, Option], cluster: Cluster) -> Placement:
@@ -237,31 +278,31 @@ def orders_of(plan: Plan, problem: Problem) -> dict[TaskId, tuple[tuple[str, ...
     assert plan.schedule is not None
     visited: dict[TaskId, list[str]] = {}
     for placement in sorted(plan.schedule.placements, key=lambda placement: placement.start_seconds):
-        if placement.shard:
+        if placement.shard and any(placement.steps):
             visited.setdefault(placement.tasks[0], []).append(placement.shard)
     found: dict[TaskId, tuple[tuple[str, ...], ...]] = {}
     for task, names in visited.items():
         tour = problem.tours[task]
         if not tour.is_ordered:
             shards = iter(names)
-            found[task] = tuple(tuple(itertools.islice(shards, len(epoch))) for epoch in tour.epochs)
+            found[task] = tuple(tuple(itertools.islice(shards, len(epoch))) for epoch in tour.trainings)
     return found
 
 
-def _verdict(found: Tours, ways: Mapping[str, float]) -> tuple[str, ...]:
-    ends = ", ".join(f"{way} ends in {seconds:.1f} s" for way, seconds in ways.items())
-    return (f"{len(found.stays)} visits of shards: {ends}; at least {found.bound_seconds:.1f} s, gap {found.gap:.1%}",)
+def _verdict(found: Tours, ways: Mapping[str, float], copies: Replicating) -> str:
+    ends = [f"{way} ends in {seconds:.1f} s" for way, seconds in ways.items()]
+    if copies.nodes > 1:
+        ends.append(f"copies on {copies.nodes} nodes at once in {copies.seconds:.1f} s")
+    visits = f"{len(found.stays)} visits of shards: {', '.join(ends)}"
+    return f"{visits}; at least {found.bound_seconds:.1f} s, gap {found.gap:.1%}"
 
 
 def link_between_nodes(cluster: Cluster) -> HopLink:
-    """What carries a task's state between two nodes: the slowest link that was measured, or what is assumed.
+    """What carries a task's state between two nodes: as slow as the slowest link that was measured, or as is assumed.
 
     >>> from dovetail.vocabulary import Kind
     >>> link_between_nodes(Cluster.uniform(Kind(name="cpu", processor="cpu"))).bytes_per_second
-    1250000000.0
+    125000000.0
     """
-    known = [each for each in cluster.links if each.between_nodes]
-    if not known:
-        return HopLink(bytes_per_second=ASSUMED_BYTES_PER_SECOND, latency_seconds=ASSUMED_LATENCY_SECONDS)
-    slowest = min(known, key=lambda each: each.bytes_per_second)
-    return HopLink(bytes_per_second=slowest.bytes_per_second, latency_seconds=slowest.latency_seconds)
+    links = cluster.links
+    return HopLink(bytes_per_second=network_rate(links), latency_seconds=network_latency(links))

@@ -56,7 +56,7 @@ class HopLink:
 class Tour:
     """What one task has to visit: the shards of each epoch that is left, in this order where it `is_ordered`, else in
     any. Its state of so many bytes is on node `at` (empty: nowhere yet, so that its first visit needs no hop) from
-    `ready_seconds` on. Tasks of one family share one `visit_seconds`.
+    `ready_seconds` on. Tasks of one family share one `visit_seconds`. Of shards that are `copied` it says from where.
 
     >>> Tour(task="a", epochs=(("s0", "s1"),), visit_seconds={"s0": {"n0:0": 1.0}, "s1": {"n1:0": 2.0}}).visits
     2
@@ -69,6 +69,7 @@ class Tour:
     state_bytes: int = 0
     at: str = ""
     ready_seconds: float = 0.0
+    copied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for epoch in self.epochs:
@@ -88,9 +89,21 @@ class Tour:
         return sum(map(len, self.epochs))
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopy:
+    """What the first visit on a node takes longer to make a copy for all later ones there; `nodes` need none.
+
+    >>> ShardCopy(seconds=5.0, nodes=frozenset(["n0"])).seconds
+    5.0
+    """
+
+    seconds: float
+    nodes: frozenset[str] = frozenset()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpenShop:
-    """Tours over devices. `links` are those between nodes that differ from `link`, by the two nodes' names.
+    """Tours over devices, with one `link` between any two nodes; `copies` are of what tours say is copied.
 
     >>> shop = OpenShop(devices=(ShopDevice(name="n0:0", node="n0"),), tours=(), link=HopLink(latency_seconds=1.0))
     >>> shop.hop_seconds(10, "n0", "n1"), shop.hop_seconds(10, "n0", "n0"), shop.hop_seconds(10, "", "n0")
@@ -100,7 +113,7 @@ class OpenShop:
     devices: tuple[ShopDevice, ...]
     tours: tuple[Tour, ...]
     link: HopLink = HopLink()
-    links: Mapping[tuple[str, str], HopLink] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, ShardCopy] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = {device.name for device in self.devices}
@@ -114,7 +127,7 @@ class OpenShop:
         """How long a state takes from node to node."""
         if not source or source == target:
             return 0.0
-        return self.links.get((source, target), self.link).seconds(size)
+        return self.link.seconds(size)
 
     @cached_property
     def node_of(self) -> dict[str, str]:

@@ -43,13 +43,14 @@ def tour_violations(plan: Tours, shop: OpenShop) -> list[str]:
     by_task: dict[str, list[Stay]] = defaultdict(list)
     by_device: dict[str, list[Stay]] = defaultdict(list)
     found: list[str] = []
+    copying = _copying(plan, shop)
     for stay in plan.stays:
         if stay.task not in tours:
             found.append(f"{stay.task!r} has no tour.")
             continue
         by_task[stay.task].append(stay)
         by_device[stay.device].append(stay)
-        found += _place_violations(stay, tours[stay.task])
+        found += _place_violations(stay, tours[stay.task], copying.get(id(stay), 0.0))
     for tour in shop.tours:
         found += _count_violations(tour, by_task[tour.task])
         found += _order_violations(tour, by_task[tour.task], shop)
@@ -67,11 +68,32 @@ def _slack(seconds: float) -> float:
     return _TOLERANCE * max(1.0, abs(seconds))
 
 
-def _place_violations(stay: Stay, tour: Tour) -> Iterator[str]:
+def _copying(plan: Tours, shop: OpenShop) -> dict[int, float]:
+    """The stays that are the first on their node of what is copied there, and what that takes; of those that begin at
+    the same moment, the one that is longer than a visit."""
+    sources = {tour.task: tour.copied for tour in shop.tours}
+    visits = {tour.task: tour.visit_seconds for tour in shop.tours}
+
+    def longer(stay: Stay) -> float:
+        return stay.duration_seconds - visits.get(stay.task, {}).get(stay.shard, {}).get(stay.device, 0.0)
+
+    nodes = {device.name: device.node for device in shop.devices}
+    found, seen = dict[int, float](), set[tuple[str, str]]()
+    for stay in sorted(plan.stays, key=lambda stay: (stay.start_seconds, -longer(stay))):
+        source, node = sources.get(stay.task, {}).get(stay.shard), nodes.get(stay.device, "")
+        if source is not None and (source, node) not in seen and node not in shop.copies[source].nodes:
+            seen.add((source, node))
+            found[id(stay)] = shop.copies[source].seconds
+    return found
+
+
+def _place_violations(stay: Stay, tour: Tour, copying_seconds: float) -> Iterator[str]:
     due = tour.visit_seconds.get(stay.shard, {}).get(stay.device)
     if due is None:
         yield f"{stay.task!r} cannot visit shard {stay.shard!r} on device {stay.device!r}."
-    elif abs(due - stay.duration_seconds) > _slack(due):
+        return
+    due += copying_seconds
+    if abs(due - stay.duration_seconds) > _slack(due):
         yield (
             f"{stay.task!r} must stay with shard {stay.shard!r} for {due:g} s on {stay.device!r}, found "
             f"{stay.duration_seconds:g} s."
@@ -97,7 +119,7 @@ def _order_violations(tour: Tour, stays: list[Stay], shop: OpenShop) -> Iterator
     for stay in stays:
         node = nodes.get(stay.device, "")
         carried = at and at != node
-        link = shop.links.get((at, node), shop.link)
+        link = shop.link
         arrives = left + (link.latency_seconds + tour.state_bytes / link.bytes_per_second if carried else 0.0)
         if stay.start_seconds < arrives - _slack(arrives):
             yield (

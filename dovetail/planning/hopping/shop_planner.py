@@ -118,6 +118,7 @@ class _ShopListRun:
         ]
         self._free = [device.free_seconds for device in shop.devices]
         self._hops: dict[tuple[int, str, str], float] = {}
+        self._copied: set[tuple[str, str]] = set()
         # Who wants a shard now: tasks by shard, in their order, so that equals are taken in turn.
         self._wants: list[dict[int, None]] = [{} for _ in dispatch._names]
         self._open: list[set[int]] = [set() for _ in shop.tours]
@@ -191,8 +192,9 @@ class _ShopListRun:
         """When and on which device a visit would end first, as far as is known; this one's where another's is no
         sooner."""
         where = self._dispatch._seconds[task][shard]
-        end, begins, taker = now + where[device], now, device
+        end, begins, taker = now + where[device] + self._copy_seconds(task, shard, device), now, device
         for other, seconds in where.items():
+            seconds += self._copy_seconds(task, shard, other)
             arrives = self._ready[task] + self._hop(task, self._at[task], self._dispatch._nodes[other])
             start = max(now, self._free[other], arrives)
             if start + seconds < end:
@@ -206,10 +208,20 @@ class _ShopListRun:
             known = self._hops[size, at, node] = self._shop.hop_seconds(size, at, node)
         return known
 
+    def _copy_seconds(self, task: int, shard: int, device: int) -> float:
+        """What a visit takes longer because its node has no copy yet."""
+        source = self._shop.tours[task].copied.get(self._dispatch._names[shard])
+        if source is None:
+            return 0.0
+        copy, node = self._shop.copies[source], self._dispatch._nodes[device]
+        return 0.0 if node in copy.nodes or (source, node) in self._copied else copy.seconds
+
     def _take(self, device: int, chosen: tuple[int, int], now: float) -> float:
         """Put a visit on record; gives its end."""
         (task, shard), dispatch = chosen, self._dispatch
-        seconds = dispatch._seconds[task][shard][device]
+        seconds = dispatch._seconds[task][shard][device] + self._copy_seconds(task, shard, device)
+        if source := self._shop.tours[task].copied.get(dispatch._names[shard]):
+            self._copied.add((source, dispatch._nodes[device]))
         stay = Stay(
             task=self._shop.tours[task].task,
             epoch=dispatch._epoch_numbers[task][self._epoch[task]],

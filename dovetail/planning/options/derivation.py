@@ -6,13 +6,19 @@ Names no technique: each is asked through its descriptor.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from dovetail.planning.fitting import misfit
+from dovetail.planning.fitting import misfit, widths
 from dovetail.planning.options.feed_cores import with_feed_cores
 from dovetail.planning.techniques import Evidence, May, Trial, allow_all, spec_of, techniques, trial_of
 from dovetail.vocabulary import Cluster, FrozenDict, Option, Profile, Rejection
+from dovetail.vocabulary.approximations import Approximate, join_knobs, split_knobs
+
+Allowed = Mapping[str, Collection[Approximate]]
+"""By family, the approximations with which its tasks may be trained beside exactly."""
+NOTHING_ALLOWED: Allowed = FrozenDict()
+Derived = TypeVar("Derived", Profile, Option, Rejection)
 
 
 def derive_options(
@@ -24,6 +30,7 @@ def derive_options(
     rejected: Iterable[Rejection] = (),
     imagined: Collection[str] = (),
     may: May = allow_all,
+    allowed: Allowed = NOTHING_ALLOWED,
 ) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
     """The options that fit this cluster, less the dominated ones; and why the others do not fit.
 
@@ -31,7 +38,8 @@ def derive_options(
     at most as many as there are tasks. `divided` are profiles that ran out of memory, with the knobs of the lower rung
     on which they are offered now; what was `rejected` when it was tried is not offered again. On `imagined` kinds,
     where nothing can be tried, more is predicted. What users `may` not have is neither offered nor rejected, and
-    nothing else need be faster than it.
+    nothing else need be faster than it. What was measured with an approximation counts for families that are `allowed`
+    it, beside what was measured exactly: everything is derived of each by itself.
 
     Of two profiles of the same thing the later one counts. Profiles of kinds that this cluster does not
     have were measured elsewhere; they are neither options nor rejections here.
@@ -44,10 +52,80 @@ def derive_options(
     >>> [option.families for option in fitting], [rejection.families for rejection in rejected]
     ([('small',)], [('large',)])
     """
+    found, told = list[Option](), list[Rejection]()
+    everything, unfit, lower = tuple(profiles), tuple(rejected), tuple(divided)
+    for approximate in ("", *sorted({way for ways in allowed.values() for way in ways})):
+        fitting, rejections = _derive(
+            (*_foretelling(everything, approximate, allowed), *_exactly(everything, approximate, allowed)),
+            cluster,
+            approximate=approximate,
+            members=members,
+            divided=[(one, knobs) for profile, knobs in lower for one in _exactly([profile], approximate, allowed)],
+            rejected=tuple(_exactly(unfit, approximate, allowed)),
+            imagined=imagined,
+            may=_able(may, approximate),
+        )
+        found += [_approximately(each, approximate) for each in fitting]
+        told += [_approximately(each, approximate) for each in rejections]
+    return tuple(found), tuple(told)
+
+
+def _exactly(found: Iterable[Derived], approximate: Approximate, allowed: Allowed) -> Iterator[Derived]:
+    """Of these, what was measured with the approximations, as if it were exact."""
+    for each in found:
+        own, knobs = split_knobs(each.knobs)
+        if own == approximate and all(not own or own in allowed.get(family, ()) for family in _families(each)):
+            yield dataclasses.replace(each, knobs=knobs) if own else each
+
+
+def _foretelling(found: Iterable[Profile], approximate: Approximate, allowed: Allowed) -> Iterator[Profile]:
+    """Of what was measured exactly, what others are predicted from and cannot be trained so itself: it stays so."""
+    for each in found if approximate else ():
+        spec = techniques().get(each.technique)
+        stays_exact = spec is not None and spec.foretells and not spec.can_train(approximate)
+        if stays_exact and not split_knobs(each.knobs)[0] and approximate in allowed.get(each.family, ()):
+            yield each
+
+
+def _families(derived: Profile | Option | Rejection) -> tuple[str, ...]:
+    return (derived.family,) if isinstance(derived, Profile) else derived.families
+
+
+def _approximately(derived: Derived, approximate: Approximate) -> Derived:
+    if not approximate:
+        return derived
+    return dataclasses.replace(derived, knobs=join_knobs(approximate, derived.knobs))
+
+
+def _able(may: May, approximate: Approximate) -> May:
+    if not approximate:
+        return may
+    return lambda technique, knobs: spec_of(technique).can_train(approximate) and may(technique, knobs)
+
+
+def _derive(
+    profiles: tuple[Profile, ...],
+    cluster: Cluster,
+    *,
+    approximate: Approximate,
+    members: Mapping[str, int],
+    divided: Iterable[tuple[Profile, Mapping[str, Any]]],
+    rejected: Iterable[Rejection],
+    imagined: Collection[str],
+    may: May,
+) -> tuple[tuple[Option, ...], tuple[Rejection, ...]]:
+    """All that is derived of profiles of one mathematics."""
     present = {kind.name for kind, count in cluster.counts() if count}
     known = [each for each in profiles if each.kind in present and each.technique in techniques()]
     latest = tuple({(trial_of(each), each.knobs): each for each in known}.values())
-    evidence = Evidence(cluster=cluster, profiles=latest, members=members, imagined=frozenset(imagined), may=may)
+    evidence = Evidence(
+        cluster=cluster,
+        profiles=latest,
+        members=members,
+        imagined=frozenset(imagined),
+        may=may,
+        approximate=approximate,
+    )
     alone = _judged(_offered(evidence, gangs=False), evidence, rejected)
     alone += [each for each in _rungs(divided, cluster, present) if isinstance(each, Option)]
     fitting = [each for each in alone if isinstance(each, Option)]
@@ -61,10 +139,21 @@ def _offered(evidence: Evidence, *, gangs: bool) -> Iterable[Option | Rejection]
     """What was measured of techniques that train gangs, or of the others, then what they predict."""
     for profile in evidence.profiles:
         if (spec := spec_of(profile.technique)).is_gang == gangs:
-            yield spec.option(profile, evidence.cluster)
+            yield _linked(spec.option(profile, evidence.cluster), evidence.cluster)
     for spec in techniques().values():
         if spec.is_gang == gangs:
             yield from spec.offers(evidence)
+
+
+def _linked(option: Option, cluster: Cluster) -> Option:
+    """What was measured over several nodes, which were those that were linked best, on such."""
+    rates = (
+        width.link_bytes_per_second
+        for width in (widths(cluster, cluster.kind(option.kind)) if option.nodes > 1 else ())
+        if (width.count, width.nodes) == (option.count, option.nodes)
+    )
+    rate = next(rates, 0.0)
+    return dataclasses.replace(option, link_bytes_per_second=rate) if rate else option
 
 
 def _judged(
@@ -130,7 +219,14 @@ def undominated(options: list[Option]) -> list[Option]:
 
 def _taken(option: Option) -> tuple[float, ...]:
     memory = (option.device_bytes, option.host_bytes, option.disk_bytes)
-    return (option.count, option.start_seconds, *option.step_seconds, *memory, option.cores)
+    return (
+        option.count,
+        option.start_seconds,
+        *option.step_seconds,
+        *memory,
+        option.cores,
+        option.link_bytes_per_second,
+    )
 
 
 def _dominates(better: Option, worse: Option) -> bool:
@@ -147,11 +243,13 @@ def trials(
     failed: Iterable[Trial] = (),
     members: Mapping[str, int] = FrozenDict(),
     may: May = allow_all,
+    allowed: Allowed = NOTHING_ALLOWED,
 ) -> tuple[Trial, ...]:
     """What techniques want measured of these families and was not yet, in the order of families and techniques.
 
     `failed` trials are not asked for again. `members` says how many tasks of each family there are, for gangs. What
-    users `may` not have is not tried, unless others are predicted from it.
+    users `may` not have is not tried, unless others are predicted from it. What families are `allowed` to have
+    approximated is tried after the same with exact steps, with which it is compared.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
@@ -159,8 +257,47 @@ def trials(
     >>> [(trial.technique, trial.count) for trial in trials(["f"], [known], cluster)]
     [('resident', 2)]
     """
-    known, failed = tuple(profiles), frozenset(failed)
-    evidence = Evidence(cluster=cluster, profiles=known, members=members, failed=failed, may=may)
+    families, known, failed = tuple(families), tuple(profiles), tuple(failed)
+    found = list(_trials(families, known, cluster, failed=failed, members=members, may=may))
+    for approximate in sorted({way for ways in allowed.values() for way in ways}):
+        wanted = _trials(
+            [family for family in families if approximate in allowed.get(family, ())],
+            (*_foretelling(known, approximate, allowed), *_exactly(known, approximate, allowed)),
+            cluster,
+            approximate=approximate,
+            failed=tuple(_tried_so(failed, approximate)),
+            members=members,
+            may=_able(may, approximate),
+        )
+        found += [
+            dataclasses.replace(trial, knobs=join_knobs(approximate, trial.knobs))
+            for trial in wanted
+            if trial not in found and spec_of(trial.technique).can_train(approximate)
+        ]
+    return tuple(found)
+
+
+def _tried_so(trials: Iterable[Trial], approximate: Approximate) -> Iterator[Trial]:
+    for trial in trials:
+        own, knobs = split_knobs(trial.knobs)
+        if own == approximate:
+            yield dataclasses.replace(trial, knobs=knobs)
+
+
+def _trials(
+    families: Iterable[str],
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    *,
+    approximate: Approximate = "",
+    failed: Iterable[Trial],
+    members: Mapping[str, int],
+    may: May,
+) -> tuple[Trial, ...]:
+    known, failed = tuple(_exactly(profiles, "", {})), frozenset(_tried_so(failed, ""))
+    evidence = Evidence(
+        cluster=cluster, profiles=known, members=members, failed=failed, may=may, approximate=approximate
+    )
     done = {*map(trial_of, known), *failed}
     wanted = (
         trial
@@ -170,4 +307,4 @@ def trials(
         for trial in spec.trials(evidence, family, kind)
     )
     allowed = (each for each in wanted if techniques()[each.technique].foretells or may(each.technique, each.knobs))
-    return tuple(trial for trial in allowed if trial not in done)
+    return tuple(trial for trial in dict.fromkeys(allowed) if trial not in done)

@@ -12,10 +12,12 @@ Wrong by tens of percent where kernels differ, so options made from this are nev
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from dovetail.planning.options.kinds import SHEETS
 from dovetail.planning.techniques.base import device_seconds, host_seconds, launch_seconds
 from dovetail.vocabulary import InvalidRecord, Kind, LayerProfile, Profile
+from dovetail.vocabulary.approximations import KNOB
 
 _PASSES = 3
 
@@ -34,9 +36,9 @@ def predict_profiles(
     [('t4', 0.012)]
     """
     measured = {kind.name: kind for kind in at_hand}
-    by_family: dict[str, list[Profile]] = {}
+    by_family: dict[tuple[str, Any], list[Profile]] = {}
     for profile in profiles:
-        by_family.setdefault(profile.family, []).append(profile)
+        by_family.setdefault((profile.family, profile.knobs.get(KNOB)), []).append(profile)
     found = []
     for known in by_family.values():
         usable = [each for each in known if each.technique == "resident" and each.kind in measured]

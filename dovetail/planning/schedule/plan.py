@@ -187,7 +187,7 @@ def _fitting(problem: Problem) -> Problem:
     rejected: list[Rejection] = []
     for option in problem.options:
         # Options of many families are often alike in what they need; asking once for each is a hundred times faster.
-        width = (option.kind, option.count, option.nodes)
+        width = (option.kind, option.count, option.nodes, option.link_bytes_per_second)
         needs = (*width, option.device_bytes, option.host_bytes, option.disk_bytes, option.cores)
         if needs not in fits:
             fits[needs] = misfit(option, problem.cluster) is None

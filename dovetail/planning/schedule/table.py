@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.problem import Problem
 from dovetail.planning.room import shared_needs, shared_sizes
-from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, TaskId
+from dovetail.vocabulary import Cluster, InvalidRecord, NoFeasiblePlan, Objective, Option, Placement, Rejection, TaskId
 from dovetail.vocabulary.units import show_bytes
 
 # An option of a gang is offered for every choice of its members up to so many; beyond, for neighbours by steps only.
@@ -208,13 +208,14 @@ def _sorted(options: Sequence[Option]) -> list[Option]:
 def _rank(option: Option) -> tuple[object, ...]:
     # Spelled out, because the text of a whole record takes ten times as long and there may be thousands.
     taken = (option.device_bytes, option.host_bytes, option.disk_bytes, option.cores, not option.measured)
-    times = (option.step_seconds, option.start_seconds)
+    times = (option.step_seconds, option.start_seconds, option.link_bytes_per_second)
     knobs = repr(option.knobs) if option.knobs else ""
     return (option.families, option.technique, option.kind, option.count, *times, *taken, knobs)
 
 
 def _shape(option: Option) -> tuple[object, ...]:
-    return (option.kind, option.count, option.nodes, option.host_bytes, option.disk_bytes, option.cores)
+    taken = (option.host_bytes, option.disk_bytes, option.cores, option.link_bytes_per_second)
+    return (option.kind, option.count, option.nodes, *taken)
 
 
 def _refuse_unless_finite(option: Option) -> None:
@@ -294,7 +295,8 @@ def _refuse_uncovered(groups: Sequence[Group], modes: Sequence[Mode], problem: P
     missing = [group for number, group in enumerate(groups) if number not in covered]
     if not missing:
         return
-    lines = "\n".join(_refusal(group, problem) for group in missing)
+    measured = {family.name: family.measured_as for family in problem.families}
+    lines = "\n".join(_refusal(group.tasks, measured[group.family], problem.rejections) for group in missing)
     raise NoFeasiblePlan(
         f"every task must have an option that fits the cluster, alone or in a gang whose other families have "
         f"tasks; these have none:\n{lines}\n"
@@ -302,20 +304,16 @@ def _refuse_uncovered(groups: Sequence[Group], modes: Sequence[Mode], problem: P
     )
 
 
-def _refusal(group: Group, problem: Problem) -> str:
-    reasons = [
-        f"{each.technique} on {each.count} × {each.kind} {each.reason}"
-        for each in problem.rejections
-        if group.family in each.families
-    ]
-    unknown = f"nothing was measured of family {group.family!r} on the kinds of this cluster. Measure it first."
-    reasons = reasons or [unknown]
-    return f"- {', '.join(map(repr, group.tasks))}: {' '.join(reasons)}{_smallest_change(group, problem)}"
+def _refusal(tasks: Sequence[TaskId], family: str, rejections: Sequence[Rejection]) -> str:
+    own = [each for each in rejections if family in each.families]
+    reasons = [f"{each.technique} on {each.count} × {each.kind} {each.reason}" for each in own]
+    unknown = f"nothing was measured of family {family!r} on the kinds of this cluster. Measure it first."
+    return f"- {', '.join(map(repr, tasks))}: {' '.join(reasons or [unknown])}{_smallest_change(own)}"
 
 
-def _smallest_change(group: Group, problem: Problem) -> str:
+def _smallest_change(rejections: Sequence[Rejection]) -> str:
     """Of what does not fit for want of memory, what lacks least."""
-    short = [each for each in problem.rejections if group.family in each.families and each.needed_bytes > 0]
+    short = [each for each in rejections if each.needed_bytes > 0]
     if not short:
         return ""
     least = min(short, key=lambda each: each.needed_bytes - each.free_bytes)

@@ -9,6 +9,7 @@ from dovetail.planning.schedule.bounds import lower_bound
 from dovetail.planning.schedule.plan import plan_list
 from dovetail.planning.techniques import Trial, spec_of
 from dovetail.vocabulary import Option
+from dovetail.vocabulary.approximations import KNOB
 
 # Predictions are about this good, so a smaller gain would not be seen.
 WORTH = 0.05
@@ -16,6 +17,8 @@ WORTH = 0.05
 TRIAL_SECONDS = 1.5
 # What a new process takes until it can train. Who has several cores of a CPU is one of its own.
 WORKER_SECONDS = 4.0
+# What an approximation leaves of a step at best: nobody has seen one that takes less.
+HOPE = 0.5
 
 
 def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: float = math.inf) -> tuple[Trial, ...]:
@@ -51,9 +54,7 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
     found, now_seconds = list[tuple[float, float, list[Trial]]](), _makespan_seconds(problem)
     for sort in dict.fromkeys(map(_sort, missing)):
         mine = [trial for trial in missing if _sort(trial) == sort]
-        ideal = tuple(
-            spec_of(trial.technique).ideal(known[trial.family, trial.kind], trial, problem.options) for trial in mine
-        )
+        ideal = tuple(_ideal(known[trial.family, trial.kind], trial, problem.options) for trial in mine)
         hoped = dataclasses.replace(problem, options=(*problem.options, *ideal))
         takes_seconds = _takes_seconds(ideal) / len(problem.cluster.devices)
         least_seconds = max(WORTH * now_seconds, takes_seconds)
@@ -68,6 +69,13 @@ def worthwhile(missing: Sequence[Trial], problem: Problem, *, budget_seconds: fl
             chosen += trials
             budget_seconds -= takes_seconds
     return tuple(trial for trial in missing if trial in chosen)
+
+
+def _ideal(known: Option, trial: Trial, options: Sequence[Option]) -> Option:
+    ideal = spec_of(trial.technique).ideal(known, trial, options)
+    if not trial.knobs.get(KNOB):
+        return ideal
+    return dataclasses.replace(ideal, step_seconds=tuple(HOPE * seconds for seconds in ideal.step_seconds))
 
 
 def _makespan_seconds(problem: Problem) -> float:

@@ -2,10 +2,11 @@
 
 from dovetail.planning.serving.arrivals import arrivals_at, arrivals_of_trace
 from dovetail.planning.serving.latency import LatencyCurve
-from dovetail.planning.serving.queueing import QueueForecast, ReplicaGroup, forecast
+from dovetail.planning.serving.queueing import FrontEnd, QueueForecast, ReplicaGroup, forecast
 from dovetail.planning.serving.serving_plan import KindOffer, ServingPlan, check_serving, plan_serving
 
 __all__ = [
+    "FrontEnd",
     "KindOffer",
     "LatencyCurve",
     "QueueForecast",

@@ -61,11 +61,3 @@ class LatencyCurve:
     def sigma(self) -> float:
         """Of the logarithm of what a call takes."""
         return math.log(self.spread) / _P99
-
-    def plus(self, other: "LatencyCurve", share: float) -> "LatencyCurve":
-        """That of a cascade: this one for all rows, then the other for a share of them."""
-        points = tuple(
-            (rows, seconds + (other.seconds(max(1, round(rows * share))) * min(1.0, rows * share) if share else 0.0))
-            for rows, seconds in self.points
-        )
-        return LatencyCurve(points, max(self.spread, other.spread))

@@ -6,13 +6,19 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from dovetail.planning.serving.latency import LatencyCurve
-from dovetail.planning.serving.queueing import QueueForecast, ReplicaGroup, forecast
+from dovetail.planning.serving.queueing import FrontEnd, QueueForecast, ReplicaGroup, forecast
 from dovetail.vocabulary import DovetailError
 
 # Rows of a call that are weighed, and how many candidates are simulated before the search gives up.
-_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _MOST_TRIED = 400
+# Sizes of calls that are weighed for a kind, the largest that may be and the next smaller ones, alike for all kinds.
+_LEVELS = 5
+# Of the time promised, how much a call may take.
+_LARGEST = 0.8
 # Replicas busier than this have queues that grow at the first gust.
 _BUSIEST = 0.97
 
@@ -55,10 +61,10 @@ def plan_serving(
     *,
     p99: float,
     overhead: float = 0.0,
-    is_uniform: bool = False,
+    front: FrontEnd = FrontEnd(),  # noqa: B008
 ) -> ServingPlan:
-    """The cheapest replicas that should answer 99 of 100 requests within `p99` seconds; with `is_uniform` of one kind
-    only. Raises `DovetailError` where none do, with the best that can be.
+    """The cheapest replicas that should answer 99 of 100 requests within `p99` seconds, behind a `front` end that takes
+    what was measured. Raises `DovetailError` where none do, with the best that can be.
 
     >>> curve = LatencyCurve(((1, 0.010), (8, 0.017)))
     >>> from dovetail.planning.serving.arrivals import arrivals_at
@@ -68,11 +74,16 @@ def plan_serving(
     """
     _check(offers, arrivals, p99)
     rate = len(arrivals) / arrivals[-1]
+    if rate > _BUSIEST * front.rate:
+        raise DovetailError(
+            f"the process that reads requests can pass on {_BUSIEST * front.rate:.4g} a second, and {rate:.4g} come; "
+            f"serve at several ports, with a proxy before them."
+        )
     nearest: ServingPlan | None = None
-    candidates = itertools.islice(_by_price(offers, rate, p99 - overhead, is_uniform), _MOST_TRIED)
+    candidates = itertools.islice(_by_price(offers, rate, p99 - overhead), _MOST_TRIED)
     for tried, (price, way, groups) in enumerate(candidates, start=1):
         wait = _wait(groups, p99 - overhead)
-        expected = forecast(groups, arrivals, wait_seconds=wait, overhead=overhead)
+        expected = forecast(groups, arrivals, wait_seconds=wait, overhead=overhead, front=front)
         found = ServingPlan(way, groups, wait, price, expected, tried)
         if expected.p99 <= p99:
             return found
@@ -85,7 +96,14 @@ def plan_serving(
     )
 
 
-def check_serving(plan: ServingPlan, offers: Sequence[KindOffer], *, rate: float, p99: float) -> list[str]:
+def check_serving(
+    plan: ServingPlan,
+    offers: Sequence[KindOffer],
+    *,
+    rate: float,
+    p99: float,
+    front: FrontEnd = FrontEnd(),  # noqa: B008
+) -> list[str]:
     """What is wrong with a plan, counted without the planner's help."""
     by_kind = {offer.kind: offer for offer in offers}
     found = []
@@ -102,6 +120,10 @@ def check_serving(plan: ServingPlan, offers: Sequence[KindOffer], *, rate: float
     capacity = sum(group.count * group.batch_rows / group.curve.seconds(group.batch_rows) for group in plan.groups)
     if capacity < rate:
         found.append(f"{rate:g} rows a second come and {capacity:.4g} can be answered")
+    if rate * front.request_seconds > 1:
+        found.append(
+            f"{rate:g} requests a second come, and one takes {front.request_seconds:g} s to read and to answer"
+        )
     price = sum(group.count * by_kind[group.kind].price for group in plan.groups if group.kind in by_kind)
     if not math.isclose(price, plan.price, rel_tol=1e-9, abs_tol=1e-12):
         found.append(f"the devices cost {price:g} an hour, not {plan.price:g}")
@@ -126,35 +148,44 @@ def _wait(groups: Sequence[ReplicaGroup], p99: float) -> float:
 
 
 def _by_price(
-    offers: Sequence[KindOffer], rate: float, p99: float, is_uniform: bool
+    offers: Sequence[KindOffer], rate: float, p99: float
 ) -> Iterator[tuple[float, str, tuple[ReplicaGroup, ...]]]:
     """Replicas that could keep up, the cheapest first; of as cheap ones, those with most to spare."""
-    found = []
+    found: list[tuple[float, float, str, tuple[ReplicaGroup, ...]]] = []
     for way in sorted({way for offer in offers for way in offer.curves}):
-        choices = [_choices(offer, way, rate, p99) for offer in offers if way in offer.curves]
-        if is_uniform:
-            mixes: Iterator[tuple[ReplicaGroup | None, ...]] = ((one,) for each in choices for one in each if one)
-        else:
-            mixes = itertools.product(*choices)
-        prices = {offer.kind: offer.price for offer in offers}
-        for mix in mixes:
-            groups = tuple(group for group in mix if group is not None)
-            capacity = sum(group.rate for group in groups)
-            if capacity * _BUSIEST >= rate:
-                price = sum(group.count * prices[group.kind] for group in groups)
-                found.append((price, -capacity, way, groups))
+        ladders = [(offer, _ladder(offer.curves[way], p99)) for offer in offers if way in offer.curves]
+        for level in range(_LEVELS):
+            ones = [
+                (offer, ReplicaGroup(offer.kind, 1, ladder[min(level, len(ladder) - 1)], offer.curves[way]))
+                for offer, ladder in ladders
+                if ladder
+            ]
+            found += [(*each[:2], way, each[2]) for each in _counted(ones, rate)]
     found.sort(key=lambda each: each[:3])
     return ((price, way, groups) for price, _, way, groups in found)
 
 
-def _choices(offer: KindOffer, way: str, rate: float, p99: float) -> list[ReplicaGroup | None]:
-    """None of a kind, or so many with calls of so many rows: the largest calls that leave time to wait for one, and
-    smaller ones. More than enough for all are not weighed."""
-    curve = offer.curves[way]
-    batches = [rows for rows in _BATCHES if curve.seconds(rows) <= 0.7 * p99][-3:]
-    found: list[ReplicaGroup | None] = [None]
-    for rows in batches:
-        one = ReplicaGroup(offer.kind, 1, rows, curve)
-        enough = min(offer.most, math.ceil(rate / one.rate * 2) + 1)
-        found += [dataclasses.replace(one, count=count) for count in range(1, enough + 1)]
-    return found
+def _ladder(curve: LatencyCurve, p99: float) -> list[int]:
+    """Rows of a call, the largest first that leave time to wait for one."""
+    return [rows for rows in _BATCHES if curve.seconds(rows) <= _LARGEST * p99][: -_LEVELS - 1 : -1]
+
+
+def _counted(
+    ones: Sequence[tuple[KindOffer, ReplicaGroup]], rate: float
+) -> Iterator[tuple[float, float, tuple[ReplicaGroup, ...]]]:
+    """How many of each kind, the cheapest that keep up first; of as cheap ones, those with most to spare. More than
+    enough for all are not weighed."""
+    if not ones:
+        return
+    enough = [min(offer.most, math.ceil(rate / one.rate * 2) + 1) for offer, one in ones]
+    counts = np.indices([most + 1 for most in enough]).reshape(len(ones), -1)
+    capacity = np.array([one.rate for _, one in ones]) @ counts
+    price = np.array([offer.price for offer, _ in ones]) @ counts
+    which = np.flatnonzero(capacity * _BUSIEST >= rate)
+    for number in which[np.lexsort((-capacity[which], price[which]))][:_MOST_TRIED]:
+        groups = tuple(
+            dataclasses.replace(one, count=int(count))
+            for (_, one), count in zip(ones, counts[:, number], strict=True)
+            if count
+        )
+        yield float(price[number]), -float(capacity[number]), groups

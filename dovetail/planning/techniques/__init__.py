@@ -20,6 +20,7 @@ from dovetail.planning.techniques import (
 )
 from dovetail.planning.techniques.base import Evidence, Ladder, May, TechniqueSpec, Trial, allow_all
 from dovetail.vocabulary import DovetailError, Profile, Rejection
+from dovetail.vocabulary.approximations import KNOB
 
 #: The techniques that come along, in the order in which they are tried.
 TECHNIQUES: dict[str, TechniqueSpec] = {
@@ -82,7 +83,7 @@ def trial_of(found: Profile | Rejection) -> Trial:
     >>> trial_of(Profile(family="f", kind="cpu", count=2, step_seconds=1.0, peak_bytes=0, knobs={"recompute": True}))
     Trial(family='f', technique='resident', kind='cpu', count=2, knobs={})
     """
-    names = techniques()[found.technique].trial_knobs if found.technique in techniques() else ()
+    names = (*(techniques()[found.technique].trial_knobs if found.technique in techniques() else ()), KNOB)
     return Trial(
         family=found.family if isinstance(found, Profile) else found.families[0],
         technique=found.technique,

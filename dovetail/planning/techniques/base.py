@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.vocabulary import Cluster, FrozenDict, Kind, Option, Profile, Rejection
+from dovetail.vocabulary.approximations import Approximate, names_of
 
 Knobs = Mapping[str, Any]
 
@@ -24,6 +25,11 @@ LAUNCH_SECONDS, KERNELS = 1e-5, 3
 #: it is nearly all, and of large ones little.
 UNSEEN_HOST_SECONDS = 2e-3
 
+
+#: The approximations of techniques that keep an optimizer of the program's own for each task, and of those among them
+#: that sum no gradients up in bf16.
+MOMENTS = ("state-8bit", "state-bf16")
+MOMENTS_AND_WEIGHTS = (*MOMENTS, "weights-bf16")
 
 May = Callable[[str, Knobs], bool]
 
@@ -65,7 +71,8 @@ class Evidence:
 
     `members` says how many tasks of each family there are, for gangs; `failed` are trials that found an option not to
     fit, `imagined` the kinds on which nothing can be tried, and `alone` the options of single tasks that fit, with
-    which a gang is compared. `may` says of a technique with its knobs whether users allow it.
+    which a gang is compared. `may` says of a technique with its knobs whether users allow it. With `approximate` all of
+    this is of steps that are taken so; what cannot be taken so and foretells others is there as it is.
 
     >>> profile = Profile(family="f", kind="cpu", count=1, step_seconds=0.5, peak_bytes=0)
     >>> found = Evidence(cluster=Cluster(kinds=(), nodes=(), devices=()), profiles=(profile,))
@@ -80,6 +87,7 @@ class Evidence:
     imagined: frozenset[str] = frozenset()
     alone: tuple[Option, ...] = ()
     may: May = allow_all
+    approximate: str = ""
 
     def of(self, **fields: object) -> list[Profile]:
         """The profiles with these values of their fields."""
@@ -167,8 +175,9 @@ class TechniqueSpec:
     with the values that planners choose among, or none where any will do. `trial_knobs` tell its trials apart. `apart`
     is the technique by which members of a gang train where each can have a process of its own on their device.
     `on_host`: the host's cores compute a part of each step. `visits`: a placement takes its task through a shard of
-    data, and another one goes on from there. From
-    profiles of one that `foretells` others are predicted, so that it is measured though users forbid its use.
+    data, and another one goes on from there. `shares_batches`: a gang's members say that they read the same.
+    `approximations` are those that it can take its steps with. From profiles of one that `foretells` others are
+    predicted, so that it is measured though users forbid its use.
 
     Functions, all pure: `option` is what a profile of it stands for. `trials` is what it wants measured of a family on
     a kind; whether that has been is not its business. `offers` are options that nobody measured, and rejections with
@@ -193,10 +202,21 @@ class TechniqueSpec:
     apart: str = ""
     on_host: bool = False
     visits: bool = False
+    shares_batches: bool = False
+    approximations: tuple[str, ...] = ()
     slowed: Callable[[Option, Evidence, int], float] = _divided
     rounds: Callable[[Knobs], bool] = _never
     knobs: Mapping[str, tuple[Any, ...]] = FrozenDict()
     trial_knobs: tuple[str, ...] = ()
+
+    def can_train(self, approximate: Approximate) -> bool:
+        """Whether it can take its steps so.
+
+        >>> from dovetail.planning.techniques import TECHNIQUES
+        >>> [TECHNIQUES[name].can_train("weights-bf16") for name in ("spill", "fuse")], TECHNIQUES["fuse"].can_train("")
+        ([True, False], True)
+        """
+        return set(names_of(approximate)) <= set(self.approximations)
 
     def threads(self, count: int) -> int:
         """How many of a CPU's cores each process has of an option on so many devices."""

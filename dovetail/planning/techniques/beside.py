@@ -14,7 +14,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.planning.techniques import fuse, resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, gang_beside, gang_sizes, on_its_kind
+from dovetail.planning.techniques.base import (
+    MOMENTS_AND_WEIGHTS,
+    Evidence,
+    TechniqueSpec,
+    Trial,
+    gang_beside,
+    gang_sizes,
+    on_its_kind,
+)
 from dovetail.vocabulary import Kind, Option, Profile
 
 #: So many processes work on one device at most: a device is full with fewer, and each takes gigabytes of the host.
@@ -190,4 +198,5 @@ SPEC = TechniqueSpec(
     is_gang=True,
     apart="graph",
     trial_knobs=("members",),
+    approximations=MOMENTS_AND_WEIGHTS,
 )

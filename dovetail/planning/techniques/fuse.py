@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dovetail.planning.fitting import misfit
 from dovetail.planning.techniques import resident
 from dovetail.planning.techniques.base import (
+    MOMENTS,
     Evidence,
     TechniqueSpec,
     Trial,
@@ -334,4 +335,5 @@ SPEC = TechniqueSpec(
     # None: captured in a CUDA graph on an accelerator, as it is on a CPU.
     knobs={"compile": (None, "full")},
     trial_knobs=("members", "compile"),
+    approximations=(*MOMENTS, "attention-masks"),
 )

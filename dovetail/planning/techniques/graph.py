@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from dovetail.planning.techniques import resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, on_its_kind
+from dovetail.planning.techniques.base import MOMENTS, Evidence, TechniqueSpec, Trial, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile
 
 # The least share of a step that is left of it (GPT-2 of 6 layers on an H200: 3.0 ms instead of 21.6).
@@ -48,4 +48,5 @@ SPEC = TechniqueSpec(
     option=on_its_kind(option),
     trials=trials,
     ideal=ideal,
+    approximations=MOMENTS,
 )

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from dovetail.planning.techniques import resident, spill
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, gang_sizes
+from dovetail.planning.techniques.base import MOMENTS_AND_WEIGHTS, Evidence, TechniqueSpec, gang_sizes
 from dovetail.vocabulary import Cluster, Kind, Option, Profile
 
 # So many of one family are offered as a gang at most: each has its share of the device.
@@ -68,4 +68,5 @@ SPEC = TechniqueSpec(
     on_host=True,
     slowed=spill.slowed,
     knobs=spill.KNOBS,
+    approximations=MOMENTS_AND_WEIGHTS,
 )

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dovetail.planning.fitting import Width, devices_per_node, widths
+from dovetail.planning.fitting import Width, linked_nodes, widths
 from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Stage, Terms, appraise, partition
 from dovetail.planning.pipeline.partition.terms import stage_bytes
 from dovetail.planning.pipeline.timetables import (
@@ -29,7 +29,7 @@ from dovetail.planning.pipeline.timetables import (
 )
 from dovetail.planning.pipeline.timetables.timing import held_at
 from dovetail.planning.techniques import resident
-from dovetail.planning.techniques.base import CLEARLY, Evidence, TechniqueSpec, on_its_kind, with_layers
+from dovetail.planning.techniques.base import CLEARLY, MOMENTS, Evidence, TechniqueSpec, on_its_kind, with_layers
 from dovetail.vocabulary import Cluster, InvalidRecord, Kind, NoFeasiblePlan, Option, Profile, Rejection
 
 _WEIGHTS = {"stashing": "stashing", "vertical_sync": "stashing", "2bw": "double_buffered"}
@@ -120,7 +120,11 @@ def predict(
         except (InvalidRecord, NoFeasiblePlan) as error:
             reasons.append(str(error))
             continue
-        found.append((max(_step_seconds(run, timetable), _ports_seconds(made, fabric, count)), made, run, spare))
+        if len(set(_ranks_on_nodes(made, fabric).values())) > 1:
+            reasons.append(f"as many ranks must be on each node; of {ranks} stages there are not.")
+            continue
+        # The simulation knows messages, and not that a device's, and stages of a node, share a port.
+        found.append((max(_step_seconds(run, timetable), made.seconds * count), made, run, spare))
     if not found:
         return _rejection(profile, kind, fabric, reasons[0])
     seconds, made, run, spare = min(found, key=lambda one: one[0])
@@ -131,16 +135,15 @@ def predict(
     return Prediction(option=_option(profile, kind, made, seconds, knobs), partition=made, simulated=run)
 
 
-def _ports_seconds(made: Partition, fabric: Fabric, microbatches: int) -> float:
-    """What the busiest port between nodes takes for a step: the simulation knows messages, and not that stages share
-    the port of their node."""
-    return made.seconds * microbatches if len(fabric.bytes_per_second) > 1 else 0.0
+def _ranks_on_nodes(made: Partition, fabric: Fabric) -> Counter[tuple[str, ...]]:
+    nodes = {place.name: place.address for place in fabric.places}
+    return Counter(nodes[device] for device in _bytes_by_device(made))
 
 
 def _across(made: Partition, fabric: Fabric, chunks: int) -> dict[str, object]:
     """Over how many nodes the ranks go, and, where they are not in the order of the nodes' devices, which of these each
     has."""
-    nodes = len({place.address for place in fabric.places})
+    nodes = len(_ranks_on_nodes(made, fabric))
     if nodes == 1:
         return {}
     places = {place.name: number for number, place in enumerate(fabric.places)}
@@ -380,7 +383,11 @@ def offers(evidence: Evidence) -> Iterator[Option]:
                 # Not even without a bubble: then nothing is simulated.
                 if is_threaded and profile.step_seconds / count < CLEARLY * least_seconds:
                     found = _variants(profile, kind, _neighbours(cluster, kind, width))
-                    yield from (each for each in found if each.step_seconds[0] < CLEARLY * least_seconds)
+                    rate = width.link_bytes_per_second
+                    faster = (each for each in found if each.step_seconds[0] < CLEARLY * least_seconds)
+                    yield from (
+                        dataclasses.replace(each, link_bytes_per_second=rate) if rate else each for each in faster
+                    )
 
 
 def _fits(profile: Profile, kind: Kind) -> bool:
@@ -422,11 +429,15 @@ def _quickest(profile: Profile, kind: Kind, fabric: Fabric, *, timetable: str, *
 
 
 def _neighbours(cluster: Cluster, kind: Kind, width: Width) -> Fabric:
-    """So many devices of a kind on the first nodes that have them."""
+    """So many devices of a kind, on the first nodes that have them, linked as well as all others on which they may run:
+    as the width says, and no better."""
     each = width.count // width.nodes
-    able = [name for name, devices in devices_per_node(cluster, kind.name).items() if devices >= each][: width.nodes]
-    mine = [[device.name for device in cluster.of_kind(kind.name) if device.node == node][:each] for node in able]
-    return Fabric.of(cluster, devices=[device for devices in mine for device in devices])
+    nodes = linked_nodes(cluster, kind, width)
+    mine = [[device.name for device in cluster.of_kind(kind.name) if device.node == node][:each] for node in nodes]
+    fabric = Fabric.of(cluster, devices=[device for devices in mine for device in devices])
+    if not width.link_bytes_per_second:
+        return fabric
+    return dataclasses.replace(fabric, bytes_per_second=(fabric.bytes_per_second[0], width.link_bytes_per_second))
 
 
 SPEC = TechniqueSpec(
@@ -447,4 +458,5 @@ SPEC = TechniqueSpec(
         "nodes": (),
         "row": (),
     },
+    approximations=MOMENTS,
 )

@@ -16,7 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.planning.fitting import counts
-from dovetail.planning.techniques.base import Evidence, Knobs, Ladder, TechniqueSpec, Trial, on_its_kind
+from dovetail.planning.techniques.base import (
+    MOMENTS_AND_WEIGHTS,
+    Evidence,
+    Knobs,
+    Ladder,
+    TechniqueSpec,
+    Trial,
+    on_its_kind,
+)
 from dovetail.vocabulary import InvalidRecord, Kind, Option, Profile
 
 # A worker with torch and a CUDA context holds about this much host memory before the model has a byte.
@@ -162,4 +170,5 @@ SPEC = TechniqueSpec(
     foretells=True,
     rounds=_takes_parts,  # rows taken in parts round otherwise than whole batches do
     knobs={"microbatches": tuple(2**n for n in range(MOST_MICROBATCHES.bit_length())), "recompute": (False, True)},
+    approximations=(*MOMENTS_AND_WEIGHTS, "fp8"),
 )

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 from dovetail.planning.fitting import Width, misfit, widths
 from dovetail.planning.techniques import replicate, resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, Trial, always, divided_seconds, on_its_kind
+from dovetail.planning.techniques.base import (
+    MOMENTS,
+    Evidence,
+    TechniqueSpec,
+    Trial,
+    always,
+    divided_seconds,
+    on_its_kind,
+)
 from dovetail.vocabulary import Kind, Option, Profile, Rejection
 
 # A step of small blocks waits for messages and not for bytes; more of them than when gradients alone are averaged.
@@ -56,7 +64,8 @@ def predict(profile: Profile, *, kind: Kind, width: Width, bytes_per_second: flo
     split = dataclasses.replace(
         profile, count=count, step_seconds=step_seconds, peak_bytes=peak_bytes, knobs={**profile.knobs, **width.knobs}
     )
-    return dataclasses.replace(option(split, kind=kind), measured=False)
+    made = option(split, kind=kind)
+    return dataclasses.replace(made, measured=False, link_bytes_per_second=width.link_bytes_per_second)
 
 
 def trials(evidence: Evidence, family: str, kind: Kind) -> Iterator[Trial]:
@@ -75,7 +84,7 @@ def offers(evidence: Evidence) -> Iterator[Option | Rejection]:
             continue
         refusal = None
         for width in replicate.unmeasured(evidence, profile, kind, "shard"):
-            rate = replicate.rate_between(cluster, kind, nodes=width.nodes)
+            rate = replicate.rate_between(cluster, kind, width=width)
             found = predict(profile, kind=kind, width=width, bytes_per_second=rate)
             refusal = misfit(found, cluster)
             if refusal is None:
@@ -94,4 +103,5 @@ SPEC = TechniqueSpec(
     rounds=always,
     knobs={"nodes": ()},
     trial_knobs=("nodes",),
+    approximations=MOMENTS,
 )

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from dovetail.planning.techniques import fuse, resident
-from dovetail.planning.techniques.base import Evidence, TechniqueSpec, gang_sizes, on_its_kind
+from dovetail.planning.techniques.base import MOMENTS_AND_WEIGHTS, Evidence, TechniqueSpec, gang_sizes, on_its_kind
 from dovetail.vocabulary import Kind, Option, Profile
 
 # Reading batches once must save this share of the steps of those that share them, for at most so many tasks.
@@ -95,4 +95,6 @@ SPEC = TechniqueSpec(
     option=on_its_kind(option),
     offers=offers,
     is_gang=True,
+    shares_batches=True,
+    approximations=MOMENTS_AND_WEIGHTS,
 )

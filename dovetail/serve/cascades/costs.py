@@ -25,7 +25,7 @@ class CallCost:
         return calls * self.fixed + rows * self.row
 
     @classmethod
-    def measured(
+    def measure(
         cls, call: Callable[[Any], Any], *counted: tuple[int, Any], clock: Callable[[], float] = time.process_time
     ) -> "CallCost":
         """That of a call, by a few rows and by many, each with how many they are; seconds of CPU unless another clock

@@ -211,7 +211,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
             verdicts = [seen[id(stage)] for stage in stages]
             return self._seconds(stages, shares_reached(verdicts, find_thresholds(verdicts, self.lose)))
 
-        stages = grow_chain(candidates, seconds, _nested)
+        stages = grow_chain(candidates, seconds, _order_nested)
         found = calibrate(
             [seen[id(stage)] for stage in stages],
             self._verdicts(stages, fresh),
@@ -228,7 +228,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
         self.stages_ = [tuple(self._groups[group].name for group in stage.groups) for stage in stages]
 
 
-def _nested(stages: Sequence[GroupStage]) -> Sequence[GroupStage] | None:
+def _order_nested(stages: Sequence[GroupStage]) -> Sequence[GroupStage] | None:
     """In the order of their groups, where each has all those of the one before it."""
     chain = sorted(stages, key=lambda stage: len(stage.groups))
     return chain if all({*one.groups} < {*other.groups} for one, other in itertools.pairwise(chain)) else None

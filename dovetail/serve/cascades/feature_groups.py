@@ -22,7 +22,7 @@ class FeatureGroup:
     columns: Any = None
 
     def compute(self, rows: Any) -> Any:
-        """Its features."""
+        """The features of this group for these rows."""
         from sklearn.utils import _safe_indexing
 
         selected = rows if self.columns is None else _safe_indexing(rows, self.columns, axis=1)
@@ -87,4 +87,4 @@ def take(rows: Any, which: Any) -> Any:
 def measure_rows(call: Callable[[Any], Any], rows: Any) -> CallCost:
     """What a call takes of CPU for rows like these."""
     parts = [take(rows, slice(0, count)) for count in (_FEW, _MANY)]
-    return CallCost.measured(call, *((count_rows(part), part) for part in parts))
+    return CallCost.measure(call, *((count_rows(part), part) for part in parts))

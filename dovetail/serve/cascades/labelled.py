@@ -22,7 +22,7 @@ class LabelledInputs:
         return len(self.labels)
 
     def take(self, which: Any) -> "LabelledInputs":
-        """Some of the rows."""
+        """The chosen rows, with their labels."""
         return LabelledInputs(rows_of(self.inputs, which), self.labels[which])
 
 
@@ -50,7 +50,7 @@ def gather(given: Any) -> LabelledInputs:
             )
     if not labels:
         raise DovetailError("there must be rows to calibrate with; there are none.")
-    return LabelledInputs(_joined(inputs), torch.cat(labels))
+    return LabelledInputs(_join(inputs), torch.cat(labels))
 
 
 def rows_of(inputs: Any, which: Any) -> Any:
@@ -78,7 +78,9 @@ def ask(model: nn.Module, inputs: Any, device: torch.device) -> torch.Tensor:
     elif isinstance(found, tuple):
         found = found[0]
     if not isinstance(found, torch.Tensor) or found.dim() == 0:
-        raise DovetailError(f"a model must answer with a tensor that has a row for each row; got a {_named(found)}.")
+        raise DovetailError(
+            f"a model must answer with a tensor that has a row for each row; got a {_type_name(found)}."
+        )
     return found
 
 
@@ -92,7 +94,7 @@ def ask_scores(model: nn.Module, inputs: Any, device: torch.device) -> torch.Ten
     return found
 
 
-def _named(found: Any) -> str:
+def _type_name(found: Any) -> str:
     return "number" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
@@ -117,7 +119,7 @@ def count_inputs(inputs: Any) -> int:
     return len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _join(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], Mapping):
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if isinstance(parts[0], tuple):

@@ -55,16 +55,21 @@ class ModelCascade:
         self.last, self.device = last[0], device
         self.expected_share, self.why_plain = expected_share, why_plain
         self.asked: dict[str, int] = dict.fromkeys(self._names, 0)
+        self.reached = torch.empty(0, dtype=torch.int64)
 
     def scores(self, inputs: Any) -> torch.Tensor:
-        """What the stage that answers a row gives for each class."""
+        """What the stage that answers a row gives for each class; `reached` is that stage's number, afterwards."""
         left = torch.arange(count_inputs(inputs))
+        self.reached = torch.zeros(len(left), dtype=torch.int64)
         found: torch.Tensor | None = None
         for number, name in enumerate(self._names):
             here = inputs if number == 0 else rows_of(inputs, left)
             scores = ask_scores(self._models[number], here, self.device).cpu()
             self.asked[name] += len(left)
+            self.reached[left] = number
             if found is None:
+                if not self.stages:
+                    return scores
                 found = torch.empty(len(left), *scores.shape[1:], dtype=scores.dtype)
             if number == len(self.stages):
                 found[left] = scores
@@ -112,8 +117,10 @@ def make_cascade(
         return ModelCascade([], (last, whole), device=device, why_plain=reason)
     order = torch.from_numpy(numpy.random.default_rng(seed).permutation(len(rows)))
     chosen, fresh = rows.take(order[: len(order) // 2]), rows.take(order[len(order) // 2 :])
-    the_last = _measured(last, whole, chosen, batch_rows, device)
-    others = [_measured(name, model(), chosen, batch_rows, device) for name, model in models.items() if name != last]
+    the_last = _measure_stage(last, whole, chosen, batch_rows, device, is_last=True)
+    others = [
+        _measure_stage(name, model(), chosen, batch_rows, device) for name, model in models.items() if name != last
+    ]
     stages = _worth_asking(others, the_last)
     seen = {stage.name: _verdicts(stage.scores, the_last.scores, chosen) for stage in stages}
 
@@ -122,11 +129,11 @@ def make_cascade(
         costs = [stage.cost for stage in (*chain, the_last)]
         return sum(cost.of(share, calls=calls if share else 0) for cost, share in zip(costs, shares, strict=True))
 
-    def expected(chain: Sequence[_ModelStage]) -> float:
+    def expected_seconds(chain: Sequence[_ModelStage]) -> float:
         verdicts = [seen[stage.name] for stage in chain]
         return seconds(chain, shares_reached(verdicts, find_thresholds(verdicts, lose)))
 
-    chain = grow_chain(stages, expected, lambda each: sorted(each, key=lambda stage: stage.cost.of(1, calls=0)))
+    chain = grow_chain(stages, expected_seconds, lambda each: sorted(each, key=lambda stage: stage.cost.of(1, calls=0)))
     plain = _all_scores(whole, fresh, batch_rows, device)
     found = calibrate(
         [seen[stage.name] for stage in chain],
@@ -145,10 +152,15 @@ def sureness_of(scores: torch.Tensor) -> torch.Tensor:
     return top[:, 0] - top[:, -1]
 
 
-def _measured(name: str, model: nn.Module, rows: LabelledInputs, batch_rows: int, device: torch.device) -> _ModelStage:
+def _measure_stage(
+    name: str, model: nn.Module, rows: LabelledInputs, batch_rows: int, device: torch.device, *, is_last: bool = False
+) -> _ModelStage:
+    """What a stage takes is measured with telling apart what it answers, which for small models takes as long as they
+    do."""
     model = model.eval().to(device)
+    alone = ModelCascade([] if is_last else [(name, model, -1.0)], (name, model), device=device)
     counted = [(count, rows.take(slice(0, count)).inputs) for count in (_FEW, max(batch_rows, _FEW + 1))]
-    cost = CallCost.measured(lambda part: ask_scores(model, part, device), *counted, clock=_clock(device))
+    cost = CallCost.measure(alone.scores, *counted, clock=_clock(device))
     scores = _all_scores(model, rows, batch_rows, device)
     accuracy = float((scores.argmax(dim=1) == rows.labels).float().mean())
     return _ModelStage(name, model, cost, scores, accuracy)

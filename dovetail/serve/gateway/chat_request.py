@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.serve.routing.answer_signals import SAMPLES, majority
 from dovetail.serve.server.request_body import RequestRefused
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
@@ -45,7 +46,7 @@ class ChatRequest:
             path=path,
             payload=payload,
             model=payload["model"],
-            query=_asked(payload.get("messages")) if path == CHAT else _prompt(payload.get("prompt")),
+            query=_last_question(payload.get("messages")) if path == CHAT else _prompt(payload.get("prompt")),
             domain=domain if isinstance(domain, str) else None,
             is_stream=bool(payload.get("stream")),
         )
@@ -68,6 +69,26 @@ def answer_text(found: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
+def sampled_answer(found: Mapping[str, Any]) -> str:
+    """What all choices say, separated as samples of one answer are.
+
+    >>> sampled_answer({"choices": [{"text": "4"}, {"text": "5"}]}).split(SAMPLES)
+    ['4', '5']
+    """
+    return SAMPLES.join(answer_text({"choices": [choice]}) for choice in found.get("choices") or [])
+
+
+def keep_majority(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer with one choice, the first that comes to what most of them do.
+
+    >>> keep_majority({"choices": [{"text": "5"}, {"text": "is 4"}, {"text": "4"}]})["choices"]
+    [{'text': 'is 4', 'index': 0}]
+    """
+    texts = sampled_answer(found).split(SAMPLES)
+    chosen = found["choices"][texts.index(majority(texts))]
+    return {**found, "choices": [{**chosen, "index": 0}]}
+
+
 def tokens_of(found: Mapping[str, Any], *, tokens_in: float, characters_out: int) -> tuple[float, float]:
     """Tokens sent and answered, as the model counts them, or by their characters where it does not."""
     usage = found.get("usage")
@@ -77,7 +98,7 @@ def tokens_of(found: Mapping[str, Any], *, tokens_in: float, characters_out: int
     return tokens_in, characters_out / CHARACTERS
 
 
-def _asked(messages: Any) -> str:
+def _last_question(messages: Any) -> str:
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise RequestRefused(400, "'messages' must be a list of objects with a role and content, and not be empty.")
     last = next((each for each in reversed(messages) if each.get("role") == "user"), messages[-1])

@@ -11,12 +11,12 @@ class CircuitBreaker:
 
     >>> now = [0.0]
     >>> breaker = CircuitBreaker(failures=2, open_seconds=5.0, clock=lambda: now[0])
-    >>> breaker.failed(); breaker.failed(); breaker.allows()
+    >>> breaker.record_failure(); breaker.record_failure(); breaker.allows()
     False
     >>> now[0] = 6.0
     >>> breaker.allows(), breaker.begin(), breaker.allows()
     (True, None, False)
-    >>> breaker.succeeded(); breaker.allows()
+    >>> breaker.record_success(); breaker.allows()
     True
     """
 
@@ -40,16 +40,16 @@ class CircuitBreaker:
         if self._failures >= self._most:
             self._asks_again = self._clock() + self._open_seconds
 
-    def succeeded(self) -> None:
-        """A call was answered."""
+    def record_success(self) -> None:
+        """Record that a call was answered: failures before it no longer count."""
         self._failures = 0
 
-    def failed(self) -> None:
-        """A call was not."""
+    def record_failure(self) -> None:
+        """Record that a call failed; after several in a row the circuit opens and the model gets a rest."""
         self._failures += 1
         if self._failures >= self._most:
             self._asks_again = self._clock() + self._open_seconds
 
     def seconds_left(self) -> float:
-        """Until it may be asked."""
+        """The seconds until the model may be asked again; 0 where it may be now."""
         return max(0.0, self._asks_again - self._clock()) if self._failures >= self._most else 0.0

@@ -18,7 +18,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dovetail.serve.gateway.chat_request import CHAT, COMPLETIONS, ChatRequest, answer_text, tokens_of
+from dovetail.serve.gateway.chat_request import (
+    CHAT,
+    COMPLETIONS,
+    ChatRequest,
+    answer_text,
+    keep_majority,
+    sampled_answer,
+    tokens_of,
+)
 from dovetail.serve.gateway.gateway_metrics import GatewayMetrics
 from dovetail.serve.gateway.models_file import AUTO, UpstreamModel
 from dovetail.serve.gateway.outcome_log import OutcomeLog
@@ -49,16 +57,16 @@ class GatewayApp:
         self._metrics = GatewayMetrics(list(self._upstreams.values()))
         self._given: collections.OrderedDict[str, str] = collections.OrderedDict()
         routes: dict[str, tuple[str, Handler]] = {
-            "/v1/chat/completions": ("POST", self._answering(CHAT)),
-            "/v1/completions": ("POST", self._answering(COMPLETIONS)),
+            "/v1/chat/completions": ("POST", self._make_handler(CHAT)),
+            "/v1/completions": ("POST", self._make_handler(COMPLETIONS)),
             "/v1/feedback": ("POST", self._feedback),
             "/v1/models": ("GET", self._list),
             "/metrics": ("GET", self._show_metrics),
         }
-        guarded = [Route(path, self._guarded(view), methods=[method]) for path, (method, view) in routes.items()]
+        guarded = [Route(path, self._guard(view), methods=[method]) for path, (method, view) in routes.items()]
         self.app = Starlette(routes=[*guarded, Route("/health", self._health)])
 
-    def _guarded(self, view: Handler) -> Handler:
+    def _guard(self, view: Handler) -> Handler:
         """For whoever has the token; what is refused is told as OpenAI's clients expect it."""
 
         async def answer(request: Request) -> Response:
@@ -68,19 +76,19 @@ class GatewayApp:
             except RequestRefused as error:
                 response = _error(error.status, str(error), error.headers)
             except UpstreamFailed as error:
-                response = _error(error.status, str(error)) if error.body is None else _passed_on(error)
+                response = _error(error.status, str(error)) if error.body is None else _pass_on(error)
             except ClientDisconnect:
                 response = _error(499, "the client has gone.")
-            self._metrics.answered(response.status_code)
+            self._metrics.count_answer(response.status_code)
             return response
 
         return answer
 
-    def _answering(self, path: str) -> Handler:
+    def _make_handler(self, path: str) -> Handler:
         async def answer(request: Request) -> Response:
             asked = ChatRequest.read(path, await read_body(request))
             order = self._order(asked)
-            return await (self._stream if asked.is_stream else self._whole)(asked, order)
+            return await (self._stream if asked.is_stream else self._answer_whole)(asked, order)
 
         return answer
 
@@ -101,12 +109,12 @@ class GatewayApp:
         wait = {"Retry-After": str(retry_after(those, self._metrics.mean_seconds))}
         raise RequestRefused(status, f"{why}; ask again later.", headers=wait)
 
-    async def _whole(self, asked: ChatRequest, order: list[str]) -> Response:
+    async def _answer_whole(self, asked: ChatRequest, order: list[str]) -> Response:
         """An answer in one piece; where the table has answers to learn from, it may be the second."""
         if asked.model == AUTO and (first := self._policy.start(order)) in order:
             order = [first, *(name for name in order if name != first)]
         found, name = await self._first_answer(asked, order)
-        answers, bodies, prices = {name: answer_text(found)}, {name: found}, {}
+        answers, bodies, prices = {name: sampled_answer(found)}, {name: found}, {}
         while asked.model == AUTO:
             onward, give = self._policy.onward(asked.query, answers, asked.domain, self._upstreams)
             if onward is None or onward in answers:
@@ -116,13 +124,14 @@ class GatewayApp:
                 bodies[onward] = await self._ask(asked, onward)
             except UpstreamFailed:
                 break  # there is an answer already
-            answers[onward], name = answer_text(bodies[onward]), onward
+            answers[onward], name = sampled_answer(bodies[onward]), onward
         number = str(bodies[name].get("id") or uuid.uuid4().hex)
         for each, body in bodies.items():
             prices[each] = self._price(asked, each, body, len(answers[each]))
             self._note(number, asked, each, answers[each], prices[each])
-        self._done(number, name, prices)
-        return JSONResponse(bodies[name] | {"id": number}, headers={"x-dovetail-model": name})
+        self._record_answer(number, name, prices)
+        given = keep_majority(bodies[name]) if self._samples(asked, name) > 1 else bodies[name]
+        return JSONResponse(given | {"id": number}, headers={"x-dovetail-model": name})
 
     async def _first_answer(self, asked: ChatRequest, order: Sequence[str]) -> tuple[dict[str, Any], str]:
         """The answer of the first model that gives one."""
@@ -135,8 +144,13 @@ class GatewayApp:
         return await self._ask(asked, order[-1]), order[-1]
 
     async def _ask(self, asked: ChatRequest, name: str) -> dict[str, Any]:
+        more = {"n": samples} if (samples := self._samples(asked, name)) > 1 else {}
         with self._metrics.call(name):
-            return await self._upstreams[name].ask(asked.path, asked.payload)
+            return await self._upstreams[name].ask(asked.path, asked.payload | more)
+
+    def _samples(self, asked: ChatRequest, name: str) -> int:
+        """How many answers are asked for at once: more than one where the gateway chooses, and the client does not."""
+        return self._upstreams[name].model.samples if asked.model == AUTO and "n" not in asked.payload else 1
 
     async def _stream(self, asked: ChatRequest, order: list[str]) -> Response:
         """An answer in parts, from the first model that begins one. What has begun cannot be taken back, so that it is
@@ -172,13 +186,13 @@ class GatewayApp:
                         last = part if part.get("usage") else last
                     yield line + "\n"
             except UpstreamFailed as error:  # the status is sent; a client learns of it in its stream
-                yield f"data: {json.dumps(_said(502, str(error)))}\n\n"
-                self._metrics.broken(name)
+                yield f"data: {json.dumps(_error_body(502, str(error)))}\n\n"
+                self._metrics.count_broken_answer(name)
                 return
         number = number or uuid.uuid4().hex
         price = self._price(asked, name, last, sum(map(len, text)))
         self._note(number, asked, name, "".join(text), price)
-        self._done(number, name, {name: price})
+        self._record_answer(number, name, {name: price})
 
     def _price(self, asked: ChatRequest, name: str, found: dict[str, Any], characters: int) -> float:
         tokens = tokens_of(found, tokens_in=asked.tokens_in(), characters_out=characters)
@@ -192,15 +206,15 @@ class GatewayApp:
                 seconds=seconds,
             )  # fmt: skip
 
-    def _done(self, number: str, name: str, prices: dict[str, float]) -> None:
-        self._policy.spent(sum(prices.values()), by_model=prices)
-        self._metrics.spent(prices)
+    def _record_answer(self, number: str, name: str, prices: dict[str, float]) -> None:
+        self._policy.record_spend(sum(prices.values()), by_model=prices)
+        self._metrics.record_spend(prices)
         self._given[number] = name
         if len(self._given) > REMEMBERED:
             self._given.popitem(last=False)
 
     async def _feedback(self, request: Request) -> Response:
-        """How good an answer was."""
+        """Note how good an answer was, as the caller says of its number."""
         if self._log is None:
             raise RequestRefused(409, "feedback is kept only where the gateway was started with --record.")
         try:
@@ -232,14 +246,14 @@ class GatewayApp:
         return Response(self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-def _said(status: int, text: str) -> dict[str, Any]:
+def _error_body(status: int, text: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     return {"error": {"message": text, "type": kind, "param": None, "code": status}}
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse(_said(status, text), status, headers=headers)
+    return JSONResponse(_error_body(status, text), status, headers=headers)
 
 
-def _passed_on(error: UpstreamFailed) -> Response:
+def _pass_on(error: UpstreamFailed) -> Response:
     return JSONResponse(error.body, error.status)

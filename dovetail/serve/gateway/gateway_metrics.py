@@ -31,7 +31,7 @@ class GatewayMetrics:
         running = Gauge("dovetail_route_running", "Calls under way.", ["model"], registry=registry)
         is_open = Gauge("dovetail_route_failing", "1 where a model is not asked.", ["model"], registry=registry)
         for each in upstreams:
-            running.labels(each.model.name).set_function(functools.partial(_running, each))
+            running.labels(each.model.name).set_function(functools.partial(_count_running, each))
             is_open.labels(each.model.name).set_function(functools.partial(_is_failing, each))
         self.last_seconds: dict[str, float] = {}
         self.mean_seconds = 1.0
@@ -54,16 +54,16 @@ class GatewayMetrics:
             self.last_seconds[name] = seconds
             self.mean_seconds += _NEWEST * (seconds - self.mean_seconds)
 
-    def broken(self, name: str) -> None:
-        """An answer ended midway."""
+    def count_broken_answer(self, name: str) -> None:
+        """Count an answer of this model that ended midway."""
         self._calls.labels(name, "broken").inc()
 
-    def answered(self, status: int) -> None:
-        """A request was answered."""
+    def count_answer(self, status: int) -> None:
+        """Count a request that was answered with this status."""
         self._requests.labels(str(status)).inc()
 
-    def spent(self, prices: Mapping[str, float]) -> None:
-        """A request took so much with each model."""
+    def record_spend(self, prices: Mapping[str, float]) -> None:
+        """Add what a request has taken with each model to the models' spend."""
         for name, price in prices.items():
             self._spend.labels(name).inc(price)
 
@@ -74,7 +74,7 @@ class GatewayMetrics:
         return generate_latest(self._registry)
 
 
-def _running(upstream: Upstream) -> float:
+def _count_running(upstream: Upstream) -> float:
     return float(upstream.running)
 
 

@@ -8,6 +8,7 @@
     price_out = 0.60
     timeout = "60s"
     at_once = 32
+    samples = 1                 # answers that are asked for at once, where their agreement is to tell how good they are
 
 Keys are read from the environment, and never written anywhere.
 """
@@ -38,6 +39,7 @@ class UpstreamModel:
     price_out: float
     timeout_seconds: float = 60.0
     at_once: int = 32
+    samples: int = 1
 
     def price(self, tokens_in: float, tokens_out: float) -> float:
         """What a call takes.
@@ -62,6 +64,7 @@ def read_models(path: Path, environment: Mapping[str, str]) -> tuple[UpstreamMod
     return tuple(_model(name, given, environment) for name, given in models.items())
 
 
+_MOST_SAMPLES = 64
 _TYPES: dict[str, tuple[type, ...]] = {
     "url": (str,),
     "model": (str,),
@@ -70,6 +73,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "price_out": (int, float),
     "timeout": (str, int, float),
     "at_once": (int,),
+    "samples": (int,),
 }
 
 
@@ -97,6 +101,8 @@ def _model(name: str, given: Mapping[str, Any], environment: Mapping[str, str]) 
     numbers = (given["price_in"], given["price_out"])
     if not (min(numbers) >= 0 and max(numbers) < float("inf") and timeout > 0 and given.get("at_once", 1) > 0):
         raise DovetailError(f"prices of model {name!r} must be 0 or more, its timeout and at_once above 0.")
+    if not 1 <= given.get("samples", 1) <= _MOST_SAMPLES:
+        raise DovetailError(f"samples of model {name!r} must be from 1 to {_MOST_SAMPLES}, got {given['samples']}.")
     return UpstreamModel(
         name=name,
         url=given["url"].rstrip("/"),
@@ -106,4 +112,5 @@ def _model(name: str, given: Mapping[str, Any], environment: Mapping[str, str]) 
         price_out=float(given["price_out"]),
         timeout_seconds=timeout,
         at_once=given.get("at_once", 32),
+        samples=given.get("samples", 1),
     )

@@ -32,7 +32,7 @@ class OutcomeLog:
         self._rows.append(row)
 
     def write(self) -> None:
-        """Write what was noted."""
+        """Write the outcomes noted since the last call to a file of their own."""
         import pyarrow
         from pyarrow import parquet
 

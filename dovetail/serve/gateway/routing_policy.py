@@ -50,12 +50,12 @@ class RoutingPolicy:
         """The quality that a unit of money must buy now."""
         return self._keeper.money() if self._keeper is not None else self._money
 
-    def spent(self, price: float, *, by_model: Mapping[str, float]) -> None:
+    def record_spend(self, price: float, *, by_model: Mapping[str, float]) -> None:
         """A request was answered, and took so much in all and with each model."""
         self._count += 1
         self._spent += price
         if self._keeper is not None:
-            self._keeper.spent(price)
+            self._keeper.record_spend(price)
         for name, value in by_model.items():
             self._expected[name] += NEWEST * (value - self._expected[name])
 
@@ -83,7 +83,7 @@ class RoutingPolicy:
 
     def start(self, order: Sequence[str]) -> str:
         """The model whose answer is to be had first, where answers are looked at; else the first of the order."""
-        if self.router is None or not self.router.judged:
+        if self.router is None or not self.router.judged_models:
             return order[0]
         money = self.money
         key = f"{money:.1e}"  # which model that is changes at few prices of money, and finding out reads the table
@@ -95,18 +95,24 @@ class RoutingPolicy:
     def onward(
         self, query: str, answers: Mapping[str, str], domain: str | None, upstreams: Mapping[str, Upstream]
     ) -> tuple[str | None, str]:
-        """Once there are answers: the model to ask next, or None; and whose answer to give if it fails or is None."""
+        """Once there are answers: the model to ask next, or None; and whose answer to give if it fails or is None. The
+        busier a model, the worse an answer must be to go on to it."""
         last = list(answers)[-1]
-        if self.router is None or not self.router.judged or any(name not in self.router.models for name in answers):
+        if (
+            self.router is None
+            or not self.router.judged_models
+            or any(name not in self.router.models for name in answers)
+        ):
             return None, last
-        step = self.router.after(query, answers, domain, money=self.money)
+        pressure = np.array([upstreams[name].pressure for name in self.router.models])
+        step = self.router.after(query, answers, domain, money=self.money, handicap=pressure)
         if step.ask is None or not is_ready(upstreams[step.ask]):
             return None, step.give or last
         return step.ask, last
 
 
 def is_ready(upstream: Upstream) -> bool:
-    """Whether it may be asked now."""
+    """Whether this model may be asked now: it has room, and its circuit is closed."""
     return not upstream.is_full and upstream.breaker.allows()
 
 

@@ -73,14 +73,14 @@ class Upstream:
             async with self._open(path, payload) as response:
                 try:
                     async with asyncio.timeout(self.model.timeout_seconds):
-                        found = json.loads(await _all(response))
+                        found = json.loads(await _read_all(response))
                 except (ValueError, RecursionError):
-                    raise self._failed("answered what is not JSON", 502) from None
+                    raise self._make_failure("answered what is not JSON", 502) from None
                 except (httpx.HTTPError, TimeoutError) as error:
-                    raise self._of(error) from None
+                    raise self._translate(error) from None
         if not isinstance(found, dict) or not isinstance(found.get("choices"), list) or not found["choices"]:
-            raise self._failed("answered without choices", 502)
-        self.breaker.succeeded()
+            raise self._make_failure("answered without choices", 502)
+        self.breaker.record_success()
         return found
 
     @contextlib.asynccontextmanager
@@ -95,11 +95,11 @@ class Upstream:
                         while not first.strip():
                             first = await anext(lines)
                 except StopAsyncIteration:
-                    raise self._failed("ended before its answer began", 502) from None
+                    raise self._make_failure("ended before its answer began", 502) from None
                 except (httpx.HTTPError, TimeoutError) as error:
-                    raise self._of(error) from None
+                    raise self._translate(error) from None
                 if not first.startswith(("data:", ":", "event:")):
-                    raise self._failed("answered what is no stream of events", 502)
+                    raise self._make_failure("answered what is no stream of events", 502)
                 yield self._lines(first, lines)
 
     async def _lines(self, first: str, lines: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -110,10 +110,10 @@ class Upstream:
                 yield line
                 last = line if line.strip() else last
         except httpx.HTTPError as error:
-            raise self._of(error) from None
+            raise self._translate(error) from None
         if last.removeprefix("data:").strip() != "[DONE]":
-            raise self._failed("closed midway", 502)
-        self.breaker.succeeded()
+            raise self._make_failure("closed midway", 502)
+        self.breaker.record_success()
 
     @contextlib.asynccontextmanager
     async def _open(self, path: str, payload: dict[str, Any]) -> AsyncIterator[httpx.Response]:
@@ -124,7 +124,7 @@ class Upstream:
             try:
                 response = await self._send(path, payload)
             except httpx.HTTPError as error:
-                failure, may_pass = self._of(error), not isinstance(error, httpx.ReadTimeout)
+                failure, may_pass = self._translate(error), not isinstance(error, httpx.ReadTimeout)
             else:
                 if response.is_success:
                     try:
@@ -156,26 +156,26 @@ class Upstream:
     async def _refusal(self, response: httpx.Response) -> UpstreamFailed:
         with contextlib.suppress(httpx.HTTPError, ValueError, TimeoutError, UpstreamFailed):
             async with asyncio.timeout(CONNECT_SECONDS):
-                body = json.loads(await _all(response))
+                body = json.loads(await _read_all(response))
                 if 400 <= response.status_code < 500 and response.status_code not in (*_PASSING, 401, 403):
                     await response.aclose()
-                    self.breaker.succeeded()  # it answers; the request was not to its liking
+                    self.breaker.record_success()  # it answers; the request was not to its liking
                     said = f"model {self.model.name!r} refused with {response.status_code}."
                     return UpstreamFailed(said, status=response.status_code, body=body)
         await response.aclose()
-        return self._failed(f"answered with {response.status_code}", 502)
+        return self._make_failure(f"answered with {response.status_code}", 502)
 
-    def _of(self, error: Exception) -> UpstreamFailed:
+    def _translate(self, error: Exception) -> UpstreamFailed:
         if isinstance(error, httpx.TimeoutException | TimeoutError):
-            return self._failed(f"gave no answer within {self.model.timeout_seconds:g} s", 504)
-        return self._failed(f"could not be asked ({type(error).__name__})", 502)
+            return self._make_failure(f"gave no answer within {self.model.timeout_seconds:g} s", 504)
+        return self._make_failure(f"could not be asked ({type(error).__name__})", 502)
 
-    def _failed(self, what: str, status: int) -> UpstreamFailed:
-        self.breaker.failed()
+    def _make_failure(self, what: str, status: int) -> UpstreamFailed:
+        self.breaker.record_failure()
         return UpstreamFailed(f"model {self.model.name!r} {what}.", status=status)
 
 
-async def _all(response: httpx.Response) -> bytes:
+async def _read_all(response: httpx.Response) -> bytes:
     parts, size = [], 0
     async for part in response.aiter_bytes():
         size += len(part)

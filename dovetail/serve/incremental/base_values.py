@@ -28,7 +28,7 @@ class BaseValues:
                 self._others[node] = value
 
     def value(self, node: fx.Node) -> Any:
-        """What a node stands for."""
+        """The value that a node of the graph has for the base picture."""
         if node in self.maps:
             return self.maps[node].values
         return self._others[node] if node in self._others else self._constants[node.name]

@@ -16,8 +16,9 @@ Grouping = tuple[list[numpy.ndarray], float]
 """The numbers of the boxes of each group, and the share of the whole pictures' multiplications that they take."""
 
 # What a call takes, in multiplications: for each weight, which is put into the order that a core likes (27 measured,
-# for 3 x 3 x 512 x 512 weights), and for being made; an accelerator makes as many in the time that a launch takes.
-_PER_WEIGHT, _PER_CALL = {"cpu": 27.0, "cuda": 0.0}, {"cpu": 3e5, "cuda": 1e8}
+# for 3 x 3 x 512 x 512 weights), and for being made; an accelerator makes as many in the time that the host takes to
+# say which cells it means.
+_PER_WEIGHT, _PER_CALL = {"cpu": 27.0, "cuda": 0.0}, {"cpu": 3e5, "cuda": 4e9}
 _CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -25,7 +26,7 @@ def group_boxes(graph: SpatialGraph, places: numpy.ndarray, size: tuple[int, int
     """The best division of boxes, by their rows and columns, into classes of neighbours."""
     weights, whole = graph.weights(), graph.whole_cells()
     device = graph.base_output.device.type
-    per_call = _PER_WEIGHT.get(device, 0.0) * weights + _PER_CALL.get(device, 1e8)
+    per_call = _PER_WEIGHT.get(device, 0.0) * weights + _PER_CALL.get(device, 4e9)
     best: tuple[float, float, list[numpy.ndarray]] | None = None
     for classes in _CLASSES:
         axes = [_classes(graph, places[:, axis], size[axis], classes, axis=axis) for axis in (0, 1)]

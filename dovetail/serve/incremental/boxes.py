@@ -16,9 +16,9 @@ class Window:
     """What a convolution or a pooling looks at along one axis: `size` cells, `dilation` apart, at every `stride`-th
     cell of an input with `padding` cells before it.
 
-    >>> Window(size=3, stride=2, padding=1).reached(4, 8, length=16)
+    >>> Window(size=3, stride=2, padding=1).reach(4, 8, length=16)
     (2, 5)
-    >>> Window(size=3, stride=2, padding=1).needed(2, 5)
+    >>> Window(size=3, stride=2, padding=1).needed_cells(2, 5)
     (4, 11)
     """
 
@@ -32,7 +32,7 @@ class Window:
         """From the first cell that it looks at to the last."""
         return self.dilation * (self.size - 1) + 1
 
-    def reached(self, start: int, stop: int, *, length: int) -> tuple[int, int]:
+    def reach(self, start: int, stop: int, *, length: int) -> tuple[int, int]:
         """The outputs, of `length`, that look at some cell from `start` to before `stop`; one that does not, where none
         does."""
         first = -((self.extent - 1 - start - self.padding) // self.stride)
@@ -40,7 +40,7 @@ class Window:
         first = min(max(first, 0), length - 1)
         return first, max(min(last + 1, length), first + 1)
 
-    def needed(self, start: int, stop: int) -> tuple[int, int]:
+    def needed_cells(self, start: int, stop: int) -> tuple[int, int]:
         """The cells, counted from the first of the padding, that these outputs look at."""
         return start * self.stride, (stop - 1) * self.stride + self.extent
 
@@ -57,27 +57,27 @@ class Reach:
     size: int
 
     @classmethod
-    def covering(cls, starts: Starts, stops: Starts, *, length: int) -> "Reach":
+    def cover(cls, starts: Starts, stops: Starts, *, length: int) -> "Reach":
         """Those that cover these, all as long as the longest and none beyond `length`."""
         size = int((stops - starts).max())
         return cls(numpy.minimum(starts, length - size), size)
 
     def through(self, window: Window, *, length: int) -> "Reach":
-        """What they reach."""
+        """The outputs of a layer with this window that depend on these cells."""
         distinct, places = numpy.unique(self.starts, return_inverse=True)
-        reached = numpy.array([window.reached(int(at), int(at) + self.size, length=length) for at in distinct])[places]
-        return Reach.covering(reached[:, 0], reached[:, 1], length=length)
+        reached = numpy.array([window.reach(int(at), int(at) + self.size, length=length) for at in distinct])[places]
+        return Reach.cover(reached[:, 0], reached[:, 1], length=length)
 
     def hull(self, other: "Reach", *, length: int) -> "Reach":
         """What either covers, and what is between them."""
         starts = numpy.minimum(self.starts, other.starts)
         stops = numpy.maximum(self.starts + self.size, other.starts + other.size)
-        return Reach.covering(starts, stops, length=length)
+        return Reach.cover(starts, stops, length=length)
 
-    def cropped(self, most: int) -> "Reach":
+    def crop(self, most: int) -> "Reach":
         """Their middles, of at most so many cells.
 
-        >>> Reach(numpy.array([0, 4]), 8).cropped(4)
+        >>> Reach(numpy.array([0, 4]), 8).crop(4)
         Reach(starts=array([2, 6]), size=4)
         """
         beyond = max(0, self.size - most)

@@ -16,8 +16,10 @@ from dovetail.vocabulary import ProgramError
 
 # Parts are computed where they take at most this share of the whole's multiplications: cutting and pasting take time.
 _WORTH = 0.85
-# So many feature maps of the input's size may be held at once, at the most.
+# So many feature maps of the input's size may be held at once, at the most; and of parts of them so many by a core's
+# cache, or by what keeps an accelerator busy.
 _PICTURES = 64
+_PATCHES = {"cpu": 64, "cuda": 512}
 
 Places = Sequence[tuple[int, int]]
 """The row and the column of the upper left corner of each picture's box."""
@@ -76,10 +78,11 @@ class IncrementalModel:
         groups, self.share = group_boxes(self._graph, places, (height, width)) if self._graph is not None else ([], 1.0)
         if self._graph is None or self.share > _WORTH:
             self.share = 1.0
-            return torch.cat([self._plainly(boxes[part], places[part]) for part in _parts(numpy.arange(len(places)))])
+            parts = _parts(numpy.arange(len(places)), _PICTURES)
+            return torch.cat([self._plainly(boxes[part], places[part]) for part in parts])
         found: torch.Tensor | None = None
         for group in groups:
-            for part in _parts(group):
+            for part in _parts(group, _PATCHES.get(boxes.device.type, _PICTURES)):
                 rows, columns = Reach(places[part, 0], height), Reach(places[part, 1], width)
                 answers = self._graph.run(Patch(boxes[part], rows, columns))
                 found = answers.new_empty(len(places), *answers.shape[1:]) if found is None else found
@@ -154,5 +157,5 @@ class IncrementalModel:
                 module.training = True
 
 
-def _parts(numbers: numpy.ndarray) -> Iterator[numpy.ndarray]:
-    yield from numpy.array_split(numbers, math.ceil(len(numbers) / _PICTURES))
+def _parts(numbers: numpy.ndarray, most: int) -> Iterator[numpy.ndarray]:
+    yield from numpy.array_split(numbers, math.ceil(len(numbers) / most))

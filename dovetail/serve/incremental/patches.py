@@ -29,7 +29,7 @@ class BaseMap:
         self.values = values
         self._padded: dict[tuple[Margins, float], torch.Tensor] = {}
 
-    def padded(self, margins: Margins, value: float) -> torch.Tensor:
+    def pad(self, margins: Margins, value: float) -> torch.Tensor:
         """The map within margins of one value; made once."""
         if not any(margins):
             return self.values
@@ -50,15 +50,15 @@ class BaseMap:
     ) -> torch.Tensor:
         """The same box of each picture's map, which is this one with the patch in it. Rows and columns are counted from
         the first of the margins."""
-        base = self.padded(margins, value)[0]
+        base = self.pad(margins, value)[0]
         if patch is None:
             return _cut_all(base, rows, columns, pictures)
         tops = patch.rows.starts + margins[2] - rows.starts
         lefts = patch.columns.starts + margins[0] - columns.starts
         if _is_one(tops) and _is_one(lefts):
             region = _cut_all(base, rows, columns, pictures)
-            return _with_patch(region, patch.values, int(tops[0]), int(lefts[0]))
-        return _with_patches(base, rows, columns, patch, tops, lefts)
+            return _paste_patch(region, patch.values, int(tops[0]), int(lefts[0]))
+        return _paste_patches(base, rows, columns, patch, tops, lefts)
 
 
 def _is_one(places: numpy.ndarray) -> bool:
@@ -79,7 +79,7 @@ def _cut_all(base: torch.Tensor, rows: Reach, columns: Reach, pictures: int) -> 
     return windows[:, first, second].transpose(0, 1)
 
 
-def _with_patch(region: torch.Tensor, patch: torch.Tensor, top: int, left: int) -> torch.Tensor:
+def _paste_patch(region: torch.Tensor, patch: torch.Tensor, top: int, left: int) -> torch.Tensor:
     """The region of each picture, with as much of its patch as lies within."""
     height, width = patch.shape[-2:]
     above, before = max(0, -top), max(0, -left)
@@ -92,7 +92,7 @@ def _with_patch(region: torch.Tensor, patch: torch.Tensor, top: int, left: int) 
     return region
 
 
-def _with_patches(
+def _paste_patches(
     base: torch.Tensor, rows: Reach, columns: Reach, patch: Patch, tops: numpy.ndarray, lefts: numpy.ndarray
 ) -> torch.Tensor:
     """The same where patches lie elsewhere in each region: all are put into larger ones, of which that part is taken

@@ -17,6 +17,9 @@ from dovetail.serve.incremental.patches import Patch
 from dovetail.serve.incremental.spatial_rules import CellRule, rule_of
 from dovetail.vocabulary import ProgramError
 
+# Kernels of some devices take no more, and torch will not export a model for more than all of them take.
+MOST_PICTURES = 1024
+
 _Box = tuple[Reach, Reach]
 """Rows and columns."""
 
@@ -83,7 +86,7 @@ class SpatialGraph:
                     changed[overwritten] = changed[node]
             for each in self._last_use.get(node, ()):
                 changed.pop(each, None)
-        found: torch.Tensor = self._whole(self._output, changed, pictures)
+        found: torch.Tensor = self._full_value(self._output, changed, pictures)
         return found
 
     def _step(self, node: fx.Node, changed: Mapping[fx.Node, Any], pictures: int) -> Any:
@@ -91,16 +94,16 @@ class SpatialGraph:
         inputs = {each: changed[each] for each in node.all_input_nodes if each in changed}
         rule = self._rules[node]
         if rule is not None and all(isinstance(each, Patch) for each in inputs.values()):
-            box = self._reached(node, rule, [(each.rows, each.columns) for each in inputs.values()])
+            box = self._reach(node, rule, [(each.rows, each.columns) for each in inputs.values()])
             return rule.compute(node, self._base, inputs, *box)
         if node.target is torch.ops.aten.sym_size.int:
             of, axis = node.args
             assert isinstance(of, fx.Node)
             assert isinstance(axis, int)
             return pictures if axis == 0 else self._base.maps[of].values.shape[axis]
-        return call(node, lambda each: self._whole(each, changed, pictures))
+        return call(node, lambda each: self._full_value(each, changed, pictures))
 
-    def _whole(self, node: fx.Node, changed: Mapping[fx.Node, Any], pictures: int) -> Any:
+    def _full_value(self, node: fx.Node, changed: Mapping[fx.Node, Any], pictures: int) -> Any:
         """What a node stands for, of all pictures."""
         value = changed.get(node)
         if isinstance(value, Patch):
@@ -120,14 +123,14 @@ class SpatialGraph:
             if not inputs or node not in self._base.maps:
                 continue
             rule, known = self._rules[node], [box for box in inputs if box is not None]
-            boxes[node] = self._reached(node, rule, known) if rule and len(known) == len(inputs) else None
+            boxes[node] = self._reach(node, rule, known) if rule and len(known) == len(inputs) else None
             if (overwritten := in_place_of(node)) is not None:
                 boxes[overwritten] = boxes[node]
             yield node, boxes[node]
 
-    def _reached(self, node: fx.Node, rule: CellRule, inputs: Sequence[_Box]) -> _Box:
+    def _reach(self, node: fx.Node, rule: CellRule, inputs: Sequence[_Box]) -> _Box:
         rows, columns = (
-            rule.reached(axis, [box[axis] for box in inputs], length=length).cropped(math.ceil(self.crop * length))
+            rule.reach(axis, [box[axis] for box in inputs], length=length).crop(math.ceil(self.crop * length))
             for axis, length in enumerate(self._base.cells(node))
         )
         return rows, columns
@@ -135,7 +138,9 @@ class SpatialGraph:
 
 def _export(model: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
     try:
-        return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("pictures", min=1)},))
+        return torch.export.export(
+            model, (example,), dynamic_shapes=({0: torch.export.Dim("pictures", min=1, max=MOST_PICTURES)},)
+        )
     except Exception as error:  # whatever a program's own code raises while it is traced
         reason = str(error).strip().splitlines()
         raise ProgramError(

@@ -28,7 +28,7 @@ Changes = Mapping[fx.Node, Patch]
 class CellRule:
     """Of an operation that looks at no cell but its own, in one map or several of one size."""
 
-    def reached(self, axis: int, inputs: Sequence[Reach], *, length: int) -> Reach:
+    def reach(self, axis: int, inputs: Sequence[Reach], *, length: int) -> Reach:
         """What of the output, of `length` along an axis, depends on what changed of the inputs."""
         found = inputs[0]
         for other in inputs[1:]:
@@ -36,7 +36,7 @@ class CellRule:
         return found
 
     def compute(self, node: fx.Node, base: BaseValues, changes: Changes, rows: Reach, columns: Reach) -> Patch:
-        """That part of the output."""
+        """Compute the output on these rows and columns alone."""
         pictures = len(rows.starts)
 
         def value(each: fx.Node) -> Any:
@@ -57,20 +57,20 @@ class WindowRule(CellRule):
     ) -> None:
         self._windows, self._margin, self._unpadded = windows, margin, unpadded
 
-    def reached(self, axis: int, inputs: Sequence[Reach], *, length: int) -> Reach:
-        """The windows that look at the change."""
+    def reach(self, axis: int, inputs: Sequence[Reach], *, length: int) -> Reach:
+        """The outputs whose windows look at the change."""
         return inputs[0].through(self._windows[axis], length=length)
 
     def compute(self, node: fx.Node, base: BaseValues, changes: Changes, rows: Reach, columns: Reach) -> Patch:
-        """What is in those windows."""
+        """Compute the output on these rows and columns from the input that their windows look at."""
         ((source, patch),) = changes.items()
         before, behind, looked_at = [], [], []
         for axis, reach in enumerate((rows, columns)):
             window = self._windows[axis]
-            _, stop = window.needed(0, base.cells(node)[axis])
+            _, stop = window.needed_cells(0, base.cells(node)[axis])
             before.append(window.padding)
             behind.append(max(0, stop - window.padding - base.cells(source)[axis]))
-            looked_at.append(Reach(reach.starts * window.stride, window.needed(0, reach.size)[1]))
+            looked_at.append(Reach(reach.starts * window.stride, window.needed_cells(0, reach.size)[1]))
         region = base.maps[source].cut(
             patch,
             *looked_at,
@@ -90,7 +90,7 @@ def rule_of(node: fx.Node, base: BaseValues) -> CellRule | None:
     if node.target is aten.conv2d.default and len(maps) == 1:
         return _convolution(node, base)
     if name in ("max_pool2d", "avg_pool2d"):
-        return _pooling(node, name)
+        return _pooling_rule(node, name)
     is_one_size = len({base.cells(each) for each in maps}) == 1
     if (name in _CELLWISE and len(maps) == 1) or (name in _JOINING and is_one_size):
         return CellRule()
@@ -114,7 +114,7 @@ def _convolution(node: fx.Node, base: BaseValues) -> CellRule:
     return WindowRule(windows, margin=0.0, unpadded=unpadded)
 
 
-def _pooling(node: fx.Node, name: str) -> CellRule | None:
+def _pooling_rule(node: fx.Node, name: str) -> CellRule | None:
     given = _arguments(node)
     size, padding = list(_pair(given["kernel_size"])), _pair(given.get("padding", 0))
     stride = list(_pair(given["stride"])) if given.get("stride") else size

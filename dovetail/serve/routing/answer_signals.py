@@ -66,14 +66,17 @@ class AnswerRidge:
         self._query, self._answer, self._ridge = TextFeatures(), TextFeatures(), TextRidge()
 
     def prepare(self, queries: Sequence[str], domains: Sequence[str] | None, answers: Sequence[str]) -> None:
-        """Learn the words of both."""
+        """Learn the vocabulary of the queries and of the answers."""
         self._query.fit(queries, domains)
-        self._answer.fit([_shown(answer) for answer in answers])
+        self._answer.fit([_majority_answer(answer) for answer in answers])
 
     def represent(self, queries: Sequence[str], domains: Sequence[str] | None, answers: Sequence[str]) -> Any:
         """A row for each query and its answer."""
         said = np.array([self._signals(query, answer) for query, answer in zip(queries, answers, strict=True)])
-        parts = [self._query.transform(queries, domains), self._answer.transform([_shown(each) for each in answers])]
+        parts = [
+            self._query.transform(queries, domains),
+            self._answer.transform([_majority_answer(each) for each in answers]),
+        ]
         return sparse.hstack([*parts, sparse.csr_matrix(said * _SIGNAL)]).tocsr()
 
     def fit(self, rows: Any, quality: Numbers) -> Predict:
@@ -88,5 +91,5 @@ class AnswerRidge:
         return found
 
 
-def _shown(answer: str) -> str:
+def _majority_answer(answer: str) -> str:
     return majority(answer.split(SAMPLES))

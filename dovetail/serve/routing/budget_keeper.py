@@ -24,7 +24,7 @@ class BudgetKeeper:
     >>> keeper = BudgetKeeper(route(OutcomeTable.of(rows)), budget=0.5)
     >>> before = keeper.money()
     >>> for _ in range(20):
-    ...     keeper.spent(1.0)
+    ...     keeper.record_spend(1.0)
     >>> keeper.money() > before
     True
     """
@@ -38,7 +38,7 @@ class BudgetKeeper:
         self._spends = np.minimum.accumulate([router.spends(money) for money in moneys])[::-1]
         self._moneys = moneys[::-1]
 
-    def spent(self, price: float) -> None:
+    def record_spend(self, price: float) -> None:
         """Note what a query has taken."""
         self._count += 1
         self._spent += price

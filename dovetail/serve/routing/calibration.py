@@ -51,11 +51,11 @@ class AdvantageLine:
         return cls(middle=middle, slope=slope, centre=centre, covariance=covariance)
 
     def value(self, predicted: Numbers) -> Numbers:
-        """The calibrated advantage."""
+        """The calibrated advantage for each predicted one."""
         return np.asarray(self.middle + self.slope * (predicted - self.centre))
 
     def error(self, predicted: Numbers) -> Numbers:
-        """Its standard error."""
+        """The standard error of each calibrated advantage."""
         design = np.stack([np.ones_like(predicted), predicted - self.centre], axis=1)
         return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", design, self.covariance, design)))
 

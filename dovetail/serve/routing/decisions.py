@@ -18,12 +18,14 @@ Choices = NDArray[np.int64]
 SURE = 1.0
 
 
-def by_worth(estimate: QualityEstimate, price: Numbers, *, money: float, single: int, sure: float = SURE) -> Choices:
+def choose_by_worth(
+    estimate: QualityEstimate, price: Numbers, *, money: float, single: int, sure: float = SURE
+) -> Choices:
     """The model of the largest quality − λ·price; where its lead over `single`, the best single model at that λ, is
     within `sure` standard errors, that one.
 
     >>> estimate = QualityEstimate(quality=np.array([[0.6, 0.9], [0.88, 0.9]]), error=np.zeros((2, 2)))
-    >>> by_worth(estimate, np.array([[0.0, 1.0], [0.0, 1.0]]), money=0.1, single=0).tolist()
+    >>> choose_by_worth(estimate, np.array([[0.0, 1.0], [0.0, 1.0]]), money=0.1, single=0).tolist()
     [1, 0]
     """
     worth = estimate.quality - money * price

@@ -28,11 +28,11 @@ class QualityEstimator(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, queries: Sequence[str], domains: Sequence[str] | None) -> None:
-        """Learn what queries there are."""
+        """Learn the vocabulary or the domains of these queries, before any is represented."""
 
     @abc.abstractmethod
     def represent(self, queries: Sequence[str], domains: Sequence[str] | None) -> Any:
-        """A row for each query."""
+        """The features of each query, a row for each."""
 
     @abc.abstractmethod
     def regressor(self, count: int) -> Any:
@@ -57,11 +57,11 @@ class TextRidge(QualityEstimator):
         self._features = TextFeatures()
 
     def prepare(self, queries: Sequence[str], domains: Sequence[str] | None) -> None:
-        """Learn the words."""
+        """Learn the vocabulary of these queries."""
         self._features.fit(queries, domains)
 
     def represent(self, queries: Sequence[str], domains: Sequence[str] | None) -> Any:
-        """Words, shape and domain."""
+        """Features of each query's words, its shape and its domain."""
         return self._features.transform(queries, domains)
 
     def regressor(self, count: int) -> Any:
@@ -81,7 +81,7 @@ class NearestNeighbours(QualityEstimator):
         """Nothing is learned: the embedder knows."""
 
     def represent(self, queries: Sequence[str], domains: Sequence[str] | None) -> NDArray[np.float64]:
-        """What the embedder gives."""
+        """The embedding of each query, as the user's function gives it."""
         rows = np.asarray(self._embed(list(queries)), dtype=np.float64)
         if rows.ndim != 2 or len(rows) != len(queries) or not np.isfinite(rows).all():
             raise DovetailError(
@@ -103,7 +103,7 @@ class DomainMeans(QualityEstimator):
         self._encoder: Any = None
 
     def prepare(self, queries: Sequence[str], domains: Sequence[str] | None) -> None:
-        """Learn the domains."""
+        """Learn which domains there are."""
         from sklearn.preprocessing import OneHotEncoder
 
         if domains is None:
@@ -111,7 +111,7 @@ class DomainMeans(QualityEstimator):
         self._encoder = OneHotEncoder(handle_unknown="ignore").fit([[domain] for domain in domains])
 
     def represent(self, queries: Sequence[str], domains: Sequence[str] | None) -> Any:
-        """One column for each domain."""
+        """The domain of each query, as a column of zeros and ones for each domain."""
         return self._encoder.transform([[domain] for domain in domains or [""] * len(queries)]).tocsr()
 
     def regressor(self, count: int) -> Any:

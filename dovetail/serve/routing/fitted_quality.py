@@ -39,14 +39,14 @@ class FittedQuality:
         order = np.random.default_rng(seed).permutation(len(quality))
         folds = np.empty(len(quality), dtype=np.int64)
         folds[order] = every % FOLDS
-        predicted = _out_of_fold(fit, rows, rows, quality, folds)
+        predicted = _predict_out_of_fold(fit, rows, rows, quality, folds)
         familiar = QualityCalibration.fit(predicted, quality, every, best=best)
         unfamiliar = None
         if domains is not None and len(codes := np.unique(np.array(domains), return_inverse=True)[1]) and codes.max():
             by_domain = np.random.default_rng(seed).permutation(codes.max() + 1)[codes] % FOLDS
             asked = rows if rows_of_strangers is None else rows_of_strangers
             unfamiliar = QualityCalibration.fit(
-                _out_of_fold(fit, rows, asked, quality, by_domain), quality, codes, best=best
+                _predict_out_of_fold(fit, rows, asked, quality, by_domain), quality, codes, best=best
             )
         return cls(
             predict=fit(rows, quality),
@@ -74,14 +74,14 @@ class FittedQuality:
 def fit_estimator(
     estimator: QualityEstimator, queries: Sequence[str], domains: Sequence[str] | None, quality: Numbers, *, best: int
 ) -> FittedQuality:
-    """An estimator of queries alone."""
+    """Fit an estimator that knows the query alone to the qualities of answers in the table."""
     estimator.prepare(queries, domains)
     rows = estimator.represent(queries, domains)
     strange = None if domains is None else estimator.represent(queries, None)
     return FittedQuality.fit(estimator.fit, rows, quality, domains, best=best, rows_of_strangers=strange)
 
 
-def _out_of_fold(
+def _predict_out_of_fold(
     fit: Callable[[Any, Numbers], Predict], rows: Any, asked: Any, quality: Numbers, folds: NDArray[np.int64]
 ) -> Numbers:
     predicted = np.empty_like(quality)

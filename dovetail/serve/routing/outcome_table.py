@@ -61,7 +61,7 @@ class OutcomeTable:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], *, where: str = "the table") -> "OutcomeTable":
-        """Of rows as a file has them."""
+        """The table of rows as a file of outcomes has them."""
         outcomes: dict[str, dict[str, dict[str, Any]]] = {}
         for row in rows:
             told = {name: value for name, value in row.items() if value is not None and value != ""}
@@ -81,7 +81,7 @@ class OutcomeTable:
         )
 
     def rows(self, chosen: NDArray[np.int64]) -> "OutcomeTable":
-        """The same of these queries only."""
+        """The same table with the chosen queries only."""
         numbers = chosen.tolist()
         return dataclasses.replace(
             self,
@@ -111,7 +111,7 @@ class OutcomeTable:
         known = ~np.isnan(self.quality)
         return int(known.any(axis=1).sum()) >= LEAST and bool(known.any(axis=0).all())
 
-    def judged(self) -> "OutcomeTable":
+    def keep_judged(self) -> "OutcomeTable":
         """The queries of which at least one answer was judged; raises where there are too few to learn from."""
         known = np.flatnonzero(~np.isnan(self.quality).all(axis=1))
         if not self.can_be_learned():

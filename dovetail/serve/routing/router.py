@@ -59,7 +59,7 @@ class Router:
         if estimator not in ESTIMATORS:
             raise DovetailError(f"an estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
         self._make = functools.partial(Router, estimator=estimator, embed=embed, verifiers=verifiers)
-        self.table = table = table.judged()
+        self.table = table = table.keep_judged()
         self.models = table.models
         self.price: Numbers = _mean_prices(table)
         self.best = int(np.nanmean(table.quality, axis=0).argmax())
@@ -134,10 +134,17 @@ class Router:
         return max(worths, key=lambda each: worths[each])
 
     def after(
-        self, query: str, answers: Mapping[str, str], domain: str | None = None, *, money: float = 0.0
+        self,
+        query: str,
+        answers: Mapping[str, str],
+        domain: str | None = None,
+        *,
+        money: float = 0.0,
+        handicap: Numbers | float = 0.0,
     ) -> RouteStep:
         """What to do once there are answers, in the order in which they came: ask another model, if by what the last
-        one says that is worth its price, or give the best answer there is."""
+        one says that is worth its price, or give the best answer there is. A model that is asked must be better by its
+        `handicap`."""
         for name in answers:
             self._number(name)
         judged = [self._number(name) for name in answers if self._number(name) in self._judges]
@@ -150,14 +157,14 @@ class Router:
                 own = self.estimate_after([query], [answers[self.models[each]]], each, domains)
                 quality[each] = own.quality[0, each]
         asked = [self._number(name) for name in answers]
-        worth = np.where(np.isin(np.arange(len(self.models)), asked), quality, quality - money * self.price)
+        worth = np.where(np.isin(np.arange(len(self.models)), asked), quality, quality - money * self.price - handicap)
         best = int(worth.argmax())
         if best in asked:
             return RouteStep(ask=None, give=self.models[best])
         return RouteStep(ask=self.models[best])
 
     @property
-    def judged(self) -> tuple[int, ...]:
+    def judged_models(self) -> tuple[int, ...]:
         """The numbers of the models whose answers say something, as learned from those in the table."""
         return tuple(self._judges)
 
@@ -191,7 +198,7 @@ class Router:
         estimate = dataclasses.replace(estimate, quality=estimate.quality - handicap)
         worth = np.nanmean(self.table.quality, axis=0) - handicap - money * self.price
         prices = self._prices(len(estimate.quality))
-        return decisions.by_worth(estimate, prices, money=money, single=int(worth.argmax()))
+        return decisions.choose_by_worth(estimate, prices, money=money, single=int(worth.argmax()))
 
     def _prices(self, count: int) -> Numbers:
         return np.broadcast_to(self.price, (count, len(self.price)))

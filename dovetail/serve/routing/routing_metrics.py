@@ -40,7 +40,7 @@ class RoutingScore:
     aiq_interval: tuple[float, float]
 
 
-def routed_by_worth(score: Numbers, quality: Numbers, price: Numbers, *, settings: int = 201) -> RoutedOutcomes:
+def route_by_worth(score: Numbers, quality: Numbers, price: Numbers, *, settings: int = 201) -> RoutedOutcomes:
     """The outcomes of choosing the largest score − λ·price, over all λ that make a difference between the cheapest
     and the dearest model; queries by models."""
     cheap, dear = int(price.mean(axis=0).argmin()), int(price.mean(axis=0).argmax())
@@ -112,11 +112,11 @@ def _hull(x: Numbers, y: Numbers) -> Numbers:
     """The least concave curve above the points that never falls, at the budgets."""
     tops: list[tuple[float, float]] = []
     for point in zip(x.tolist(), np.maximum.accumulate(y).tolist(), strict=True):
-        while len(tops) > 1 and _below(tops[-2], tops[-1], point):
+        while len(tops) > 1 and _is_below(tops[-2], tops[-1], point):
             tops.pop()
         tops.append(point)
     return np.interp(_BUDGETS, [top[0] for top in tops], [top[1] for top in tops])
 
 
-def _below(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+def _is_below(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
     return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])

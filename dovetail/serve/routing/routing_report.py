@@ -15,8 +15,8 @@ from dovetail.serve.routing.router import Router
 from dovetail.serve.routing.routing_metrics import (
     RoutedOutcomes,
     RoutingScore,
+    route_by_worth,
     routed_after_answer,
-    routed_by_worth,
     score_routing,
 )
 from dovetail.vocabulary import DovetailError
@@ -34,7 +34,7 @@ class RoutingReport:
     singles: dict[str, tuple[float, float]]
 
     def rows(self) -> list[dict[str, str]]:
-        """A row of text for each way."""
+        """The figures of each way of routing, as a row of text."""
         return [
             {
                 "way": name,
@@ -54,15 +54,15 @@ def report_routing(table: OutcomeTable, *, make: MakeRouter = Router, seed: int 
     text, after = held_out_estimates(table, folds, make)
     quality, price = table.quality, table.price
     cheap, best = int(price.mean(axis=0).argmin()), int(quality.mean(axis=0).argmax())
-    ways: dict[str, RoutedOutcomes] = {"router": routed_by_worth(text, quality, price)}
+    ways: dict[str, RoutedOutcomes] = {"router": route_by_worth(text, quality, price)}
     for asked, score in after.items():
         ways[f"router, after {table.models[asked]}"] = routed_after_answer(score, quality, price, asked=asked)
     ways["random"] = RoutedOutcomes(quality=quality[:, [cheap, best]], price=price[:, [cheap, best]])
-    ways["length"] = routed_by_worth(_by_length(table, cheap, best), quality, price)
+    ways["length"] = route_by_worth(_score_by_length(table, cheap, best), quality, price)
     if table.domains is not None:
         means = held_out_estimates(table, folds, lambda part: Router(part, estimator="domains"), answers=False)[0]
-        ways["domain means"] = routed_by_worth(means, quality, price)
-    ways["oracle"] = routed_by_worth(quality, quality, price)
+        ways["domain means"] = route_by_worth(means, quality, price)
+    ways["oracle"] = route_by_worth(quality, quality, price)
     return RoutingReport(
         queries=len(table),
         scores={name: score_routing(way, quality, price) for name, way in ways.items()},
@@ -97,14 +97,14 @@ def held_out_estimates(
         router = make(table.rows(np.flatnonzero(folds != fold)))
         part = table.rows(held)
         text[held] = router.estimate(part.queries, part.domains).quality
-        for asked in router.judged if answers else ():
+        for asked in router.judged_models if answers else ():
             after.setdefault(asked, text.copy())[held] = router.estimate_after(
                 part.queries, [(row[asked] or "") for row in part.answers or ()], asked, part.domains
             ).quality
     return text, after
 
 
-def _by_length(table: OutcomeTable, cheap: int, best: int) -> Numbers:
+def _score_by_length(table: OutcomeTable, cheap: int, best: int) -> Numbers:
     """The longer a query, the more the best model is preferred to the cheapest, and never another."""
     score = np.full_like(table.quality, -np.inf)
     score[:, cheap], score[:, best] = 0.0, [len(query) for query in table.queries]

@@ -2,25 +2,36 @@
 
 import asyncio
 import contextlib
+import functools
 import signal
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy
 
 from dovetail.planning.serving import ServingPlan
-from dovetail.serve.server.batching import RequestQueue
-from dovetail.serve.server.replica import Answering
+from dovetail.serve.server.batching import Overloaded, RequestQueue
+from dovetail.serve.server.latest_rows import Rows
+from dovetail.serve.server.rate_meter import RATE_SECONDS, RateMeter
+from dovetail.serve.server.replica import Answered, Answering, freeze_loaded
 from dovetail.serve.server.replica_pool import ReplicaPool
 from dovetail.serve.server.schema import Schema
 from dovetail.vocabulary import DovetailError
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    import uvicorn
+    from starlette.types import ASGIApp
 
+    from dovetail.serve.server.answer_watch import AnswerWatch
+
+T = TypeVar("T")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DRAIN_SECONDS = 30
-# How often it is asked whether the plan still fits the rate of requests.
-_RATE_SECONDS = 10.0
+# How long a call of rows that were held out may wait.
+_REFERENCE_SECONDS = 5.0
+_SWITCH_SECONDS = 0.0005
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -32,6 +43,25 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio does this for sockets that say they are TCP, and these do not: answers would wait 40 ms for a receipt.
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return found
+
+
+def run_loop(serving: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, by the quickest loop that is installed, which waits for the interpreter's lock for no longer than
+    a tenth of what Python has other threads keep it: one of them looks for drift while requests come."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        return _quickest_run(serving)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _quickest_run(serving: Coroutine[Any, Any, T]) -> T:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return asyncio.run(serving)
+    return uvloop.run(serving)
 
 
 async def serve_model(
@@ -48,52 +78,100 @@ async def serve_model(
     within: float = 1.0,
     token: str = "",
     replan: Callable[[float], ServingPlan | None] | None = None,
+    reference: tuple[list[numpy.ndarray], numpy.ndarray] | None = None,
+    retrain: Callable[[Mapping[str, Any], str, Rows, str], str] | None = None,
     said: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered. `choose` says which
     model is to answer now, when a reload is asked for; `replan` is asked where requests come at another rate, and says
-    with what they are answered from then on, or None where nothing changes."""
+    with what they are answered from then on, or None where nothing changes. `reference` are rows that were held out,
+    with the class of each: what comes later is compared with them, or else with the first rows that come. `retrain` is
+    called once where these differ (see `Retrain`), with what `choose` said of the model that answers."""
+    from dovetail.serve.server.answer_watch import AnswerWatch, load_libraries
     from dovetail.serve.server.model_app import ModelApp
 
     queue = RequestQueue(batch_rows=batch_rows, wait_seconds=wait_seconds)
     pool = ReplicaPool(load, queue=queue, replicas=replicas, threads=threads)
     now = dict(about or {})
+    watch = AnswerWatch(schema, said=said, retrain=functools.partial(retrain, now) if retrain else None)
 
     async def reload() -> str:
         assert choose is not None
         found, said_now = await asyncio.to_thread(choose)
         await pool.swap(found)
         now.update(said_now)
+        watch.forget()
+        if reference is not None:
+            await _refer(watch, queue, *reference)
         return str(now.get("model", ""))
 
-    await pool.start()
+    await asyncio.gather(pool.start(), asyncio.to_thread(load_libraries))
+    freeze_loaded()
     app = ModelApp(
-        pool, queue, schema, within=within, token=token, reload=reload if choose else None, about=lambda: now
+        pool,
+        queue,
+        schema,
+        within=within,
+        token=token,
+        reload=reload if choose else None,
+        about=lambda: now,
+        watch=watch,
     )
     said(f"http://{listener.getsockname()[0]}:{listener.getsockname()[1]}/predict")
-    watching = asyncio.create_task(_watch_rate(queue, pool, replan, said)) if replan else None
+    beside = [asyncio.create_task(watch.keep_looking())]
+    if reference is not None:
+        beside.append(asyncio.create_task(_refer(watch, queue, *reference)))
+    if replan is not None:
+        beside.append(asyncio.create_task(_watch_rate(queue, pool, replan, said)))
     try:
-        await serve_until_signal(app.app, listener)
+        await serve_until_signal(app, listener)
     finally:
-        if watching is not None:
-            watching.cancel()
+        for each in beside:
+            each.cancel()
         await pool.close()
 
 
-async def serve_until_signal(app: "Starlette", listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered."""
+def http_server(app: "ASGIApp") -> "uvicorn.Server":
+    """What serves an application; whoever starts it ends it, by `should_exit`."""
     import uvicorn
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=_DRAIN_SECONDS, lifespan="off"
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,  # nothing here asks where a request came from
     )
     server = uvicorn.Server(config)
+    # An end that was asked for is no failure: uvicorn would raise the signal once more when all is done.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
+    return server
+
+
+async def serve_until_signal(app: "ASGIApp", listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered."""
+    server = http_server(app)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
-    # An end that was asked for is no failure: uvicorn would raise the signal once more when all is done.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
     await server.serve(sockets=[listener])
+
+
+async def _refer(watch: "AnswerWatch", queue: RequestQueue, arrays: list[numpy.ndarray], labels: numpy.ndarray) -> None:
+    """Have rows that were held out answered, between the others, and compare with them from then on."""
+    parts: list[Answered] = []
+    for at in range(0, len(labels), queue.batch_rows):
+        part = [array[at : at + queue.batch_rows] for array in arrays]
+        while len(parts) * queue.batch_rows <= at:
+            try:
+                parts.append(await queue.ask(part, within=_REFERENCE_SECONDS))
+            except (Overloaded, TimeoutError):  # others go first
+                await asyncio.sleep(_REFERENCE_SECONDS)
+    stages = [part.stages for part in parts if part.stages is not None]
+    found = Answered(numpy.concatenate([part.scores for part in parts]), numpy.concatenate(stages) if stages else None)
+    await asyncio.to_thread(watch.set_reference, arrays, found, labels)
 
 
 async def _watch_rate(
@@ -103,16 +181,16 @@ async def _watch_rate(
     said: Callable[[str], None],
 ) -> None:
     """Plan again as the rate of requests changes; a plan that cannot be is told, and nothing changes."""
-    before = queue.asked
+    meter = RateMeter(queue.asked)
     while True:
-        await asyncio.sleep(_RATE_SECONDS)
-        asked, before = queue.asked - before, queue.asked
+        await asyncio.sleep(RATE_SECONDS)
+        rate = meter.rate(queue.asked)
         try:
-            plan = await asyncio.to_thread(replan, asked / _RATE_SECONDS)
+            plan = await asyncio.to_thread(replan, rate)
         except DovetailError as error:
             said(str(error))
             continue
         if plan is not None:
-            said(f"at {asked / _RATE_SECONDS:.3g} a second {plan}")
+            said(f"at {rate:.3g} a second {plan}")
             queue.batch_rows, queue.wait_seconds = plan.groups[0].batch_rows, plan.wait_seconds
             await pool.resize(plan.groups[0].count)

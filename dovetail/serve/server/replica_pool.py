@@ -2,14 +2,13 @@
 for those of another model without a request between."""
 
 import asyncio
-import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy
 
 from dovetail.serve.server.batching import Overloaded, PendingRequest, RequestQueue
-from dovetail.serve.server.replica import Answering, Replica, ReplicaLost
+from dovetail.serve.server.replica import Answered, Answering, Replica, ReplicaLost
 from dovetail.vocabulary import DovetailError
 
 # Seconds for one call, after which a replica counts as lost; and how often the same rows are asked again.
@@ -18,19 +17,20 @@ _CALL_SECONDS, _TRIES = 60.0, 2
 
 @dataclasses.dataclass(slots=True)
 class PoolCounts:
-    """What has happened so far."""
+    """How many calls and rows a pool has answered so far, and how many replicas it has lost or swapped."""
 
     calls: int = 0
     rows: int = 0
     replicas_lost: int = 0
     swaps: int = 0
     compute_seconds: float = 0.0
+    call_seconds: float = 0.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _WorkingReplica:
     replica: Replica
-    retire: asyncio.Event
+    is_retired: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -42,7 +42,6 @@ class ReplicaPool:
     ) -> None:
         self._load, self._queue, self._count, self._threads = load, queue, replicas, threads
         self._running: list[_WorkingReplica] = []
-        self._asking = concurrent.futures.ThreadPoolExecutor(max_workers=4 * replicas + 4)
         self._is_closing = False
         self.counts = PoolCounts()
 
@@ -53,18 +52,18 @@ class ReplicaPool:
 
     @property
     def processes(self) -> list[int]:
-        """Their process numbers."""
+        """The process numbers of the replicas."""
         return [each.replica.process.pid or 0 for each in self._running]
 
     async def start(self) -> None:
         """Return when all replicas have loaded the model."""
-        self._running = await self._started(self._load, self._count)
+        self._running = await self._start_replicas(self._load, self._count)
         self._queue.replicas = self._count
 
     async def swap(self, load: Callable[[], Answering]) -> None:
         """Answer by another model from now on: it is loaded beside, then takes over; calls under way are finished.
         Where it cannot be loaded, nothing changes."""
-        fresh = await self._started(load, self._count)
+        fresh = await self._start_replicas(load, self._count)
         before, self._running, self._load = self._running, fresh, load
         self.counts.swaps += 1
         await self._retire(before)
@@ -74,25 +73,24 @@ class ReplicaPool:
         more = count - len(self._running)
         self._count = self._queue.replicas = count
         if more > 0:
-            self._running += await self._started(self._load, more)
+            self._running += await self._start_replicas(self._load, more)
         elif more < 0:
             retired, self._running = self._running[more:], self._running[:more]
             await self._retire(retired)
 
     async def close(self) -> None:
-        """Answer what waits, then end."""
+        """Answer the requests that wait, then end all replicas."""
         self._is_closing = True
-        await self._queue.close()
+        self._queue.close()
         tasks = [each.task for each in self._running if each.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._retire(self._running)
         self._running = []
-        self._asking.shutdown(wait=False, cancel_futures=True)
 
-    async def _started(self, load: Callable[[], Answering], count: int) -> list[_WorkingReplica]:
+    async def _start_replicas(self, load: Callable[[], Answering], count: int) -> list[_WorkingReplica]:
         loop = asyncio.get_running_loop()
         made = [Replica(load, threads=self._threads) for _ in range(count)]
-        ready = [loop.run_in_executor(self._asking, replica.wait_ready) for replica in made]
+        ready = [loop.create_task(asyncio.to_thread(replica.wait_ready)) for replica in made]
         try:
             await asyncio.gather(*ready)
         except BaseException:
@@ -100,46 +98,36 @@ class ReplicaPool:
             for replica in made:
                 replica.stop()
             raise
-        found = [_WorkingReplica(replica, asyncio.Event()) for replica in made]
+        found = [_WorkingReplica(replica) for replica in made]
         for each in found:
             each.task = loop.create_task(self._work(each))
         return found
 
     async def _retire(self, retired: Sequence[_WorkingReplica]) -> None:
         for each in retired:
-            each.retire.set()
+            each.is_retired = True
+        self._queue.wake_all()
         await asyncio.gather(*(each.task for each in retired if each.task is not None), return_exceptions=True)
         for each in retired:
             each.replica.stop()
 
     async def _work(self, each: _WorkingReplica) -> None:
-        """Take calls until retired."""
-        retired = asyncio.ensure_future(each.retire.wait())
-        while True:
-            taking = asyncio.ensure_future(self._queue.take())
-            await asyncio.wait({taking, retired}, return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done():
-                taking.cancel()
-                return
-            requests = taking.result()
-            if not requests:
-                retired.cancel()
-                return
+        """Let a replica answer requests of the queue until it is retired."""
+        while requests := await self._queue.take(is_retired=lambda: each.is_retired):
             try:
                 await self._call(each.replica, requests)
             except ReplicaLost:
-                retired.cancel()
+                self._queue.release(requests)
                 await self._replace(each, requests)
                 return
+            self._queue.release(requests)
 
     async def _call(self, replica: Replica, requests: Sequence[PendingRequest]) -> None:
         arrays = [numpy.concatenate(parts) for parts in zip(*(each.arrays for each in requests), strict=True)]
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            answers, seconds = await loop.run_in_executor(
-                self._asking, lambda: replica.ask(arrays, within=_CALL_SECONDS)
-            )
+            answers, seconds = await replica.call(arrays, within=_CALL_SECONDS)
         except ReplicaLost:
             raise
         except DovetailError as error:
@@ -150,32 +138,34 @@ class ReplicaPool:
                 await self._call(replica, [request])
             return
         rows = len(arrays[0])
-        self._queue.learn(rows, loop.time() - began)  # with what passing it there and back takes
+        taken = loop.time() - began  # with what passing it there and back takes
+        self._queue.learn(rows, taken)
         self.counts.calls += 1
         self.counts.rows += rows
         self.counts.compute_seconds += seconds
+        self.counts.call_seconds += taken
         at = 0
         for request in requests:
-            _settle(request, answers[at : at + request.rows])
+            _settle(request, answers.part(at, request.rows))
             at += request.rows
 
     async def _replace(self, lost: _WorkingReplica, requests: Sequence[PendingRequest]) -> None:
-        """Another replica for one that was lost; its rows are asked again, not more often than twice in all."""
+        """Start another replica for one that was lost; its rows are asked again, not more often than twice in all."""
         self.counts.replicas_lost += 1
         again = [each for each in requests if each.tries + 1 < _TRIES]
         for each in requests:
             if each not in again:
                 _settle(each, Overloaded("the replicas that were asked were lost.", retry_after=1.0))
-        await self._queue.put_back(again)
+        self._queue.put_back(again)
         if lost in self._running:
             self._running.remove(lost)
         lost.replica.stop()
-        if self._is_closing or lost.retire.is_set():
+        if self._is_closing or lost.is_retired:
             return
-        self._running += await self._started(self._load, 1)
+        self._running += await self._start_replicas(self._load, 1)
 
 
-def _settle(request: PendingRequest, found: numpy.ndarray | Exception) -> None:
+def _settle(request: PendingRequest, found: Answered | Exception) -> None:
     if request.answer.done():
         return
     if isinstance(found, Exception):

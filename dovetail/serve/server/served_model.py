@@ -32,7 +32,7 @@ class ServedModel:
     device: str = "cpu"
 
     def answer(self, arrays: Sequence[numpy.ndarray]) -> numpy.ndarray:
-        """What it says of each row."""
+        """The model's scores for each row of these inputs."""
         inputs = self.schema.to_inputs([torch.from_numpy(array) for array in arrays])
         if isinstance(self.model, ModelCascade):
             found = self.model.scores(inputs)
@@ -42,6 +42,11 @@ class ServedModel:
         if len(answers) != len(arrays[0]):
             raise DovetailError(f"a model must answer each row; of {len(arrays[0])} rows it answered {len(answers)}.")
         return answers
+
+    @property
+    def stages(self) -> numpy.ndarray | None:
+        """Of a cascade, the number of the stage that answered each row of the last call."""
+        return self.model.reached.numpy() if isinstance(self.model, ModelCascade) else None
 
 
 def inputs_of(batch: Any) -> Any:

@@ -12,7 +12,9 @@ In a local folder a checkpoint comes to be by a rename, in a remote one by its i
 files; knows nothing of models.
 """
 
+import contextlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors
@@ -29,6 +31,7 @@ __all__ = [
     "Retention",
     "complete",
     "discard",
+    "fetch",
     "files_of",
     "prune",
     "read",
@@ -74,13 +77,17 @@ def complete(root: Folder) -> list[Folder]:
 
 
 def recover(
-    root: Folder, *, at_most: int | None = None, set_aside: bool = True
+    root: Folder,
+    *,
+    at_most: int | None = None,
+    set_aside: bool = True,
+    known: Mapping[str, TrainingState] | None = None,
 ) -> tuple[TrainingState | None, list[Damage]]:
     """The newest sound state under `root`, of step `at_most` at most, and what was passed over on the way.
 
     Damaged checkpoints are set aside under another name, so that they are neither met nor counted again; whoever
     only reads leaves them. Raises `CheckpointError` for one that only a newer Dovetail can read, and where it cannot be
-    told what there is.
+    told what there is. States that are `known`, by their paths, are not read again.
     """
     damages, unreadable = list[Damage](), None
     if set_aside:
@@ -89,7 +96,7 @@ def recover(
         if at_most is not None and step_of(path) > at_most:
             continue
         try:
-            return read(path), damages
+            return (known or {}).get(str(path)) or read(path), damages
         except Unreadable as error:
             damages.append(Damage(path=path, reason=str(error)))
             unreadable = error
@@ -102,6 +109,15 @@ def recover(
     if unreadable is not None:  # to begin anew would be to forget it
         raise unreadable
     return None, damages
+
+
+def fetch(root: Folder) -> dict[str, TrainingState]:
+    """The newest state under `root` by its path, for `recover` to know; nothing where there is none that is sound.
+    Changes nothing."""
+    with contextlib.suppress(CheckpointError):
+        for path in complete(root)[:1]:
+            return {str(path): read(path)}
+    return {}
 
 
 def discard(root: Folder, *, up_to_attempt: int) -> None:

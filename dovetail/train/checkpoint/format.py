@@ -120,7 +120,7 @@ def parts_of(tensors: Mapping[str, torch.Tensor], piece_bytes: int) -> Iterator[
     yield part
 
 
-def apart(part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def separate_storage(part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Each tensor on the host with bytes of its own: two may share storage (a buffer that is a view), which safetensors
     refuses."""
     seen: set[int] = set()
@@ -189,7 +189,7 @@ def check_piece(file: Folder | str, piece: Mapping[str, Any], *, size: int, dige
         raise CheckpointError(f"{file} must match its checksum; its bytes were altered.")
 
 
-def assembled(index: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> TrainingState:
+def assemble_state(index: Mapping[str, Any], loaded: list[dict[str, torch.Tensor]], path: Folder) -> TrainingState:
     """The state that an index describes, from its pieces. Raises `CheckpointError` where they do not fit each other."""
     numbers = numbers_of(path.name)
     if numbers is not None and index["step"] != numbers[0]:

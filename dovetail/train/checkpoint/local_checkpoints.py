@@ -25,8 +25,7 @@ from dovetail.train.checkpoint.format import (
     Retention,
     Unreachable,
     Unreadable,
-    apart,
-    assembled,
+    assemble_state,
     check_piece,
     index_of,
     name_of,
@@ -34,6 +33,7 @@ from dovetail.train.checkpoint.format import (
     parts_of,
     piece_of,
     read_index,
+    separate_storage,
     too_many,
 )
 from dovetail.train.state import TrainingState
@@ -84,7 +84,7 @@ def read(path: Path) -> TrainingState:
     except OSError as error:
         found = Unreadable if error.errno == errno.EIO else Unreachable
         raise found(f"{path} must be reached; found: {error}. Run again to go on.") from error
-    return assembled(index, pieces, path)
+    return assemble_state(index, pieces, path)
 
 
 def complete(root: Path) -> list[Path]:
@@ -167,7 +167,7 @@ def _check_room(directory: Path, parts: Sequence[Mapping[str, torch.Tensor]]) ->
 
 def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     path = directory / _piece_name(number)
-    whole = apart(part)
+    whole = separate_storage(part)
     safetensors.torch.save_file(whole, path)
     with concurrent.futures.ThreadPoolExecutor(1) as beside:  # a disk takes as long to write as a core to add up
         digest = beside.submit(_digest, path)

@@ -19,8 +19,7 @@ from dovetail.train.checkpoint.format import (
     INDEX,
     Retention,
     Unreachable,
-    apart,
-    assembled,
+    assemble_state,
     check_piece,
     index_of,
     name_of,
@@ -29,6 +28,7 @@ from dovetail.train.checkpoint.format import (
     parts_of,
     piece_of,
     read_index,
+    separate_storage,
     too_many,
 )
 from dovetail.train.checkpoint.saved_names import note_names, noted_names
@@ -74,7 +74,7 @@ def _write_pieces(
     """Write a checkpoint's files, the index last, each name into `written` before its file; gives their bytes."""
     pieces = []
     for number, part in enumerate(parts_of(state.tensors, PIECE_BYTES)):
-        whole, file = apart(part), f"piece-{number:05d}.safetensors"
+        whole, file = separate_storage(part), f"piece-{number:05d}.safetensors"
         content = safetensors.torch.save(whole)
         written.append(file)
         final.write(file, content)
@@ -94,8 +94,8 @@ def _acknowledge(final: RemoteFolder, root: RemoteFolder, attempt: int, retentio
     names = [final.name, *noted_names(root, attempt)]
     found, beyond = [root / name for name in newest_first(names)], list[RemoteFolder]()
     with contextlib.suppress(OSError, CheckpointError):  # a save that cannot tidy up is a save
-        found = _found(root, names)
-        beyond = _beyond(found, retention)
+        found = _find_checkpoints(root, names)
+        beyond = _select_surplus(found, retention)
     note_names(root, attempt, [path.name for path in found if path not in beyond])
     return beyond
 
@@ -121,26 +121,26 @@ def read(path: RemoteFolder) -> TrainingState:
         digest = hashlib.sha256(content).hexdigest()
         check_piece(f"{path}/{piece['file']}", piece, size=len(content), digest=digest)
         loaded.append(safetensors.torch.load(content))
-    return assembled(index, loaded, path)
+    return assemble_state(index, loaded, path)
 
 
 def complete(root: RemoteFolder) -> list[RemoteFolder]:
     """The checkpoints under `root`, newest first: by step, then by attempt."""
     try:
-        return _found(root, noted_names(root))
+        return _find_checkpoints(root, noted_names(root))
     except OSError as error:
         raise Unreachable(f"{root} must be reached to see which checkpoints there are; found: {error}.") from error
 
 
-def _found(root: RemoteFolder, noted: Sequence[str]) -> list[RemoteFolder]:
+def _find_checkpoints(root: RemoteFolder, noted: Sequence[str]) -> list[RemoteFolder]:
     """Checkpoints that are listed with their index; and those that are noted, or listed without one, and have an index
     when it is asked for by its name."""
-    listed = _listed(root)
+    listed = _list_files(root)
     names = newest_first(list({*(name for name, _ in listed), *noted}))
     return [root / name for name in names if (name, INDEX) in listed or exists(root / name)]
 
 
-def _listed(root: RemoteFolder) -> set[tuple[str, str]]:
+def _list_files(root: RemoteFolder) -> set[tuple[str, str]]:
     """The folders of checkpoints that a listing shows, each with a file that it shows in them."""
     parts = (path.split("/") for path in root.files())
     return {(part[0], part[1]) for part in parts if len(part) == 2 and numbers_of(part[0])}
@@ -180,11 +180,11 @@ def set_aside(path: RemoteFolder) -> None:
 
 def prune(root: RemoteFolder, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`."""
-    for path in _beyond(complete(root), retention):
+    for path in _select_surplus(complete(root), retention):
         remove(path)
 
 
-def _beyond(found: Sequence[RemoteFolder], retention: Retention) -> list[RemoteFolder]:
+def _select_surplus(found: Sequence[RemoteFolder], retention: Retention) -> list[RemoteFolder]:
     names = set(retention.ordinary([path.name for path in found]))
     ordinary = [path for path in found if path.name in names]
     sizes = [_size(path) if retention.bytes is not None else 0 for path in ordinary]
@@ -201,7 +201,7 @@ def remove(path: RemoteFolder) -> None:
 def sweep(root: RemoteFolder) -> None:
     """Remove what interrupted writers left. For an attempt that begins: those before it may save no more."""
     with contextlib.suppress(OSError):
-        listed = _listed(root)
+        listed = _list_files(root)
         for name in filter(numbers_of, root.names()):  # folders without a file, too, where there are folders
             if not any((name, file) in listed or (root / name).has(file) for file in (INDEX, _DAMAGED)):
                 (root / name).remove()

@@ -17,7 +17,7 @@ from dovetail.train.cutting.interceptor import visible_modules
 from dovetail.train.cutting.model_calls import ModelCall, tensors_in
 from dovetail.train.cutting.pieces import Cut, Like, Piece
 from dovetail.train.cutting.record import Record, Value
-from dovetail.train.cutting.recorder import held, untouched, watch
+from dovetail.train.cutting.recorder import named_tensors, untouched, watch
 from dovetail.train.cutting.replay_plan import ReplayPlan, plan
 from dovetail.train.cutting.sequential_piece import SequentialPiece
 from dovetail.train.cutting.stage_assignment import StageAssignment, divide, layer_events
@@ -56,12 +56,12 @@ def cut(model: nn.Module, call: ModelCall, *, stages: Sequence[Sequence[str]]) -
     """
     with untouched(model):
         record, output, tensors = watch(model, call)
-        division = divide(record, stages, _given_out(record))
+        division = divide(record, stages, _given_values(record))
         gradients = _gradients(output, division, tensors)
     placed = _place_tensors(model, division)
     plans = [plan(division, number, gradients=gradients) for number in range(len(stages))]
     pieces = tuple(_piece(model, call, division, each, placed[each.stage]) for each in plans)
-    users = {name: tuple(n for n, names in enumerate(placed) if name in names) for name in held(model)}
+    users = {name: tuple(n for n, names in enumerate(placed) if name in names) for name in named_tensors(model)}
     made = Cut(
         pieces=pieces,
         shared={name: numbers for name, numbers in users.items() if len(numbers) > 1},
@@ -72,7 +72,7 @@ def cut(model: nn.Module, call: ModelCall, *, stages: Sequence[Sequence[str]]) -
     return made
 
 
-def _given_out(record: Record) -> list[Value]:
+def _given_values(record: Record) -> list[Value]:
     top = record.events[0]
     inputs = [value for value in record.inputs if value is not None]
     same = [leaf.place for leaf in top.outputs if hasattr(leaf, "place")]
@@ -89,7 +89,7 @@ def _place_tensors(model: nn.Module, division: StageAssignment) -> list[set[str]
         stages = [division.stage[each] for each in division.inside(event) if each in division.stage]
         if event.module is not None and stages:
             first.setdefault(event.path, min(stages))
-    for name in held(model).keys() - set().union(*found):
+    for name in named_tensors(model).keys() - set().union(*found):
         path = name
         while path and path not in first:
             path = path.rpartition(".")[0]
@@ -118,7 +118,7 @@ def _piece(model: nn.Module, call: ModelCall, division: StageAssignment, made: R
     likes |= {name: division.like(value, stage=stage) for name, value in made.gives.items()}
     if made.takes_random or made.gives_random:
         likes[RANDOM] = Like(shape=tuple(generator_states().shape), dtype=torch.uint8, requires_grad=False)
-    own = {name: tensor for name, tensor in held(model).items() if name in names}
+    own = {name: tensor for name, tensor in named_tensors(model).items() if name in names}
     if SequentialPiece.serves(model, made):
         return SequentialPiece(model, made, held=own, likes=likes)
     modules = {path: module for path, module in visible_modules(model).items() if module in seen}
@@ -132,12 +132,12 @@ def _rehearse(model: nn.Module, made: Cut, record: Record, output: Any) -> None:
         for piece in made.pieces:
             values = piece({name: value.detach() for name, value in values.items()})
             for name in piece.gives if piece is not made.pieces[-1] else ():
-                if _like(values[name]) != (piece.likes[name].shape, piece.likes[name].dtype):
+                if _shape_and_dtype(values[name]) != (piece.likes[name].shape, piece.likes[name].dtype):
                     raise TechniqueRefused(
                         f"stage {made.pieces.index(piece)} gave {name!r} unlike in the example call."
                     )
     ours, whole = tensors_in(values[OUTPUT]), tensors_in(output)
-    same = [_same(one, other, drew=record.drew) for one, other in zip(ours, whole, strict=True)]
+    same = [_is_same(one, other, drew=record.drew) for one, other in zip(ours, whole, strict=True)]
     if not all(same) or pytree.tree_structure(values[OUTPUT]) != pytree.tree_structure(output):
         raise TechniqueRefused(
             "the pieces of a model must together give what the whole gives; on the example call they do not. The model "
@@ -145,11 +145,11 @@ def _rehearse(model: nn.Module, made: Cut, record: Record, output: Any) -> None:
         )
 
 
-def _like(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+def _shape_and_dtype(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
     return tuple(tensor.shape), tensor.dtype
 
 
-def _same(one: torch.Tensor, other: torch.Tensor, *, drew: bool) -> bool:
+def _is_same(one: torch.Tensor, other: torch.Tensor, *, drew: bool) -> bool:
     if drew:
-        return _like(one) == _like(other)
+        return _shape_and_dtype(one) == _shape_and_dtype(other)
     return torch.equal(one, other) or bool(torch.equal(one.nan_to_num(), other.nan_to_num()))

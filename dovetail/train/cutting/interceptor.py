@@ -55,7 +55,7 @@ class Interceptor(TorchFunctionMode, abc.ABC):
         finally:
             self._is_native = before
 
-    def within(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call_within(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module, and see what is called inside."""
         with self:
             return self._own[module](*args, **kwargs)
@@ -67,7 +67,7 @@ class Interceptor(TorchFunctionMode, abc.ABC):
         self._opaque = {module for module in modules.values() if is_opaque(module)}
         self._own = {module: slot or module._call_impl for module, slot in before.items()}
         for path, module in modules.items():
-            vars(module)[_SLOT] = self._on(path, module)
+            vars(module)[_SLOT] = self._wrap_call(path, module)
         try:
             with self, _custom_functions(self):
                 yield
@@ -78,7 +78,7 @@ class Interceptor(TorchFunctionMode, abc.ABC):
                 else:
                     vars(module)[_SLOT] = slot
 
-    def _on(self, path: str, module: nn.Module) -> Callable[..., Any]:
+    def _wrap_call(self, path: str, module: nn.Module) -> Callable[..., Any]:
         own = self._own[module]
 
         def called(*args: Any, **kwargs: Any) -> Any:

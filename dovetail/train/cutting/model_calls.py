@@ -23,7 +23,7 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A call of a model."""
+    """The arguments with which the loss calls the model."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -101,7 +101,7 @@ def _stand_in(
     model is watched for, which takes a millisecond or two.
     """
     own: Any = type(model)
-    stand_in: nn.Module = object.__new__(_standing_for(own))
+    stand_in: nn.Module = object.__new__(_make_stand_in(own))
     vars(stand_in).update(vars(model))
     vars(stand_in)[_ANSWER] = answer
     if loss in checked.setdefault(model, _losses()):
@@ -130,7 +130,7 @@ def _losses() -> "weakref.WeakSet[Any]":
 
 
 @functools.cache
-def _standing_for(own: Any) -> Any:
+def _make_stand_in(own: Any) -> Any:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return vars(self)[_ANSWER](ModelCall(args=args, kwargs=kwargs))
 

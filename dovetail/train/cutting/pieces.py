@@ -27,7 +27,7 @@ class Like:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of such a value."""
+        """The bytes that a tensor of this shape and type takes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 

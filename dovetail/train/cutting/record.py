@@ -30,7 +30,7 @@ class Value:
 
     @property
     def like(self) -> Like:
-        """What it is like in the end."""
+        """The shape and type that this value has after its last change."""
         return self.history[-1][1]
 
 

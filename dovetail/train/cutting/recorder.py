@@ -83,19 +83,19 @@ class _Watcher(Interceptor):
         self._frames: dict[int, tuple[int, Any]] = {}
         self._opening: TraceEvent | None = None
         self._writers: dict[Any, TraceEvent] = {}
-        self._held = {id(tensor): name for name, tensor in held(model).items()}
+        self._held = {id(tensor): name for name, tensor in named_tensors(model).items()}
         # With the tensors themselves, for an address is theirs only while they live.
         self._values: dict[int, tuple[torch.Tensor, Value]] = {}
         self._began = generator_states()
         self._drew = False
         leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
         self._inputs = [
-            self._new(leaf, f"input.{n}", None) if isinstance(leaf, torch.Tensor) else None
+            self._add_value(leaf, f"input.{n}", None) if isinstance(leaf, torch.Tensor) else None
             for n, leaf in enumerate(leaves)
         ]
 
     def record(self) -> Record:
-        """The record of the run."""
+        """The record of the run that was watched: its events, its inputs, and whether it drew random numbers."""
         return Record(events=self._events, inputs=self._inputs, drew=self._drew)
 
     def tensors(self) -> Tensors:
@@ -116,7 +116,7 @@ class _Watcher(Interceptor):
             else:
                 event.is_leaf = False
                 inputs = pytree.tree_leaves((args, kwargs))
-                output = self.within(module, args, kwargs)
+                output = self.call_within(module, args, kwargs)
                 self._gave(event, inputs, output)
         finally:
             self._open.pop()
@@ -143,7 +143,7 @@ class _Watcher(Interceptor):
     def _leaf(self, event: TraceEvent, args: Any, kwargs: Any, run: Any) -> Any:
         inputs = pytree.tree_leaves((args, kwargs))
         tensors = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
-        inside = list(held(event.module).values()) if event.module is not None else []
+        inside = list(named_tensors(event.module).values()) if event.module is not None else []
         for tensor in (*tensors, *inside):
             self._read(event, tensor)
         before = [(tensor, version_of(tensor)) for tensor in (*tensors, *inside)]
@@ -154,7 +154,7 @@ class _Watcher(Interceptor):
         self._drew |= event.draws
         for tensor, version in before:
             if version_of(tensor) != version:
-                self._wrote(event, tensor)
+                self._note_write(event, tensor)
         self._gave(event, inputs, output)
         return output
 
@@ -180,7 +180,7 @@ class _Watcher(Interceptor):
         elif id(tensor) in self._values:
             event.reads.append(self._values[id(tensor)][1])
 
-    def _wrote(self, event: TraceEvent, tensor: torch.Tensor) -> None:
+    def _note_write(self, event: TraceEvent, tensor: torch.Tensor) -> None:
         if id(tensor) in self._held:
             event.changes.add(self._held[id(tensor)])
         storage = storage_of(tensor)
@@ -188,7 +188,7 @@ class _Watcher(Interceptor):
         self._writers[storage] = event
         for other, value in self._values.values():
             if value.storage == storage:
-                like = _like(other)
+                like = _make_like(other)
                 event.reshapes |= (like.shape, like.dtype) != (value.like.shape, value.like.dtype)
                 value.history.append((event, like))
 
@@ -212,31 +212,31 @@ class _Watcher(Interceptor):
         if id(leaf) in self._held or not event.is_leaf:
             # The model's own, or one that nobody was seen to make: both are there in every process.
             return OPAQUE
-        made = self._new(leaf, f"{event.name or 'model'}:{event.number}.{len(event.makes)}", event)
+        made = self._add_value(leaf, f"{event.name or 'model'}:{event.number}.{len(event.makes)}", event)
         event.makes.append(made)
         return made
 
-    def _new(self, tensor: torch.Tensor, name: str, producer: TraceEvent | None) -> Value:
+    def _add_value(self, tensor: torch.Tensor, name: str, producer: TraceEvent | None) -> Value:
         value = Value(
             name=name,
             storage=storage_of(tensor),
             producer=producer,
             device=tensor.device,
             layout=TensorLayout.of(tensor),
-            history=[(producer, _like(tensor))],
+            history=[(producer, _make_like(tensor))],
         )
         self._values[id(tensor)] = (tensor, value)
         return value
 
 
-def _like(tensor: torch.Tensor) -> Like:
+def _make_like(tensor: torch.Tensor) -> Like:
     return Like(shape=tuple(tensor.shape), dtype=tensor.dtype, requires_grad=tensor.requires_grad)
 
 
-def held(model: nn.Module) -> dict[str, torch.Tensor]:
+def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by canonical name, each once.
 
-    >>> list(held(nn.BatchNorm1d(2)))
+    >>> list(named_tensors(nn.BatchNorm1d(2)))
     ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
     """
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

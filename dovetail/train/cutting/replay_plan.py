@@ -17,7 +17,7 @@ from dovetail.vocabulary import TechniqueRefused
 
 
 class ReplayStep(enum.Enum):
-    """What a stage does at an event."""
+    """What a stage does at an event: run it, pass over it, or go inside."""
 
     RUN = enum.auto()
     PASS = enum.auto()
@@ -79,7 +79,7 @@ def plan(made: StageAssignment, stage: int, *, gradients: Mapping[Value, TensorL
         last=last,
         takes={value.name: value for value in made.takes[stage]},
         gives={value.name: value for value in given},
-        keeps={n: kept for n in run if (kept := _kept(events[n], set(given)))},
+        keeps={n: kept for n in run if (kept := _given_outputs(events[n], set(given)))},
         counted={n: modules for n, modules in counted.items() if modules},
         copies=made.copies[stage],
         gradients={
@@ -123,5 +123,5 @@ def _can_pass(made: StageAssignment, event: TraceEvent, inside: list[TraceEvent]
     return not any(value in constants for e in made.record.events if e not in within for value in e.reads)
 
 
-def _kept(event: TraceEvent, given: set[Value]) -> list[tuple[int, Value]]:
+def _given_outputs(event: TraceEvent, given: set[Value]) -> list[tuple[int, Value]]:
     return [(n, leaf) for n, leaf in enumerate(event.outputs) if isinstance(leaf, Value) and leaf in given]

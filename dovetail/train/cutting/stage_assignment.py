@@ -55,7 +55,7 @@ class StageAssignment:
 
 def divide(record: Record, stages: Sequence[Sequence[str]], outputs: Iterable[Value]) -> StageAssignment:
     """Divide a run into stages, each given by names of layers or of modules that hold layers."""
-    forced = _forced(record, stages)
+    forced = _layer_stages(record, stages)
     free = _free(record, forced)
     stage = _place(record, forced, free, len(stages))
     takes = _takes(record, stage, free, len(stages), list(outputs))
@@ -86,7 +86,7 @@ def layer_events(record: Record) -> list[TraceEvent]:
     return [event for event in record.events if event.is_layer]
 
 
-def _forced(record: Record, stages: Sequence[Sequence[str]]) -> dict[TraceEvent, int]:
+def _layer_stages(record: Record, stages: Sequence[Sequence[str]]) -> dict[TraceEvent, int]:
     """The stage of each event inside a layer."""
     listed = {name: number for number, names in enumerate(stages) for name in names}
     calls = {event.name: event for event in record.events if event.module is not None}
@@ -175,12 +175,12 @@ def _place(record: Record, forced: dict[TraceEvent, int], free: set[TraceEvent],
             found[event], recent = forced[event], event
             continue
         running = first if recent is None else found[recent]
-        wanted = frames.get(event.frame, _wanted(record, event, recent, forced, running))
+        wanted = frames.get(event.frame, _wanted_stage(record, event, recent, forced, running))
         found[event] = min(max(wanted, earliest), max(latest[event], earliest))
     return found
 
 
-def _wanted(
+def _wanted_stage(
     record: Record, event: TraceEvent, recent: TraceEvent | None, forced: dict[TraceEvent, int], running: int
 ) -> int:
     """The stage of the layer before an operation, or of the first layer inside a module entered since that layer."""

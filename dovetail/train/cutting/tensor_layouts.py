@@ -80,7 +80,7 @@ class Leaving(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, layout: TensorLayout | None) -> torch.Tensor:
-        """The value as it is."""
+        """Give the value on as it is, and note the layout that its gradient must have."""
         ctx.gradient = layout
         return tensor.view_as(tensor)
 

@@ -65,9 +65,9 @@ class TracedPiece(Piece):
             except _Finished:
                 output, is_done = None, True
         if is_done:
-            return follower.given()
-        follower.ended()
-        return {OUTPUT: self._whole(output)}
+            return follower.given_outputs()
+        follower.check_end()
+        return {OUTPUT: self._withhold_parts(output)}
 
     @contextlib.contextmanager
     def _buffers_of_others(self) -> Iterator[None]:
@@ -93,7 +93,7 @@ class TracedPiece(Piece):
             for n, leaf in enumerate(leaves)
         ]
 
-    def _whole(self, output: Any) -> Any:
+    def _withhold_parts(self, output: Any) -> Any:
         """The output, but for objects that every stage filled in part."""
         top = self._plan.events[0]
         if self._plan.stage == 0 or OPAQUE not in top.outputs:
@@ -155,14 +155,14 @@ class _Follower(Interceptor):
         step = self._plan.steps[event.number]
         if step is ReplayStep.INSIDE:
             self._position += 1
-            output = self.within(module, args, kwargs)
+            output = self.call_within(module, args, kwargs)
             if self._position != event.end:
                 raise self._stray_error(f"leaves {event.name!r}", self._next())
             return output
         if step is ReplayStep.PASS:
             return _run_hooks(module, args, kwargs, self._pass(event, args, kwargs))
         output = self.natively(module, args, kwargs)
-        self._ran(event, output)
+        self._note_end(event, output)
         return output
 
     def on_operation(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -177,10 +177,10 @@ class _Follower(Interceptor):
         if self._plan.steps[event.number] is ReplayStep.PASS:
             return self._pass(event, args, kwargs)
         output = self.execute(function, args, kwargs)
-        self._ran(event, output)
+        self._note_end(event, output)
         return output
 
-    def given(self) -> dict[str, Any]:
+    def given_outputs(self) -> dict[str, Any]:
         """The outputs of this stage by name."""
         found = {name: self._values[value] for name, value in self._plan.gives.items()}
         for name, value in self._plan.gives.items():
@@ -190,8 +190,8 @@ class _Follower(Interceptor):
             found[RANDOM] = generator_states()
         return found
 
-    def ended(self) -> None:
-        """Note that the model's code came to its end."""
+    def check_end(self) -> None:
+        """Raise an error unless the model's code came to its end at the last event."""
         if self._position != len(self._plan.events):
             raise self._stray_error("ends", self._next())
 
@@ -204,7 +204,7 @@ class _Follower(Interceptor):
             set_generator_states(self._random.cpu())
             self._random = None
 
-    def _ran(self, event: TraceEvent, output: Any) -> None:
+    def _note_end(self, event: TraceEvent, output: Any) -> None:
         self._position = event.end
         kept = self._plan.keeps.get(event.number)
         if kept:
@@ -225,12 +225,12 @@ class _Follower(Interceptor):
         tensors = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}.values())
         self._position = event.end
         found = [
-            tensors[known.place] if isinstance(known, Same) else self._arrived(event, known, shape)
+            tensors[known.place] if isinstance(known, Same) else self._check_arrival(event, known, shape)
             for known, shape in zip(event.outputs, self._known[key], strict=True)
         ]
         return pytree.tree_unflatten(found, event.tree)
 
-    def _arrived(self, event: TraceEvent, known: Any, shape: Any) -> Any:
+    def _check_arrival(self, event: TraceEvent, known: Any, shape: Any) -> Any:
         tensor = self._values.get(known) if isinstance(known, Value) else None
         if tensor is None:
             return shape

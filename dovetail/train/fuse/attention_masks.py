@@ -39,7 +39,7 @@ class AttentionMasks:
                 module.register_forward_pre_hook(functools.partial(self._enter, name))
 
     def begin(self) -> None:
-        """A microbatch begins."""
+        """Begin a microbatch: its attention calls are counted from zero."""
         self._calls.clear()
         self._last = None
 
@@ -98,7 +98,7 @@ class RecordedAttention(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function. Called by torch."""
+        """Record the dropout of a call of attention, and make the call without it. Called by torch."""
         kwargs = dict(kwargs or {})
         if func is ATTENTION and (rate := kwargs.pop("dropout_p", args[4] if len(args) > 4 else 0.0)):
             named = dict(zip(("query", "key"), args, strict=False)) | kwargs

@@ -71,7 +71,7 @@ class Graphs:
         if self.failure or len(self._captured) >= _MOST:
             return compute(inputs)
         if seen <= _WARM:
-            return self._aside(compute, inputs)
+            return self._run_aside(compute, inputs)
         try:
             self._captured[key] = _Captured(compute, inputs, self._stream)
         except Exception as error:
@@ -82,7 +82,7 @@ class Graphs:
             return compute(inputs)
         return self._captured[key].replay(inputs)
 
-    def _aside(self, compute: Compute, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    def _run_aside(self, compute: Compute, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[dict[str, Any]]]:
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -33,7 +33,7 @@ class Draw:
 
     @property
     def key(self) -> str:
-        """Where the skeleton reads it."""
+        """The name under which the fused program reads this mask."""
         return f"{self.name}.{'mask' if self.rate is None else 'dropped'}{self.call}".lstrip(".")
 
 
@@ -50,7 +50,7 @@ class Masked(nn.Module):
         self.train(dropout.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What is left of `x`."""
+        """What this dropout leaves of `x`."""
         call, self.calls = self.calls, self.calls + 1
         if self.recording is not None:
             shape, stride = tuple(x.shape), tuple(x.stride())
@@ -136,7 +136,7 @@ class Masks:
         found: dict[str, torch.Tensor] = {}
         for draw in draws:
             if draw.rate is not None:
-                found[draw.key] = self._written(draw, members, [draw.rate] * len(members))
+                found[draw.key] = self._write_masks(draw, members, [draw.rate] * len(members))
                 continue
             stacked = self._rows(draw, members)
             found[draw.key] = stacked if scales[draw.name] is None else stacked != 0
@@ -152,14 +152,14 @@ class Masks:
         functional = next(_FUNCTIONAL[kind] for kind in type(modules[0]).__mro__ if kind in _FUNCTIONAL)
         ones, is_cpu = self._ones[draw], self._device.type == "cpu"
         if functional is nn.functional.dropout and is_cpu and ones.is_contiguous():
-            return self._written(draw, members, [module.p for module in modules])
+            return self._write_masks(draw, members, [module.p for module in modules])
         rows = []
         for member, module in zip(members, modules, strict=True):
             self._randoms[member].enter(draw.name, draw.call)
             rows.append(functional(ones, module.p, True))
         return torch.stack(rows)
 
-    def _written(self, draw: Draw, members: Sequence[int], rates: Sequence[float]) -> torch.Tensor:
+    def _write_masks(self, draw: Draw, members: Sequence[int], rates: Sequence[float]) -> torch.Tensor:
         """The same as dropout on a CPU has it, written in place: half of what drawing takes was the calls around it."""
         rows = torch.empty((len(members), *draw.shape), dtype=draw.dtype, device=self._device)
         for row, member, rate in zip(rows.unbind(), members, rates, strict=True):

@@ -46,7 +46,7 @@ class FuseKnobs:
         return FuseKnobs(**knobs)
 
     def compile_on(self, device: torch.device) -> str:
-        """How steps run on this device."""
+        """How steps run on this device: "graph", "off", or as the knob says."""
         return self.compile or ("graph" if device.type == "cuda" else "off")
 
 
@@ -66,7 +66,7 @@ class StackPart:
         return [*self.leaves, *self.masks.values()]
 
     def of(self, tensors: Sequence[torch.Tensor]) -> "StackPart":
-        """The same with other tensors."""
+        """The same part of the stack with other tensors in the places of its own."""
         count = len(self.leaves)
         masks = dict(zip(self.masks, tensors[count:], strict=True))
         return dataclasses.replace(self, leaves=list(tensors[:count]), masks=masks)
@@ -94,9 +94,11 @@ class FuseSession(GangSession[FusedMember]):
             [member.training.model for member in self._members], [member.random for member in self._members], device
         )
         how = knobs.compile_on(device)
-        self._graphs = Graphs(device) if how in ("graph", "full") and device.type == "cuda" else None
+        # What members' own optimizers do goes by numbers of the step, which a graph would keep.
+        is_captured = how in ("graph", "full") and device.type == "cuda" and self._rule is not None
+        self._graphs = Graphs(device) if is_captured else None
         self._forward = Compiled(self._program, compile=how == "full")
-        self._update = Compiled(self._rule.apply, compile=how == "full")
+        self._update = Compiled(self._rule.apply, compile=how == "full") if self._rule is not None else None
         self._stack = self._make_stack(range(len(members)))
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
@@ -150,7 +152,7 @@ class FuseSession(GangSession[FusedMember]):
     def failure(self) -> str | None:
         """Why steps are not compiled or captured though they should be; None where they are."""
         graphs = self._graphs.failure if self._graphs is not None else None
-        found = (self._forward.failure, self._update.failure, graphs)
+        found = (self._forward.failure, self._update.failure if self._update is not None else None, graphs)
         return "; ".join(filter(None, found)) or None
 
     # Who is in the stack
@@ -298,7 +300,7 @@ class FuseSession(GangSession[FusedMember]):
                 guilty, error = place, own
                 break
         found = TrainingError(
-            f"the model must accept every batch; {self._stack.members[guilty].where()} raised "
+            f"the model must accept every batch; {self._stack.members[guilty].describe_step()} raised "
             f"{type(error).__name__}: {error}. The batch was {describe(batch)}."
         )
         found.member = guilty  # type: ignore[attr-defined]

@@ -53,7 +53,7 @@ class FusedMember(LoopSession):
         """Let random numbers from here on be those of this microbatch of its next step."""
         self._random.begin(self._step, microbatch)
 
-    def where(self) -> str:
+    def describe_step(self) -> str:
         """The step that the member is at, in words."""
         return f"step {self._step + 1} (epoch {self._cursor.epoch}, batch {self._cursor.index})"
 

@@ -34,7 +34,7 @@ class StackLayout:
 
     @property
     def stacked(self) -> tuple[str, ...]:
-        """Those with a row for each member."""
+        """The names of the tensors that have a row for each member."""
         return self.trained + self.apart
 
 
@@ -75,13 +75,15 @@ class FusedProgram:
         self._whole = _ModelWithLoss(skeleton, loss)
         self._parameters = {name for name, _ in model.named_parameters()}
 
-    def alone(self, tensors: Tensors, leaves: Sequence[torch.Tensor], form: Form) -> tuple[list[Draw], dict[str, Any]]:
+    def trace_alone(
+        self, tensors: Tensors, leaves: Sequence[torch.Tensor], form: Form
+    ) -> tuple[list[Draw], dict[str, Any]]:
         """What one member's forward draws, given its tensors; and the tensors after it."""
         draws: list[Draw] = []
         self.prepare((), {})
         for module in self.masked.values():
             module.recording = draws
-        named = self._named(self._to_half(tensors))
+        named = self._add_prefix(self._to_half(tensors))
         self._attention.begin()
         with self.computing(None, attends=False), RecordedAttention(self._attention, draws):
             functional_call(self._whole, named, (rebuild(form, iter(leaves)),))
@@ -100,13 +102,13 @@ class FusedProgram:
         """The loss of each member, and its metrics: tensors with a row for each, or plain values that all share."""
         plain: dict[str, Any] = {}
         named = {**self._to_half(stacked), **masks}
-        fixed = self._named(self._to_half(common))
+        fixed = self._add_prefix(self._to_half(common))
 
         def one(own: Tensors, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             for module in self.masked.values():
                 module.calls = 0
             self._attention.begin()
-            found = functional_call(self._whole, {**fixed, **self._named(own)}, (rebuild(form, iter(leaves)),))
+            found = functional_call(self._whole, {**fixed, **self._add_prefix(own)}, (rebuild(form, iter(leaves)),))
             loss, metrics = found if isinstance(found, tuple) else (found, {})
             tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
             plain.update((name, value) for name, value in metrics.items() if name not in tensors)
@@ -154,7 +156,7 @@ class FusedProgram:
         }
 
     @staticmethod
-    def _named(tensors: Tensors) -> dict[str, torch.Tensor]:
+    def _add_prefix(tensors: Tensors) -> dict[str, torch.Tensor]:
         return {f"model.{name}": tensor for name, tensor in tensors.items()}
 
 

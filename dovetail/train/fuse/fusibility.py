@@ -85,7 +85,7 @@ def _shapes_differ(one: nn.Module, other: nn.Module) -> str | None:
         for name, tensor in mine.items():
             look = [(tuple(each.shape), each.dtype, each.requires_grad) for each in (tensor, others[name])]
             if look[0] != look[1]:
-                return f"{name!r} is {_of_tensor(tensor)} against {_of_tensor(others[name])}"
+                return f"{name!r} is {_describe_tensor(tensor)} against {_describe_tensor(others[name])}"
     ties = [[names for names in _ties(model) if len(names) > 1] for model in (one, other)]
     return None if ties[0] == ties[1] else f"the models tie different parameters: {ties[0]} against {ties[1]}"
 
@@ -97,7 +97,7 @@ def _ties(model: nn.Module) -> list[list[str]]:
     return list(found.values())
 
 
-def _of_tensor(tensor: torch.Tensor) -> str:
+def _describe_tensor(tensor: torch.Tensor) -> str:
     words = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
     return words if tensor.requires_grad else f"{words}, frozen"
 

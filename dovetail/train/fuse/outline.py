@@ -46,8 +46,8 @@ def _run_recorded(program: FusedProgram, model: nn.Module, form: Form) -> tuple[
 
 
 def _record(program: FusedProgram, model: nn.Module, form: Form) -> tuple[list[Any], dict[str, Any]]:
-    tensors = {name: _empty(tensor, program.device) for name, tensor in _tensors(model).items()}
-    draws, after = program.alone(tensors, _leaves(form, program.device), form)
+    tensors = {name: _make_empty(tensor, program.device) for name, tensor in _tensors(model).items()}
+    draws, after = program.trace_alone(tensors, _leaves(form, program.device), form)
     buffers = {name for name, _ in model.named_buffers()}
     return draws, {name: (tensors[name], after[f"model.{name}"]) for name in buffers}
 
@@ -56,8 +56,8 @@ def _run_stacked(
     program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form, draws: tuple[Any, ...]
 ) -> Outline:
     own = _tensors(model)
-    stacked = {name: _empty(own[name], program.device, rows=_MEMBERS) for name in layout.stacked}
-    common = {name: _empty(own[name], program.device) for name in layout.common}
+    stacked = {name: _make_empty(own[name], program.device, rows=_MEMBERS) for name in layout.stacked}
+    common = {name: _make_empty(own[name], program.device) for name in layout.common}
     before = {name: tensor._version for name, tensor in common.items()}
     leaves = [torch.stack([leaf] * _MEMBERS) for leaf in _leaves(form, program.device)]
     masks = {draw.key: torch.empty((_MEMBERS, *draw.shape), dtype=draw.dtype, device=program.device) for draw in draws}
@@ -85,7 +85,7 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _empty(tensor: torch.Tensor, device: torch.device, *, rows: int | None = None) -> torch.Tensor:
+def _make_empty(tensor: torch.Tensor, device: torch.device, *, rows: int | None = None) -> torch.Tensor:
     shape = tensor.shape if rows is None else (rows, *tensor.shape)
     return torch.empty(shape, dtype=tensor.dtype, device=device)
 
@@ -137,19 +137,19 @@ def _is_ours(file: str) -> bool:
 @contextlib.contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Within, forward runs for nobody: Python's and NumPy's generators and modules' plain attributes must stay."""
-    generators, attributes = (random.getstate(), numpy.random.get_state(legacy=False)), _plain(model)
+    generators, attributes = (random.getstate(), numpy.random.get_state(legacy=False)), _plain_attributes(model)
     try:
         yield
-        if random.getstate() != generators[0] or not _same(numpy.random.get_state(legacy=False), generators[1]):
+        if random.getstate() != generators[0] or not _is_same(numpy.random.get_state(legacy=False), generators[1]):
             raise TechniqueRefused("forward must draw no numbers from Python's or NumPy's generators; it does")
-        if _plain(model) != attributes:
+        if _plain_attributes(model) != attributes:
             raise TechniqueRefused("forward must leave attributes of modules as they are; it changes some")
     finally:
         random.setstate(generators[0])
         numpy.random.set_state(generators[1])
 
 
-def _plain(model: nn.Module) -> list[dict[str, Any]]:
+def _plain_attributes(model: nn.Module) -> list[dict[str, Any]]:
     kinds = (bool, int, float, str)
     return [
         {name: value for name, value in vars(m).items() if isinstance(value, kinds)}
@@ -158,7 +158,7 @@ def _plain(model: nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
-        return all(_same(value, other[name]) for name, value in one.items())
+        return all(_is_same(value, other[name]) for name, value in one.items())
     return bool(numpy.array_equal(one, other))

@@ -35,7 +35,7 @@ def layout_of(trainings: Sequence[Training], *, compare: bool = True) -> StackLa
             common.append(name)
         else:
             apart.append(name)
-    changing = _changing(models[0])
+    changing = _running_statistics(models[0])
     for name, buffer in models[0].named_buffers():
         if id(buffer) not in changing and _is_same(models, name):
             common.append(name)
@@ -64,7 +64,7 @@ def _find(model: nn.Module, name: str) -> torch.Tensor:
     return found
 
 
-def _changing(model: nn.Module) -> set[int]:
+def _running_statistics(model: nn.Module) -> set[int]:
     """Buffers that training changes without anybody seeing it: running statistics."""
     norms = [module for module in model.modules() if isinstance(module, _NormBase) and module.training]
     return {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}

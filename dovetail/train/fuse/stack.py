@@ -18,6 +18,7 @@ from dovetail.train.fuse.cuda_graphs import Compiled
 from dovetail.train.fuse.fused_member import FusedMember
 from dovetail.train.fuse.fused_program import StackLayout
 from dovetail.train.fuse.stacked_optimizers import Rule
+from dovetail.train.numeric.coded_optimizers import CodedSteps
 from dovetail.train.state import parameter_names
 from dovetail.vocabulary import TechniqueRefused
 
@@ -100,7 +101,7 @@ class Stack:
     """Rows of members. While a member is in it, its model's and optimizer's tensors are views of its row."""
 
     def __init__(
-        self, members: Mapping[int, FusedMember], layout: StackLayout, rule: Rule, *, device: torch.device
+        self, members: Mapping[int, FusedMember], layout: StackLayout, rule: Rule | None, *, device: torch.device
     ) -> None:
         self.rows = tuple(members)
         self._members, self._layout, self._rule = list(members.values()), layout, rule
@@ -120,7 +121,7 @@ class Stack:
 
     @property
     def members(self) -> Sequence[FusedMember]:
-        """The members, a row each."""
+        """The members in the order of their rows."""
         return self._members
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -145,30 +146,45 @@ class Stack:
         rows = []
         for member, *steps in zip(self._members, *self._steps, strict=True):
             row: list[float] = []
-            for group, count in zip(member.optimizer.param_groups, steps, strict=True):
+            for group, count in zip(member.optimizer.param_groups, steps, strict=True) if self._rule else ():
+                assert self._rule is not None
                 row += self._rule.numbers(group, count)
             clip = member.training.clip_norm
             rows.append([*row, math.inf if clip is None else float(clip)])
         # torch itself takes several times as long to read lists.
         return torch.from_numpy(numpy.array(rows).T.copy()).to(self._dtype)[:, :, None]
 
-    def update(self, gradients: Sequence[torch.Tensor], numbers: torch.Tensor, apply: Compiled) -> None:
-        """Take one step of every member's optimizer. Works on the device alone, so that it can be captured."""
+    def update(self, gradients: Sequence[torch.Tensor], numbers: torch.Tensor, apply: Compiled | None) -> None:
+        """Take one step of every member's optimizer. With a rule it works on the device alone, so that it can be
+        captured; without, members' own optimizers are asked, one after another."""
         if self.clips:
             gradients = _clip(gradients, numbers[-1])
+        if self._rule is None or apply is None:
+            self._step_each(gradients)
+            return
         width = self._rule.width
         for slab, gradient in zip(self._slabs, gradients, strict=True):
             own = numbers[slab.group * width : (slab.group + 1) * width].to(slab.flat.dtype)
             apply.call(slab.flat, gradient, slab.slots, list(own.unbind()))
 
+    def _step_each(self, gradients: Sequence[torch.Tensor]) -> None:
+        for slab, gradient in zip(self._slabs, gradients, strict=True):
+            for row, member in enumerate(self._members):
+                optimizer = member.optimizer
+                assert isinstance(optimizer, CodedSteps)
+                for name in slab.shapes:
+                    own = slab.view(gradient, name, row=row)
+                    optimizer.update(self._tensors[row][name], own, optimizer.param_groups[slab.group])
+
     def count(self) -> None:
-        """Count an update that was taken."""
+        """Count an optimizer step that all members have taken."""
         self._steps = [[steps + 1 for steps in each] for each in self._steps]
 
     def lend(self, row: int) -> None:
         """Put what a member's optimizer has into its own state."""
         member = self._members[row]
-        for slab in self._slabs:
+        for slab in self._slabs if self._rule is not None else ():
+            assert self._rule is not None
             group, steps = member.optimizer.param_groups[slab.group], self._steps[slab.group][row]
             for name in slab.shapes:
                 parameter = self._tensors[row][name]
@@ -178,7 +194,8 @@ class Stack:
     def adopt(self, row: int) -> None:
         """Take over what a member's optimizer has in its own state."""
         member = self._members[row]
-        for slab in self._slabs:
+        for slab in self._slabs if self._rule is not None else ():
+            assert self._rule is not None
             counts = set()
             for name in slab.shapes:
                 state = member.optimizer.state.get(self._tensors[row][name], {})
@@ -203,7 +220,7 @@ class Stack:
                     parameter = self._tensors[row][name]
                     parameter.data = parameter.data.clone()
                     slots = member.optimizer.state[parameter]
-                    for slot in self._rule.slots:
+                    for slot in self._rule.slots if self._rule is not None else ():
                         if slot in slots:
                             slots[slot] = slots[slot].clone()
             for name in self._apart:
@@ -223,7 +240,8 @@ class Stack:
                 view = slab.view(slab.flat, name, row=row)
                 view.copy_(tensors[name])
                 tensors[name].data = view
-        slab.make_slots(self._rule)
+        if self._rule is not None:
+            slab.make_slots(self._rule)
 
     def _stack_tensors(self, name: str) -> torch.Tensor:
         stacked = torch.stack([tensors[name].detach() for tensors in self._tensors])

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from dovetail.train.numeric.coded_optimizers import CodedSteps
+
 Group = Mapping[str, Any]
 
 
@@ -125,13 +127,16 @@ class Sgd(Rule):
         return int(state.get("momentum_buffer") is not None)
 
 
-def rule_for(optimizers: Sequence[torch.optim.Optimizer]) -> Rule:
-    """The rule of optimizers of one kind.
+def rule_for(optimizers: Sequence[torch.optim.Optimizer]) -> Rule | None:
+    """The rule of optimizers of one kind; None where each member's takes its steps by itself, as those do whose moments
+    are in fewer bits: blocks and chances are a parameter's own.
 
     >>> rule_for([torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9)]).slots
     ('momentum_buffer',)
     """
     kind = type(optimizers[0])
+    if issubclass(kind, CodedSteps):
+        return None
     if kind is torch.optim.SGD:
         return Sgd(momentum=any(group["momentum"] for each in optimizers for group in each.param_groups))
     assert kind in KINDS
@@ -149,7 +154,7 @@ def refusal(optimizer: Any) -> str | None:
     >>> refusal(torch.optim.RMSprop([torch.zeros(1)]))
     'the optimizer must be one of SGD, Adam, AdamW; it is RMSprop'
     """
-    if type(optimizer) not in KINDS:
+    if type(optimizer) not in KINDS and not isinstance(optimizer, CodedSteps):
         names = ", ".join(kind.__name__ for kind in KINDS)
         return f"the optimizer must be one of {names}; it is {type(optimizer).__name__}"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:

@@ -92,7 +92,7 @@ class GradientExchange:
         several = tuple(n for n in names if n in self.shared or len(self._stage_holders[stage]) > 1)
         return _GradientPart(stage, several, tuple(sorted({r for n in several for r in self.holders[n]})))
 
-    def of_later(self, stage: int, microbatch: int) -> dict[nn.Parameter, torch.Tensor]:
+    def take_from_later(self, stage: int, microbatch: int) -> dict[nn.Parameter, torch.Tensor]:
         """What later stages found of a microbatch's gradients of tied parameters: more roots of this one's backward."""
         found: Gradients = {}
         for tie in self._ties:
@@ -101,10 +101,10 @@ class GradientExchange:
                 if source == self._rank:
                     found |= self._tied.pop((tie, microbatch))
                 else:
-                    found |= self._taken(self._mails[tie], source, tie.names)
+                    found |= self._take_gradients(self._mails[tie], source, tie.names)
         return {self._parameters[name]: gradient for name, gradient in found.items()}
 
-    def to_earlier(self, stage: int, microbatch: int, found: Gradients) -> None:
+    def send_to_earlier(self, stage: int, microbatch: int, found: Gradients) -> None:
         """Send what the earlier stages' backward goes on with."""
         for tie in self._ties:
             if tie.late == stage:
@@ -136,7 +136,7 @@ class GradientExchange:
         for microbatch in microbatches:
             for part in self._parts:
                 if self._rank in part.needed_by:
-                    _add(sums, self._found(part, microbatch))
+                    _add(sums, self._receive(part, microbatch))
         # Whoever handed in parts of this update has made the one before, and taken what that needed.
         for mail in self._mails.values():
             for rank in {holder for name in self.names for holder in self.holders[name]}:
@@ -152,13 +152,13 @@ class GradientExchange:
         holders = self._stage_holders[stage]
         return holders[microbatch % len(holders)]
 
-    def _found(self, part: _GradientPart, microbatch: int) -> Gradients:
+    def _receive(self, part: _GradientPart, microbatch: int) -> Gradients:
         source = self._holder(part.stage, microbatch)
         if source == self._rank:
             return self._here.pop((part.stage, microbatch))
-        return self._taken(self._mails[part.stage], source, part.names)
+        return self._take_gradients(self._mails[part.stage], source, part.names)
 
-    def _taken(self, mail: Mail, source: int, names: Sequence[str]) -> Gradients:
+    def _take_gradients(self, mail: Mail, source: int, names: Sequence[str]) -> Gradients:
         shapes = [self._likes[name][0] for name in names]
         size = len(names) + sum(shape.numel() for shape in shapes)
         flat = torch.empty(size, dtype=self._dtype(names), device=self._device)

@@ -53,7 +53,7 @@ class WeightVersions:
             if parameter in own
             for module, slot in places
         ]
-        self._leaves: dict[int, Weights] = {newest: self._fresh()}
+        self._leaves: dict[int, Weights] = {newest: self._make_leaves()}
         self._used: int | None = None
 
     def use(self, version: int) -> None:
@@ -85,7 +85,7 @@ class WeightVersions:
                 parameter.data = parameter.data.clone()
         step()
         self.newest += 1
-        self._leaves[self.newest] = self._fresh()
+        self._leaves[self.newest] = self._make_leaves()
         for version in [each for each in self._leaves if each <= self.newest - self.most]:
             del self._leaves[version]
         self._used = None
@@ -96,13 +96,13 @@ class WeightVersions:
 
     def restart(self, newest: int, older: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Go on from the parameters as they are now as version `newest`, and these before it, newest first."""
-        self._leaves = {newest: self._fresh()}
+        self._leaves = {newest: self._make_leaves()}
         self.newest, self._used = newest, None
         for age, weights in enumerate(older[: self.most - 1], start=1):
             leaves = {name: nn.Parameter(weights[name].to(p.device, copy=True)) for name, p in self.parameters.items()}
             self._leaves[newest - age] = leaves
 
-    def _fresh(self) -> Weights:
+    def _make_leaves(self) -> Weights:
         # `.data` and not `detach()`: what the optimizer does to the parameter must not count as done to the leaf.
         return {name: nn.Parameter(parameter.data) for name, parameter in self.parameters.items()}
 
@@ -192,7 +192,7 @@ class LiveStage:
         if self._recompute:
             self._compute_again(flight)
         else:
-            self._random.again(flight.mark)  # what the model itself computes again in backward draws as it did
+            self._random.return_to(flight.mark)  # what the model itself computes again in backward draws as it did
             self._division.enter(flight.microbatch.rows)
         if flight.objective is not None:
             flight.objective.backward()
@@ -210,7 +210,7 @@ class LiveStage:
         with self._deferred.putting_off(microbatch):
             return self.backward(microbatch, gradients, theirs)
 
-    def weights(self, microbatch: int) -> None:
+    def derive_weights(self, microbatch: int) -> None:
         """Derive the gradients of weights that `inputs` left."""
         assert self._deferred is not None
         self._deferred.catch_up(microbatch)
@@ -232,7 +232,7 @@ class LiveStage:
             if not self.is_last:
                 return
             # What the loss draws before it calls the model, it draws again.
-            self._random.again(flight.mark)
+            self._random.return_to(flight.mark)
             found = loss_given(training.loss, training.model, microbatch.batch, flight.outputs.pop("output"))
         loss, metrics = found if isinstance(found, tuple) else (found, {})
         flight.objective = loss / self._divisor if self._divisor > 1 else loss

@@ -63,7 +63,7 @@ class Mail:
         if before is None:
             self._sent[to, kind] = outline
             self.write(to, json.dumps(outline))
-        elif [_fixed(entry) for entry in before] != [_fixed(entry) for entry in outline]:
+        elif [_without_length(entry) for entry in before] != [_without_length(entry) for entry in outline]:
             raise TechniqueRefused(
                 f"what crosses from stage to stage must have the same shapes for microbatches of the same shapes, so "
                 f"that memory can be given ahead; it was {_show(before)} and is {_show(outline)} now. Use one device."
@@ -176,7 +176,7 @@ def _is_dense(shape: list[int], stride: list[int]) -> bool:
     return True
 
 
-def _fixed(entry: list[Any]) -> list[Any]:
+def _without_length(entry: list[Any]) -> list[Any]:
     name, shape, _, dtype, wanted = entry
     return [name, shape, dtype, wanted]
 

@@ -89,7 +89,7 @@ class PipelineLayout:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether weights change under way."""
+        """Whether stages update their weights while other microbatches are under way."""
         return self.timetable in ASYNCHRONOUS
 
     def step(self) -> Timetable:

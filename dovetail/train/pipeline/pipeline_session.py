@@ -69,7 +69,7 @@ class PipelineSession(SteppingSession):
             return {}
         with self._together("evaluate"), self._as_of_step():
             if self._parts is not None:
-                self._parts.whole(self._device)
+                self._parts.gather_model(self._device)
             try:
                 return super().evaluate(member) if self._ranks.leads else {}
             finally:

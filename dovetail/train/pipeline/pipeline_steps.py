@@ -104,12 +104,12 @@ class SteppingSession(RankedSession):
 
     def _run(self, actions: list[Action]) -> None:
         """Do what the timetable says, one action after another, while messages come and go."""
-        incoming = [each for action in actions if (each := self._incoming(action)) is not None]
+        incoming = [each for action in actions if (each := self._incoming_message(action)) is not None]
         posted = 0
         received = 0
         is_known = True
         self._buffers = []
-        telling = self._telling(actions)
+        telling = self._last_telling_action(actions)
         if telling < 0:
             self._tell()
         for place, action in enumerate(actions):
@@ -118,7 +118,7 @@ class SteppingSession(RankedSession):
                 is_known = self._mail.expect(source, kind=kind, name=name)
                 posted += is_known
             self._do(str(action))
-            if self._incoming(action) is not None:
+            if self._incoming_message(action) is not None:
                 received += 1
                 posted, is_known = max(posted, received), True
             self._times.begin()
@@ -127,7 +127,7 @@ class SteppingSession(RankedSession):
             if place == telling:
                 self._tell()
 
-    def _telling(self, actions: list[Action]) -> int:
+    def _last_telling_action(self, actions: list[Action]) -> int:
         """After which of these actions this rank has the losses of the step. Without a flush it goes on with the next
         step in this one, and rank 0 must not wait for that too: then all would wait for all in every step."""
         if not self._layout.is_asynchronous:
@@ -146,12 +146,12 @@ class SteppingSession(RankedSession):
         elif action.operation in ("backward", "inputs"):
             self._go_back(action)
         elif action.operation == "weights":
-            self._stages[action.stage].weights(action.microbatch)
+            self._stages[action.stage].derive_weights(action.microbatch)
             self._collect(action)
         else:
             self._update_stage(action)
 
-    def _incoming(self, action: Action) -> tuple[int, Any, Any] | None:
+    def _incoming_message(self, action: Action) -> tuple[int, Any, Any] | None:
         """From whom an action awaits a message, of which kind and name."""
         stage, operation = action.stage, action.operation
         if operation == "forward" and stage > 0:
@@ -166,7 +166,7 @@ class SteppingSession(RankedSession):
         return source, (of, stage, self._microbatches[action.microbatch].signature), (of, stage, action.microbatch)
 
     def _receive(self, action: Action, of: str) -> tuple[Values, Mapping[str, bool]]:
-        incoming = self._incoming(action)
+        incoming = self._incoming_message(action)
         if incoming is None:
             return self._local.pop((of, action.stage, action.microbatch), ({}, {}))
         source, kind, name = incoming
@@ -209,13 +209,13 @@ class SteppingSession(RankedSession):
             self._versions[action.stage].use(action.version)
         gradients, _ = self._receive(action, "backward")
         derive = stage.inputs if action.operation == "inputs" else stage.backward
-        found = derive(action.microbatch, gradients, self._exchange.of_later(action.stage, action.microbatch))
+        found = derive(action.microbatch, gradients, self._exchange.take_from_later(action.stage, action.microbatch))
         if not stage.is_first:
             self._send(action, "backward", action.stage - 1, found, {})
         if self._exchange.shared:
             tied = {n: p.grad for n, p in self._by_stage[action.stage].items() if n in self._exchange.shared}
             there = {name: gradient for name, gradient in tied.items() if gradient is not None}
-            self._exchange.to_earlier(action.stage, action.microbatch, there)
+            self._exchange.send_to_earlier(action.stage, action.microbatch, there)
         self._collect(action)
 
     # Gradients and updates
@@ -272,7 +272,7 @@ class SteppingSession(RankedSession):
             parameter.grad = None
 
     def _numbers(self) -> range:
-        """The microbatches of the step."""
+        """The numbers of this step's microbatches; without a flush they are counted on from step to step."""
         first = self._step * self._layout.microbatches if self._layout.is_asynchronous else 0
         return range(first, first + self._layout.microbatches)
 

@@ -11,7 +11,7 @@ import torch
 
 from dovetail.train.base import SessionMember, Training
 from dovetail.train.randomness import KeyedRandomness
-from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, in_two, take_rows
+from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, cut_in_two, take_rows
 from dovetail.train.rowwise_session import refuse_rows
 from dovetail.train.weights import Buffers, WeightWrites
 from dovetail.vocabulary import TechniqueRefused
@@ -70,12 +70,12 @@ class RowDivision:
                 "nothing but dropout modules may draw random numbers in a loss whose batches are divided into "
                 "microbatches; this one's does, and would draw otherwise for each. Use accumulate, or nn.Dropout."
             )
-        if changed := [*buffers.changed(), *weights.changed()]:
+        if changed := [*buffers.changed_names(), *weights.changed_names()]:
             raise TechniqueRefused(
                 f"forward must change neither buffers nor weights where batches are divided into microbatches; "
                 f"{changed[0]!r} would change once for each. Use accumulate, with smaller batches."
             )
-        parts = [(look(rows), rows.share) for rows in in_two(total)]
+        parts = [(look(rows), rows.share) for rows in cut_in_two(total)]
         found = compare(whole, parts, precision=training.precision)
         if not found.is_mean:
             raise TechniqueRefused(

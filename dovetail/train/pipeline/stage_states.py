@@ -86,14 +86,16 @@ class StageStates:
             kept |= theirs
         values = {
             "model": self._index,
-            "optimizers": {n: {"groups": p["groups"], "state": _in_order(p, slots[n])} for n, p in optimizers.items()},
+            "optimizers": {
+                n: {"groups": p["groups"], "state": _restore_order(p, slots[n])} for n, p in optimizers.items()
+            },
             **capture_stateful(self._training, kept),
             "feed": pack(feed, "feed", kept),
             "random": pack(random, "random", kept),
         }
         return TrainingState(step=step, tensors=kept, values=values)
 
-    def whole(self, device: torch.device) -> None:
+    def gather_model(self, device: torch.device) -> None:
         """Let rank 0 have the whole model, until `free`. Called by all."""
         live = self._live()
         mine = {name: live[name] for name in self._names if self._tells(name)}
@@ -185,7 +187,7 @@ def _references(tree: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def _in_order(packed: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_order(packed: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
     members = (member for group in packed["groups"] for member in group["parameters"])
     return {member: slots[member] for member in members if member in slots}
 

@@ -37,7 +37,12 @@ def suits(optimizer: torch.optim.Optimizer) -> bool:
 @functools.cache
 def load() -> ctypes.CDLL | None:
     """The compiled kernel, or None without a compiler."""
-    library = load_library(_SOURCE, _FLAGS)
+    return load_kernel(_SOURCE, _FLAGS)
+
+
+def load_kernel(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL | None:
+    """A kernel with the pool of `update_pool.h`, or None without a compiler."""
+    library = load_library(source, flags)
     if library is None:
         return None
     library.pool_start.restype = ctypes.c_void_p
@@ -61,6 +66,13 @@ class Stretch(ctypes.Structure):
         ),
     )
     tensors: tuple[torch.Tensor | None, ...]
+
+
+def stretch_of(optimizer: torch.optim.Optimizer, master: torch.Tensor, slots: dict[str, Any], **how: Any) -> "Stretch":
+    """One update of one parameter as this optimizer does it."""
+    options = how["options"]
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(options.get("decoupled_weight_decay"))
+    return stretch(master, slots, decoupled=decoupled, **how)
 
 
 def stretch(
@@ -93,19 +105,21 @@ def stretch(
 class ThreadPool:
     """Threads that share each update, bound to `cores` where these are given. One caller after another is served."""
 
-    def __init__(self, threads: int, cores: Sequence[int] | None = None) -> None:
-        library = load()
+    def __init__(self, threads: int, cores: Sequence[int] | None = None, *, library: ctypes.CDLL | None = None) -> None:
+        library = library or load()
         assert library is not None, "ask load() before"
         self._library = library
         self._pool = library.pool_start(threads, (ctypes.c_int * threads)(*cores) if cores else None)
         if not self._pool:
             raise DovetailError(f"the host's updates must have threads of their own; {threads} could not be started.")
 
-    def update(self, stretches: Sequence[Stretch]) -> tuple[float, float]:
-        """Carry these out; others may use the interpreter meanwhile. Gives from when until when they were."""
+    def update(self, stretches: Sequence[Any]) -> tuple[float, float]:
+        """Carry these out, all of the pool's own kernel; others may use the interpreter meanwhile. Gives from when
+        until when they were."""
         assert self._pool, "a thread pool that was closed does nothing more"
         times = (ctypes.c_double * 2)()
-        self._library.pool_update(self._pool, (Stretch * len(stretches))(*stretches), len(stretches), times)
+        work = (type(stretches[0]) * len(stretches))(*stretches) if stretches else None
+        self._library.pool_update(self._pool, work, len(stretches), times)
         return times[0], times[1]
 
     def wait(self) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from dovetail.train.spill.host_memory import HostMemory
 from dovetail.train.spill.host_updates import HostUpdates
-from dovetail.train.spill.lanes import Arena, aligned, lanes_for
+from dovetail.train.spill.lanes import Arena, align, lanes_for
 from dovetail.train.spill.segment_streamer import Itinerary, Streamer
 from dovetail.train.spill.segments import LiveSegment
 
@@ -27,8 +27,8 @@ class ArenaSize:
     def of(streamed: Iterable[LiveSegment], *, depth: int) -> "ArenaSize":
         """The arenas that these segments need."""
         streamed = list(streamed)
-        travel = max((aligned(segment.travel_bytes) for segment in streamed), default=0)
-        gradient = max((aligned(segment.gradient_bytes) for segment in streamed), default=0)
+        travel = max((align(segment.travel_bytes) for segment in streamed), default=0)
+        gradient = max((align(segment.gradient_bytes) for segment in streamed), default=0)
         return ArenaSize(min(depth, len(streamed)), travel, gradient)
 
     @property
@@ -63,8 +63,8 @@ class DeviceResources:
             distance=lambda segment: self.itineraries[segment].distance(segment),
         )
 
-    def furnish(self, rooms: list[ArenaSize]) -> None:
-        """Arenas in which all these fit. Nothing may be in the old ones."""
+    def allocate(self, rooms: list[ArenaSize]) -> None:
+        """Make arenas in which all these fit. Nothing may be in the old ones."""
         travel = max((room.travel_bytes for room in rooms), default=0)
         gradient = max((room.gradient_bytes for room in rooms), default=0)
         depth = max((room.depth for room in rooms), default=0)  # one member at a time computes, the others' may go
@@ -83,5 +83,5 @@ class DeviceResources:
         self.updates.close()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.furnish([])
+        self.allocate([])
         self.memory.close()

@@ -8,6 +8,7 @@ Knows segments and optimizers; knows nothing of streams but marks.
 import atexit
 import contextlib
 import copy
+import ctypes
 import dataclasses
 import functools
 import heapq
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from dovetail.train.spill import adamw_kernel
+from dovetail.train.spill import adamw_kernel, coded_adam_kernel
 from dovetail.train.spill.lanes import Mark
 from dovetail.train.spill.segments import Entry, LiveSegment
 
@@ -79,11 +80,11 @@ _Run = Callable[[], tuple[float, float]]
 _Landed = tuple[int, int, int, Job, _Run]
 
 
-def _pool(threads: int) -> adamw_kernel.ThreadPool:
+def _pool(threads: int, library: ctypes.CDLL | None) -> adamw_kernel.ThreadPool:
     """Threads for updates beside the two that launch kernels, forward's and autograd's, which keep cores of their own
     where there are any: without, computing four models took 1.1 s of a step instead of 0.7 (docs/log.md)."""
     count, cores = max(1, threads - 2), sorted(os.sched_getaffinity(0), reverse=True)
-    return adamw_kernel.ThreadPool(count, cores[:count] if len(cores) > count else None)
+    return adamw_kernel.ThreadPool(count, cores[:count] if len(cores) > count else None, library=library)
 
 
 @contextlib.contextmanager
@@ -120,9 +121,11 @@ class HostUpdates:
         self._spans: list[tuple[float, float]] = []
         self._busy_until = 0.0
         self._choosing = threading.Lock()
-        self._pool = _pool(threads) if self._use_kernel else None
+        # Of each kernel one, once it is needed: exact and coded moments are seldom updated side by side.
+        self._pools: dict[Any, adamw_kernel.ThreadPool] = {}
+        self._cores = threads
         self._threads = [threading.Thread(target=self._land, daemon=True)]
-        queues = [self._landed_for_torch, *([self._landed] * 2 if self._pool else [])]
+        queues = [self._landed_for_torch, *([self._landed] * 2 if self._use_kernel else [])]
         self._threads += [threading.Thread(target=self._work, args=(queue,), daemon=True) for queue in queues]
         for thread in self._threads:
             thread.start()
@@ -144,7 +147,7 @@ class HostUpdates:
         return segment.pending == 0
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether an update raised, which whoever waits next is told."""
         return self._error is not None
 
@@ -156,7 +159,7 @@ class HostUpdates:
                 self._raise()
 
     def drain(self, segments: Sequence[LiveSegment]) -> None:
-        """Block until these are all done."""
+        """Block until all updates of these segments are done."""
         for segment in segments:
             self.finish(segment)
 
@@ -172,7 +175,7 @@ class HostUpdates:
         return {name: count / seconds for name, (count, seconds) in found.items() if count and seconds}
 
     def forget_rates(self) -> None:
-        """Count rates anew from here on."""
+        """Measure the rates of updates and of the disk anew from now on."""
         with self.changed:
             self._busy_seconds, self._updated = 0.0, 0
             self._disk_seconds, self._disk_bytes = 0.0, 0
@@ -187,8 +190,8 @@ class HostUpdates:
             self.changed.notify_all()
         for thread in self._threads:
             thread.join()
-        if self._pool is not None:
-            self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -206,8 +209,8 @@ class HostUpdates:
                 job.landed.synchronize()
                 with self.changed:  # an earlier job may still be adding up what this one is to use
                     self.changed.wait_for(lambda: job.segment.done == job.turn or self._closed or self._error)  # noqa: B023
-                by_kernel = self._use_kernel and job.last and adamw_kernel.suits(job.optimizer)
-                run = self._with_kernel(job) if by_kernel else functools.partial(_with_torch, job)
+                by_kernel = self._use_kernel and job.last and _kernel_of(job.optimizer) is not None
+                run = self._update_with_kernel(job) if by_kernel else functools.partial(_update_with_torch, job)
                 with self.changed:
                     self._count += 1
                     landed = self._landed if by_kernel else self._landed_for_torch
@@ -231,11 +234,11 @@ class HostUpdates:
         with self._failing():
             while True:
                 with choosing:
-                    if landed is self._landed and self._pool is not None:
-                        self._pool.wait()
+                    for pool in list(self._pools.values()) if landed is self._landed else ():
+                        pool.wait()
                     with self.changed:
-                        self.changed.wait_for(lambda: landed or self._closed or self.failed)
-                        if self._closed or self.failed:
+                        self.changed.wait_for(lambda: landed or self._closed or self.has_failed)
+                        if self._closed or self.has_failed:
                             return
                         *_, job, run = heapq.heappop(landed)
                     if job.disk_bytes:  # nobody chooses meanwhile: that would be in memory beside it
@@ -249,10 +252,10 @@ class HostUpdates:
             job.finished(job.segment, job.optimizer)
             self._count_in(job, began, time.perf_counter() if job.disk_bytes else ended)  # that writes, too
         with self.changed:
-            self._done(job)
+            self._count_done(job)
         self._expect_next()
 
-    def _done(self, job: Job) -> None:
+    def _count_done(self, job: Job) -> None:
         job.segment.done += 1
         self.changed.notify_all()
 
@@ -286,7 +289,7 @@ class HostUpdates:
 
     # What a job does
 
-    def _with_kernel(self, job: Job) -> _Run:
+    def _update_with_kernel(self, job: Job) -> _Run:
         segment, scale = job.segment, job.scale() if job.scale else 1.0
         assert segment.travel is not None
         options = {
@@ -294,23 +297,31 @@ class HostUpdates:
             for group, mine in zip(job.groups, job.optimizer.param_groups, strict=True)
             for parameter in mine["params"]
         }
-        adamw = isinstance(job.optimizer, torch.optim.AdamW)
+        kernel = _kernel_of(job.optimizer)
+        assert kernel is not None
         stretches = [
-            adamw_kernel.stretch(
+            kernel.stretch_of(
+                job.optimizer,
                 entry.master.data,
                 job.optimizer.state[entry.master],
                 gradient=gradient,
                 travel=entry.view(segment.travel) if entry.dtype != entry.master.dtype else None,
                 options=options[entry.master],
-                decoupled=adamw or bool(options[entry.master].get("decoupled_weight_decay")),
                 scale=scale,
                 zeros=job.zeros,
             )
             for entry, gradient in _gradients(job)
             if entry.master in options  # what trains may be in nobody's optimizer
         ]
-        assert self._pool is not None
-        return functools.partial(self._pool.update, stretches)
+        if kernel not in self._pools:
+            self._pools[kernel] = _pool(self._cores, kernel.load())
+        return functools.partial(self._pools[kernel].update, stretches)
+
+
+def _kernel_of(optimizer: torch.optim.Optimizer) -> Any:
+    """The kernel that does what this optimizer does, or None: then torch does it."""
+    kernels = (kernel for kernel in (adamw_kernel, coded_adam_kernel) if kernel.suits(optimizer))
+    return next((kernel for kernel in kernels if kernel.load() is not None), None)
 
 
 @torch.no_grad()
@@ -329,7 +340,7 @@ def _gradients(job: Job) -> Iterator[tuple[Entry, torch.Tensor]]:
 
 
 @torch.no_grad()
-def _with_torch(job: Job) -> tuple[float, float]:
+def _update_with_torch(job: Job) -> tuple[float, float]:
     segment, began = job.segment, time.perf_counter()
     assert segment.travel is not None
     if not job.added_up:
@@ -367,8 +378,8 @@ def forget_gradients(segment: LiveSegment) -> None:
 
 
 def add_up(master: torch.nn.Parameter, gradient: torch.Tensor) -> None:
-    """Add a gradient to its master's, in the master's precision."""
+    """Add a gradient to its master's, in the precision that the master wants of gradients."""
     if master.grad is None:
-        master.grad = gradient.to(master.dtype, copy=True)
+        master.grad = gradient.to(master.grad_dtype, copy=True)
     else:
         master.grad.add_(gradient)

@@ -17,13 +17,13 @@ from dovetail.vocabulary.units import show_bytes
 
 
 class Mark(Protocol):
-    """A moment on a stream."""
+    """A point in the work of a device's stream, as a CUDA event is."""
 
     def synchronize(self) -> None:
         """Block this thread until the moment is past."""
 
     def query(self) -> bool:
-        """Whether the moment has passed."""
+        """Whether the stream has come past this point."""
 
 
 class Lanes(Protocol):
@@ -107,7 +107,7 @@ class CudaLanes:
         return event
 
     def mark(self) -> Mark:
-        """An event on the computing stream."""
+        """Record an event on the stream that computes."""
         event: Mark = self._compute.record_event(_event())
         return event
 
@@ -146,7 +146,7 @@ class Arena:
     """
 
     def __init__(self, count: int, *, slot: int, device: torch.device) -> None:
-        self._slot = aligned(slot)
+        self._slot = align(slot)
         self.size = count * self._slot
         self._bytes = torch.empty(self.size, dtype=torch.uint8, device=device)
         self._typed = {torch.uint8: self._bytes}
@@ -164,7 +164,7 @@ class Arena:
         slot.marks = marks
         self._free.append(slot)
 
-    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+    def view_as(self, dtype: torch.dtype) -> torch.Tensor:
         """The whole arena as elements of a type."""
         if dtype not in self._typed:
             self._typed[dtype] = self._bytes.view(dtype)
@@ -180,10 +180,10 @@ class Arena:
         return f"{show_bytes(len(self._free) * self._slot)} of {show_bytes(self.size)} free"
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """Rounded up to what every kernel is content with.
 
-    >>> aligned(1)
+    >>> align(1)
     512
     """
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -11,7 +11,7 @@ import torch
 from dovetail.planning.techniques.spill import DoesNotFit, Layout, Segment, layout
 from dovetail.train.spill.device_resources import ArenaSize
 from dovetail.train.spill.host_memory import HostMemory
-from dovetail.train.spill.refusals import slot_bytes_each
+from dovetail.train.spill.refusals import slot_bytes_of
 from dovetail.train.spill.segment_placement import SegmentPlacement
 from dovetail.train.spill.segments import Entry, LiveSegment
 from dovetail.train.spill.spill_knobs import SpillKnobs
@@ -42,7 +42,10 @@ class ResidentSegments:
     ) -> None:
         self.segments, self._parts, self._device, self._knobs = segments, parts, device, knobs
         self._sums, self._holds = accumulate > 1, holds
-        self._slot_bytes = slot_bytes_each(optimizer)
+        self._slot_bytes = {
+            segment: slot_bytes_of(parts.get(segment, optimizer), (entry.master for entry in segment.trainable))
+            for segment in segments
+        }
         self._host_budget = knobs.host_budget()
         self.depth, self.least_depth = knobs.depth or _DEPTH, 1
         self.layout = self._lay_out(knobs.device_budget(device))
@@ -62,12 +65,12 @@ class ResidentSegments:
 
     def records(self) -> list[Segment]:
         """The segments as planning knows them."""
-        return [segment.record(self._slot_bytes, sums=self._sums) for segment in self.segments]
+        return [segment.record(self._slot_bytes[segment], sums=self._sums) for segment in self.segments]
 
     def disk_bytes(self, segment: LiveSegment) -> int:
         """What an update of a segment reads from disk, and writes."""
         on_disk = segment.name in self.layout.on_disk
-        return segment.record(self._slot_bytes, sums=self._sums).state_bytes if on_disk else 0
+        return segment.record(self._slot_bytes[segment], sums=self._sums).state_bytes if on_disk else 0
 
     def begin(self, memory: HostMemory, *, settled: bool) -> None:
         """Put each segment in its place; unless `settled`, keep only what must be kept."""

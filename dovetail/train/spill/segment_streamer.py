@@ -202,7 +202,7 @@ class Streamer:
     def unpack(self, saved: Saved) -> torch.Tensor:
         """The same tensor, wherever its segment is now. It must have been entered."""
         start = (self._present[saved.segment].slot.start + saved.offset) // saved.dtype.itemsize
-        return torch.as_strided(self.travel.typed(saved.dtype), saved.size, saved.stride, start)
+        return torch.as_strided(self.travel.view_as(saved.dtype), saved.size, saved.stride, start)
 
     def _bring(self, segment: LiveSegment, slot: Slot | None = None) -> _Present:
         assert segment.travel is not None

@@ -111,7 +111,7 @@ class SegmentUpdates:
 
     def update_held(self) -> None:
         scale = self._clip() if self._training.clip_norm is not None else None
-        on_host = self._on_host(scale) if scale is not None else None
+        on_host = self._copy_to_host(scale) if scale is not None else None
         held, self._held = sorted(self._held, key=lambda job: job.segment.index), []
         for job in held:
             if job.segment.kept:
@@ -127,7 +127,7 @@ class SegmentUpdates:
         assert segment.travel is not None
         for entry in job.present:
             if entry.gradient is not None:
-                entry.master.grad, entry.gradient = entry.gradient.to(entry.master.dtype), None
+                entry.master.grad, entry.gradient = entry.gradient.to(entry.master.grad_dtype), None
                 step(job.optimizer, job.groups, scale)
         if self._training.accumulate > 1:
             step(job.optimizer, job.groups, scale)
@@ -152,7 +152,7 @@ class SegmentUpdates:
         assert self._training.clip_norm is not None
         return torch.clamp(self._training.clip_norm / (total + 1e-6), max=1.0)
 
-    def _on_host(self, scale: torch.Tensor) -> Callable[[], float]:
+    def _copy_to_host(self, scale: torch.Tensor) -> Callable[[], float]:
         there = self._resources.memory.scalar(scale.dtype)
         landed = self._resources.lanes.down(there, scale)
 

@@ -12,23 +12,11 @@ import torch
 from torch import nn
 
 from dovetail.planning.techniques.spill import Segment
-from dovetail.train.spill.lanes import aligned
-from dovetail.train.weights import Site, sites
+from dovetail.train.spill.lanes import align
+from dovetail.train.weights import read_dtype, sites
 
 # These hold modules and are never called themselves.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-# What autocast computes in bf16: a weight that only these read may travel as bf16 and nothing changes by it.
-_LOWERED = (
-    nn.Linear,
-    nn.Bilinear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
-
 # Segments are at most an eighth of the budget or of the model: several must be on the device at once.
 _SHARE = 8
 # What is smaller than this share of them is not worth copying.
@@ -65,7 +53,7 @@ class Entry:
 
 @dataclasses.dataclass(eq=False)
 class LiveSegment:
-    """A segment of a model under way."""
+    """A segment of a model in training: its parameters, its copies on the host, and what waits for it."""
 
     index: int
     name: str
@@ -96,9 +84,9 @@ class LiveSegment:
         for entry in self.entries:
             entry.offset = self.travel_bytes
             end = entry.offset + entry.master.numel() * entry.dtype.itemsize
-            self.travel_bytes = aligned(end)
+            self.travel_bytes = align(end)
             if entry.trains:
-                self.gradient_bytes = aligned(end)
+                self.gradient_bytes = align(end)
 
     @property
     def pending(self) -> int:
@@ -114,7 +102,8 @@ class LiveSegment:
         """What planning knows of it; `sums`: gradients of several microbatches are added up in full precision."""
         parameters = sum(entry.master.numel() for entry in self.trainable)
         apart = sum(e.master.nbytes for e in self.entries if e.dtype != e.master.dtype)
-        apart += sums * sum(entry.master.nbytes for entry in self.trainable)
+        if sums:
+            apart += sum(e.master.numel() * (e.master.grad_dtype or e.master.dtype).itemsize for e in self.trainable)
         return Segment(
             name=self.name,
             parameters=parameters,
@@ -145,7 +134,7 @@ def cut(
         entries: list[Entry] = []
         # Trainable ones first, so that gradients are a front part of the same layout.
         for parameter in sorted(own, key=lambda parameter: (not parameter.requires_grad, numbers[parameter])):
-            dtype = travel_dtype(parameter, places[parameter], precision)
+            dtype = read_dtype(parameter, places[parameter], precision)
             leaf = nn.Parameter(placeholder(parameter, dtype, device), requires_grad=parameter.requires_grad)
             entries.append(Entry(names[parameter], numbers[parameter], parameter, leaf, dtype))
         called = [module for module in modules if module is not None]
@@ -171,21 +160,6 @@ def prepare(model: nn.Module, *, budget_bytes: int, precision: str, device: torc
     size = min(budget_bytes, sum(parameter.nbytes for parameter in model.parameters()))
     limit, fixed = size // _SHARE, size // _FIXED_SHARE
     return cut(model, limit_bytes=limit, fixed_bytes=fixed, precision=precision, device=device)
-
-
-def travel_dtype(parameter: nn.Parameter, places: list[Site], precision: str) -> torch.dtype:
-    """As what a parameter may travel so that computing gives the same bits as with the parameter itself.
-
-    >>> linear = nn.Linear(1, 1)
-    >>> travel_dtype(linear.weight, [(linear, "weight")], "bf16")
-    torch.bfloat16
-    """
-    if not parameter.is_floating_point():
-        return parameter.dtype
-    if precision == "bf16-pure":
-        return torch.bfloat16
-    lowered = all(type(module) in _LOWERED for module, _ in places)
-    return torch.bfloat16 if precision == "bf16" and lowered and parameter.dtype == torch.float32 else parameter.dtype
 
 
 def placeholder(parameter: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -108,7 +108,7 @@ class SpillSession(LoopSession):
         self._began = self._settled_step = self._bytes_before_step = 0
         self._times: SegmentTimes | None = None
         if self._owns_resources:
-            self._resources.furnish([self.room])
+            self._resources.allocate([self.room])
 
     # What the outside asks
 
@@ -140,9 +140,9 @@ class SpillSession(LoopSession):
         """How many segments this step has yet to enter, if it goes as the last one did."""
         return self._itinerary.remaining()
 
-    def aside(self) -> Callable[[], None]:
+    def put_aside(self) -> Callable[[], None]:
         """Put the random numbers of this session aside; gives what puts them back."""
-        return self._random.aside()
+        return self._random.put_aside()
 
     @property
     def segments(self) -> tuple[LiveSegment, ...]:
@@ -168,12 +168,12 @@ class SpillSession(LoopSession):
             pinned_bytes=self.layout.pinned_bytes + parked,
             disk_bytes=self.layout.disk_bytes,
         )
-        timed = self.timed()
+        timed = self.timed_segments()
         if timed is None:
             return found
         return dataclasses.replace(found, pace=pace([timed], rates=self.rates(), clip=self._waits))
 
-    def timed(self) -> "tuple[Sequence[Segment], Layout, int] | None":
+    def timed_segments(self) -> "tuple[Sequence[Segment], Layout, int] | None":
         """The segments with their seconds, once they were seen."""
         if self._times is None or self._step < self._settled_step + 2:
             return None
@@ -187,6 +187,14 @@ class SpillSession(LoopSession):
         found |= self._resources.updates.rates()
         # Updates were seen with copies going on beside them; the device's own are in its segments' times.
         return StreamingRates(**found, contended=1.0, device_update_parameters_per_second=_DEVICE_UPDATES)
+
+    def update_seconds(self) -> float:
+        """For how long of a step the host is busy with updates, by those since `forget_rates`; zero where there were
+        none."""
+        self.drain()
+        rate = self._resources.updates.rates().get("update_parameters_per_second")
+        streamed = [each for each in self._segments if not each.kept and not self._residents.disk_bytes(each)]
+        return sum(e.master.numel() for each in streamed for e in each.trainable) / rate if rate else 0.0
 
     def drain(self) -> None:
         """Wait until every update is done."""
@@ -296,7 +304,7 @@ class SpillSession(LoopSession):
 
     def _keep_always(self, read: LiveSegment) -> None:
         """It is read by others than its own modules, and so may be those that nobody called: they stay."""
-        self._residents.keep_always({read, *self._spilled.passed_by()})
+        self._residents.keep_always({read, *self._spilled.never_entered()})
         self._refurnish()
 
     def _step_once(self, batches: list[Any], *, holds: bool) -> StepReport:
@@ -347,7 +355,7 @@ class SpillSession(LoopSession):
             self._began = self._step + 1  # look again at the next step
         else:
             self.keep_within(max(0, -over - int(self._budget * _MARGIN)))
-            self._resources.furnish([self.room])
+            self._resources.allocate([self.room])
             self.forget_rates()  # the first touched memory that nobody had touched
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -429,7 +437,7 @@ class SpillSession(LoopSession):
         if self._owns_resources:
             self._resources.streamer.discard_all(self._segments)
             self._synchronize()
-            self._resources.furnish([self.room])
+            self._resources.allocate([self.room])
 
     def _synchronize(self) -> None:
         """Nothing is under way on the device, so memory can change hands."""

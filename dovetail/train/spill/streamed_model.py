@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dovetail.train.recompute import once, unchanged
+from dovetail.train.recompute import keep_buffers_once, refuse_changed_inputs
 from dovetail.train.spill.forecast import SegmentTimes
 from dovetail.train.spill.lanes import Mark, Slot
 from dovetail.train.spill.parked_inputs import ParkedInputs
@@ -66,7 +66,7 @@ class StreamedModel:
             for module in segment.modules:
                 self._wrap(module, segment)
             for entry in segment.trainable:
-                hook = self._on_gradient(entry, segment)
+                hook = self._make_gradient_hook(entry, segment)
                 self._release.append(entry.leaf.register_post_accumulate_grad_hook(hook).remove)
 
     @contextlib.contextmanager
@@ -103,7 +103,7 @@ class StreamedModel:
             self._close(segment)
         self._itinerary.end_step()
 
-    def passed_by(self) -> list[LiveSegment]:
+    def never_entered(self) -> list[LiveSegment]:
         """The streamed segments that this microbatch's forward never entered: not used, or by others than their
         modules."""
         return [segment for segment in self.segments if not segment.kept and segment not in self._entered]
@@ -143,10 +143,12 @@ class StreamedModel:
 
         def forward(*positional: Any, **named: Any) -> Any:
             if torch.is_grad_enabled():
-                if not _in_backward():
+                if not _is_in_backward():
                     self._watch_inputs(segment, (*positional, *named.values()))
                 if self.recompute and not segment.fixed and not self._is_recomputed():
-                    run = unchanged(once(entered, [module]), positional if self.parked_inputs is None else ())
+                    run = refuse_changed_inputs(
+                        keep_buffers_once(entered, [module]), positional if self.parked_inputs is None else ()
+                    )
                     if self.parked_inputs is not None:
                         return self.parked_inputs.checkpoint(run, positional, named)
                     return checkpoint(run, *positional, use_reentrant=False, **named)
@@ -180,7 +182,7 @@ class StreamedModel:
         return hooks is None or hooks[0] != self._pack
 
     def _enter(self, segment: LiveSegment) -> None:
-        if _in_backward():
+        if _is_in_backward():
             self._reopen(segment, hold=True)
             return
         self._turnstile(segment)
@@ -198,7 +200,7 @@ class StreamedModel:
             self.times.enter(segment)
 
     def _leave(self, segment: LiveSegment) -> None:
-        if _in_backward():
+        if _is_in_backward():
             return  # what is computed again is used until its gradients are there
         self._running[segment] -= 1
         if self._watching:
@@ -275,7 +277,7 @@ class StreamedModel:
                 if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                     value.register_hook(done)
 
-    def _on_gradient(self, entry: Entry, segment: LiveSegment) -> Callable[[torch.Tensor], None]:
+    def _make_gradient_hook(self, entry: Entry, segment: LiveSegment) -> Callable[[torch.Tensor], None]:
         @torch.no_grad()
         def hook(leaf: torch.Tensor) -> None:
             gradient, leaf.grad = leaf.grad, None
@@ -286,7 +288,7 @@ class StreamedModel:
             if not segment.kept and segment not in self._entered:
                 raise UsedWhileAway(segment)
             if self._norms:
-                entry.norm = torch.linalg.vector_norm(gradient, dtype=entry.master.dtype)
+                entry.norm = torch.linalg.vector_norm(gradient, dtype=entry.master.grad_dtype)
             if segment.kept:
                 entry.gradient = gradient
             else:
@@ -327,5 +329,5 @@ _ONCE = (
 )
 
 
-def _in_backward() -> bool:
+def _is_in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)

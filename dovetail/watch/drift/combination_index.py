@@ -101,6 +101,22 @@ class CombinationIndex:
         codes = [self._code_of[number].get(value, 1) for value in [*each.distinct, None]]
         return np.asarray(np.array(codes, dtype=np.intp)[each.places])
 
+    def state(self) -> dict[str, Any]:
+        """What `restored` takes."""
+        levels = [[subset, level.width, level.keys, level.start] for subset, level in self._levels.items()]
+        codes = [[list(each), list(each.values())] for each in self._code_of]
+        return {"names": self.names, "kinds": self._kinds, "values": self._values, "codes": codes, "levels": levels}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> "CombinationIndex":
+        """The index of a `state`, which needs the rows that it was made of no more."""
+        found = cls.__new__(cls)
+        found.names, found._kinds, found._values = state["names"], state["kinds"], state["values"]
+        found._code_of = [dict(zip(*each, strict=True)) for each in state["codes"]]
+        found._levels = {tuple(subset): _Level(*rest) for subset, *rest in state["levels"]}
+        found.count = 1 + sum(len(level.keys) for level in found._levels.values())
+        return found
+
     def has_values(self, name: str) -> bool:
         """Whether an attribute has a value that is frequent."""
         return len(self._values[self.names.index(name)]) > 2

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dovetail.vocabulary import DovetailError
-from dovetail.watch.columns import columns_of, names_of, numbers
+from dovetail.watch.columns import numbers
 from dovetail.watch.drift.column_tests import ColumnDrift, compare_categories, compare_numbers
 from dovetail.watch.drift.combination_index import CombinationIndex
 from dovetail.watch.drift.findings import DriftFinding, ScoredRows, find_drift
 from dovetail.watch.drift.row_scores import RowScorer, ScoredColumns, errors, labels_and_probabilities
 from dovetail.watch.drift.shift_tests import LEAST_ROWS
+from dovetail.watch.tables import TableReader
 
 CALIBRATION_BINS = 10
 
@@ -100,9 +101,10 @@ def drift(
     if not 0 < false_alarms < 1:
         raise DovetailError(f"false_alarms must be between 0 and 1, got {false_alarms!r}.")
     model = {name for name in (label, prediction, probability) if name}
-    metrics, attributes = choose_columns(reference, metrics, attributes, model)
+    readers = [TableReader(table) for table in (reference, current)]
+    metrics, attributes = choose_columns(readers[0], metrics, attributes, model)
     columns = ScoredColumns(metrics=tuple(metrics), label=label, prediction=prediction, probability=probability)
-    before, after = (columns_of(table, [*metrics, *attributes, *model]) for table in (reference, current))
+    before, after = (each.columns([*metrics, *attributes, *model]) for each in readers)
     rows = check_rows("reference", before) + check_rows("current window", after)
     scorer = RowScorer(columns, before)
     index = CombinationIndex(
@@ -120,22 +122,22 @@ def drift(
         after=_quality(columns, after),
         tests=tests,
         false_alarms=false_alarms,
-        notes=tuple(_notes(before, after, metrics, attributes, index)),
+        notes=tuple(_notes(before, after, columns, attributes, index)),
     )
 
 
 def choose_columns(
-    table: Any, metrics: Sequence[str] | None, attributes: Sequence[str] | None, model: set[str]
+    reader: TableReader, metrics: Sequence[str] | None, attributes: Sequence[str] | None, model: set[str]
 ) -> tuple[list[str], list[str]]:
     """Which columns are metrics and which attributes: where it is not said, floats are metrics and others attributes.
 
-    >>> choose_columns({"latency": np.array([0.5]), "region": np.array(["eu"])}, None, None, set())
+    >>> choose_columns(TableReader({"latency": np.array([0.5]), "region": np.array(["eu"])}), None, None, set())
     (['latency'], ['region'])
     """
     named = [*(metrics or ()), *(attributes or ()), *model]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DovetailError(f"metrics, attributes and a model's columns must be different; {twice} are named twice.")
-    left = columns_of(table, [name for name in names_of(table) if name not in named])
+    left = reader.columns(name for name in reader.names if name not in named)
     floats = [name for name, column in left.items() if getattr(column.dtype, "kind", "") == "f"]
     others = [name for name in left if name not in floats]
     return floats if metrics is None else list(metrics), others if attributes is None else list(attributes)
@@ -172,10 +174,14 @@ def _compare_columns(
 
 
 def _quality(columns: ScoredColumns, table: dict[str, Any]) -> ModelQuality:
-    accuracy = 1.0 - float(errors(columns, table).mean()) if columns.prediction else None
+    accuracy = None
+    if columns.prediction and len(known := _known(errors(columns, table))):
+        accuracy = 1.0 - float(known.mean())
     if not columns.probability:
         return ModelQuality(accuracy=accuracy, calibration_error=None)
-    label, probability = labels_and_probabilities(columns, table)
+    label, probability = _known(np.stack(labels_and_probabilities(columns, table), axis=1)).T
+    if not len(label):
+        return ModelQuality(accuracy=accuracy, calibration_error=None)
     bins = np.minimum((probability * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, weights=label - probability, minlength=CALIBRATION_BINS)
     if accuracy is None:
@@ -183,19 +189,29 @@ def _quality(columns: ScoredColumns, table: dict[str, Any]) -> ModelQuality:
     return ModelQuality(accuracy=accuracy, calibration_error=float(np.abs(gaps).sum() / len(label)))
 
 
+def _known(values: np.ndarray) -> np.ndarray:
+    """The rows in which nothing is missing."""
+    return np.asarray(values[~np.isnan(values.reshape(len(values), -1)).any(axis=1)])
+
+
 def _notes(
     before: dict[str, Any],
     after: dict[str, Any],
-    metrics: Sequence[str],
+    columns: ScoredColumns,
     attributes: Sequence[str],
     index: CombinationIndex,
 ) -> Iterator[str]:
-    for name in metrics:
+    import pandas
+
+    for name in columns.metrics:
         values = np.concatenate([numbers(each[name], name) for each in (before, after)])
         if np.isinf(values).any():
             yield f"{name!r} is infinite in {np.isinf(values).sum()} rows; they count as the least and the most"
         if np.isnan(values).any():
             yield f"{name!r} is missing in {np.isnan(values).sum()} rows; its mean is of the others"
+    for name in columns.of_model:
+        if missing := sum(int(pandas.isna(each[name]).sum()) for each in (before, after)):
+            yield f"{name!r} is missing in {missing} rows; they count neither as right nor as wrong"
     for name in attributes:
         if not index.has_values(name):
             yield f"{name!r} has no value that is frequent enough to be compared; it is in no combination"

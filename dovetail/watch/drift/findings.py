@@ -57,6 +57,15 @@ class ScoredRows:
     numbers: np.ndarray
     scores: np.ndarray
 
+    def state(self) -> list[np.ndarray]:
+        """What `restored` takes."""
+        return [self.numbers, self.scores]
+
+    @classmethod
+    def restored(cls, state: list[np.ndarray]) -> "ScoredRows":
+        """The rows of a `state`."""
+        return cls(np.asfortranarray(state[0]), state[1])
+
     def without(self, combination: int) -> "ScoredRows":
         """The rows that do not have a combination."""
         left = ~(self.numbers == combination).any(axis=1)
@@ -94,12 +103,17 @@ def furthest(reference: np.ndarray, current: np.ndarray, *, level: float) -> tup
 
 
 def _gain(distance: np.ndarray, reference: np.ndarray, current: np.ndarray) -> np.ndarray:
-    """How much likelier the rows are where this mean moved than where it did not: -n/2 log(1 - r²), for normal scores.
-    Where a move is as large as the scores' own spread, plain deviations would favour what is wider."""
     rows = reference[0] + current[0]
     rows[0] = rows[0, 0]
+    return mean_gain(distance, rows)
+
+
+def mean_gain(deviations: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How much likelier so many rows are where their mean moved by so many deviations than where it did not:
+    -n/2 log(1 - r²), for normal scores. Where a move is as large as the scores' own spread, plain deviations would
+    favour what is wider."""
     rows = np.maximum(rows, 1.0)
-    return np.asarray(-rows / 2 * np.log1p(-np.minimum(distance**2 / rows, 1.0 - 1e-12)))
+    return np.asarray(-rows / 2 * np.log1p(-np.minimum(deviations**2 / rows, 1.0 - 1e-12)))
 
 
 def _finding(

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from dovetail.vocabulary import DovetailError
-from dovetail.watch.columns import columns_of, numbers, seconds
+from dovetail.watch.columns import numbers, seconds
 from dovetail.watch.streams.heavy_hitters import FrequentCombination, HeavyHitters
 from dovetail.watch.streams.reservoir import DecayedReservoir
 from dovetail.watch.streams.robust_scores import RobustScorer, fit_scorer
 from dovetail.watch.streams.saved_state import read_state, write_state
 from dovetail.watch.streams.time_windows import TimeWindows, WindowSummary
 from dovetail.watch.streams.unusual import UnusualCombination, find_unusual
+from dovetail.watch.tables import TableReader
 
+_SAVED = "a monitor"
 # So many events are handled at a time: their codes and counts stay in a core's cache, and a batch may be any size.
 CHUNK_EVENTS = 1 << 18
 SAMPLE_ROWS = 5_000
@@ -38,7 +40,7 @@ class Monitor:
     >>> monitor = Monitor(metrics=["latency"], attributes=["version"])
     >>> scores = monitor.update({"latency": latency, "version": version})
     >>> print(monitor.unusual()[0])
-    version = 3: 81 of 98 outliers, 9.5 × as likely (5.5 to 15.5), 33% of events
+    version = 3: 81 of 98 outliers, 9.5 × as likely (5.7 to 15.9), 33% of events
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Monitor:
         DuckDB. Gives their scores: infinite where a metric is, NaN where one is missing; above `threshold`, an outlier.
         """
         named = [*self._metrics, *self._attributes, *([self._time] if self._time else [])]
-        columns = columns_of(batch, named)
+        columns = TableReader(batch).columns(named)
         values = np.stack([numbers(columns[name], name) for name in self._metrics], axis=1)
         times = seconds(columns[self._time], self._time) if self._time else None
         attributes = [columns[name] for name in self._attributes]
@@ -170,12 +172,12 @@ class Monitor:
             "scorer": None if self._scorer is None else [self._scorer.center, self._scorer.whitening],
             "parts": [part.state() for part in self._parts()],
         }
-        return write_state(Path(path), state)
+        return write_state(Path(path), state, what=_SAVED)
 
     @classmethod
     def load(cls, path: str | Path) -> "Monitor":
         """The monitor that `save` wrote."""
-        state = read_state(Path(path), what="a monitor")
+        state = read_state(Path(path), what=_SAVED)
         found = cls(**state["settings"])
         found.events, found.missing, found.infinite, found._fit_at, found.threshold = state["counts"]
         if state["scorer"] is not None:

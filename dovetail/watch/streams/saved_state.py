@@ -14,13 +14,14 @@ from dovetail.vocabulary import DovetailError
 _ARRAY = "array:"
 
 
-def write_state(path: Path, state: Any) -> Path:
-    """Write a tree of dicts, lists, arrays and plain values; a reader sees the file before or after, never half."""
+def write_state(path: Path, state: Any, *, what: str) -> Path:
+    """Write a tree of dicts, lists, arrays and plain values, and what it is of; a reader sees the file before or after,
+    never half."""
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(_pack(state, arrays))
     unfinished = path.with_name(f".{path.name}.unfinished")
     solid = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    unfinished.write_bytes(safetensors.numpy.save(solid, metadata={"state": text}))
+    unfinished.write_bytes(safetensors.numpy.save(solid, metadata={"state": text, "what": what}))
     unfinished.replace(path)
     return path
 
@@ -29,8 +30,11 @@ def read_state(path: Path, *, what: str) -> Any:
     """What was written."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
+            head = file.metadata() or {}
+            if head["what"] != what:
+                raise ValueError(f"it is {head['what']}")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return _unpack(json.loads((file.metadata() or {})["state"]), arrays)
+            return _unpack(json.loads(head["state"]), arrays)
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         raise DovetailError(f"{path} must be {what} that was saved; it cannot be read ({error}).") from error
 

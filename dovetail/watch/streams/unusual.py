@@ -35,25 +35,28 @@ def find_unusual(
     found: Sequence[FrequentCombination], *, events: float, outliers: float, least_support: float, least_ratio: float
 ) -> list[UnusualCombination]:
     """Those with support and ratio, each only where it says more than its parts and is not due to a part of it."""
-    rated = [_rate(each, events, outliers) for each in found if each.outliers >= least_support * outliers > 0]
+    rated = _rate([each for each in found if each.outliers >= least_support * outliers > 0], events, outliers)
     likely = [each for each in rated if each.ratio >= least_ratio and each.low > 1.0]
     telling = [each for each in likely if not any(_includes(part, each) and part.ratio >= each.low for part in rated)]
     alone = [each for each in telling if not _is_due_to_part(each, telling, events, outliers, least_ratio)]
     return sorted(alone, key=lambda each: -each.support * math.log(each.ratio))
 
 
-def _rate(each: FrequentCombination, events: float, outliers: float) -> UnusualCombination:
-    low, high = interval_of("risk", each.outliers, each.events, outliers=outliers, of=events)
-    return UnusualCombination(
-        values=each.values,
-        events=each.events,
-        outliers=each.outliers,
-        support=each.outliers / outliers,
-        share=each.events / events,
-        ratio=_ratio(each.outliers, each.events, events, outliers),
-        low=float(low),
-        high=float(high),
-    )
+def _rate(found: Sequence[FrequentCombination], events: float, outliers: float) -> list[UnusualCombination]:
+    counts = [each.outliers for each in found], [each.events for each in found]
+    return [
+        UnusualCombination(
+            values=each.values,
+            events=each.events,
+            outliers=each.outliers,
+            support=each.outliers / outliers,
+            share=each.events / events,
+            ratio=_ratio(each.outliers, each.events, events, outliers),
+            low=float(low),
+            high=float(high),
+        )
+        for each, low, high in zip(found, *interval_of("risk", *counts, outliers=outliers, of=events), strict=True)
+    ]
 
 
 def _ratio(mine: float, of: float, events: float, outliers: float) -> float:

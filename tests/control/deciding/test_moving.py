@@ -26,7 +26,7 @@ from dovetail.vocabulary import (
     Profile,
     Rejection,
 )
-from tests.control.simulations import Faults, RiggedEngine, happened, task, workload
+from tests.control.simulations import Faults, RiggedEngine, happened, hasty_planning, task, workload
 
 FAST, SLOW = (Kind(name=name, processor="cuda", memory_bytes=80 << 30) for name in ("fast", "slow"))
 
@@ -250,7 +250,7 @@ def test_whatever_moves_everything_ends_and_no_law_is_broken(seed):
         Faults(outcome=lambda name, attempt, until: fates.get((name, attempt)) if until > 1 else None),
         kind_of=lambda device: cluster.device(device).kind,
     )
-    with Store(None, write=True) as store:
+    with Store(None, write=True) as store, hasty_planning():
         controller = Controller(workload(*tasks), cluster=cluster, store=store, engine=engine, planner=PLANNERS["list"])
         controller.reconcile()
         controller.measure()

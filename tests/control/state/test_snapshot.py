@@ -2,7 +2,8 @@
 
 from dovetail.control.state.snapshot import Waiting, snapshot, unplaceable, without
 from dovetail.planning import PLANNERS, check
-from dovetail.vocabulary import Profile
+from dovetail.planning.explanation import explain
+from dovetail.vocabulary import Profile, Rejection
 from tests.control.simulations import cluster
 
 
@@ -35,6 +36,16 @@ def test_a_task_that_has_begun_keeps_its_device_count():
     check(plan.schedule, problem.cluster)
     (placement,) = [each for each in plan.schedule.placements if each.tasks == ("begun",)]
     assert len(placement.devices) == 2
+
+
+def test_an_option_of_a_task_that_has_begun_says_where_it_was_measured_and_its_refusals_are_explained():
+    waiting = [Waiting(task="begun", family="f", steps=10, count=2)]
+    failed = Rejection(families=("f",), technique="shard", kind="sim", count=2, reason="has buffers.")
+    problem = snapshot(waiting, profiles=BOTH, cluster=cluster(), rejected=[failed])
+    (option,) = problem.options
+    assert option.families != option.measured_families == ("f",)
+    plan = PLANNERS["list"](problem)
+    assert any("has buffers." in line for line in explain(problem, plan.schedule))
 
 
 def test_a_kept_count_that_this_machine_does_not_have_gives_way():

@@ -18,7 +18,7 @@ def readings(*pairs):
 
 def test_the_first_hit_counts_and_not_a_later_one():
     crossing = find_crossing(readings((10, 0.5), (20, 0.92), (30, 0.8), (40, 0.95)), UP)
-    assert (crossing.hit.step, crossing.miss.step, crossing.error_steps) == (20, 10, 10)
+    assert (crossing.hit.step, crossing.miss.step) == (20, 10)
     assert crossing.seconds("mlperf") == 22.0
     assert crossing.seconds("dawnbench") == 20.0
 
@@ -30,7 +30,7 @@ def test_interpolation_meets_the_target_on_the_straight_line(stop, pairs):
     crossing = find_crossing(readings(*pairs), stop)
     assert crossing.interpolated_step == pytest.approx(15.0)
     assert crossing.interpolated_seconds("dawnbench") == pytest.approx(15.0)
-    assert crossing.miss.by("mlperf") < crossing.interpolated_seconds("mlperf") < crossing.seconds("mlperf")
+    assert crossing.miss.seconds_by("mlperf") < crossing.interpolated_seconds("mlperf") < crossing.seconds("mlperf")
     assert crossing.error_seconds("mlperf") == 11.0
 
 
@@ -39,7 +39,6 @@ def test_a_first_evaluation_that_hits_tells_nothing_of_before():
     assert crossing.by_interpolation is None
     assert crossing.interpolated_seconds("mlperf") == crossing.seconds("mlperf")
     assert crossing.error_seconds("mlperf") == crossing.seconds("mlperf")
-    assert crossing.error_steps == 10
 
 
 def test_a_miss_that_is_no_number_is_not_interpolated_from():

@@ -72,7 +72,7 @@ def test_a_run_that_failed_never_arrives_and_its_reason_is_told():
     events += [started(tasks[0], 0.0)]
     events += [TaskFailed(task=tasks[0].identity, attempt=1, at_seconds=1.0, reason="the loss was NaN")]
     found = judge(events, tasks)
-    assert found["net"].arrived == 3
+    assert found["net"].arrived_count == 3
     assert any("1 of 4 runs failed and never arrive: the loss was NaN" in note for note in found.notes)
 
 

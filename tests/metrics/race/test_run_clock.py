@@ -4,15 +4,8 @@ import pytest
 
 from dovetail.metrics.race.run_clock import CLOCKS, PHASES, fold_clocks
 from dovetail.vocabulary import FrozenDict
-from dovetail.vocabulary.events import (
-    RUN_BEGAN,
-    AttemptLost,
-    AttemptStopped,
-    CheckpointSaved,
-    PlanMade,
-    TaskFinished,
-    TaskRestarted,
-)
+from dovetail.vocabulary.events import RUN_BEGAN, AttemptLost, AttemptStopped, CheckpointSaved, PlanMade, TaskFinished
+from dovetail.vocabulary.request_events import TaskRestarted
 from tests.metrics.race.planted import evaluated, make_task, started
 
 TASK = make_task("net", 0)
@@ -40,8 +33,8 @@ def test_both_clocks_come_from_one_run():
     )
     assert reading.seconds["start"] == 3.5
     assert sum(reading.seconds.values()) == 20.0
-    assert reading.by("mlperf") == 16.5
-    assert reading.by("dawnbench") == 13.0
+    assert reading.seconds_by("mlperf") == 16.5
+    assert reading.seconds_by("dawnbench") == 13.0
     assert reading.step_seconds == 12.0 / 5
 
 

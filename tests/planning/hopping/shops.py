@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from dovetail.planning.hopping import HopLink, OpenShop, ShopDevice, Tour
+from dovetail.planning.hopping import HopLink, OpenShop, ShardCopy, ShopDevice, Tour
 
 
 def even_shop(tasks: int, shards: int, *, seed: int = 0, state_seconds: float = 0.0, ordered: bool = False) -> OpenShop:
@@ -27,8 +27,9 @@ def even_shop(tasks: int, shards: int, *, seed: int = 0, state_seconds: float = 
 
 
 @st.composite
-def shops(draw: st.DrawFn, *, most_visits: int = 24) -> OpenShop:
-    """Any small shop: several devices a node, shards that lie in several places, epochs, orders, busy devices."""
+def shops(draw: st.DrawFn, *, most_visits: int = 24, copied: bool = False) -> OpenShop:
+    """Any small shop: several devices a node, shards that lie in several places, epochs, orders, busy devices; with
+    `copied`, shards that a node's first visitor copies there."""
     nodes = draw(st.integers(1, 3))
     devices = tuple(
         ShopDevice(name=f"n{n}:{d}", node=f"n{n}", free_seconds=draw(st.sampled_from([0.0, 0.0, 2.5])))
@@ -37,6 +38,10 @@ def shops(draw: st.DrawFn, *, most_visits: int = 24) -> OpenShop:
     )
     names = [device.name for device in devices]
     shards = [f"s{n}" for n in range(draw(st.integers(1, 3)))]
+    copies = {
+        shard: ShardCopy(seconds=draw(st.sampled_from([0.5, 3.0])), nodes=frozenset(draw(st.sets(st.just("n0")))))
+        for shard in (shards if copied else ())
+    }
     tours: list[Tour] = []
     for number in range(draw(st.integers(1, 4))):
         where = {
@@ -56,11 +61,14 @@ def shops(draw: st.DrawFn, *, most_visits: int = 24) -> OpenShop:
             state_bytes=draw(st.sampled_from([0, 1, 3])),
             at=draw(st.sampled_from(["", *(device.node for device in devices)])),
             ready_seconds=draw(st.sampled_from([0.0, 1.0])),
+            copied={shard: shard for shard in copies},
         )
         if sum(each.visits for each in (*tours, tour)) <= most_visits:
             tours.append(tour)
-    links = {("n0", "n1"): HopLink(bytes_per_second=0.5, latency_seconds=1.0)}
-    return OpenShop(devices=devices, tours=tuple(tours), link=HopLink(bytes_per_second=2.0), links=links)
+    link = HopLink(
+        bytes_per_second=draw(st.sampled_from([0.5, 2.0])), latency_seconds=draw(st.sampled_from([0.0, 1.0]))
+    )
+    return OpenShop(devices=devices, tours=tuple(tours), link=link, copies=copies)
 
 
 def shortest_tours(shop: OpenShop) -> float:

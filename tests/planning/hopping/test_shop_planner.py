@@ -4,14 +4,24 @@ import dataclasses
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dovetail.planning.hopping import OpenShop, ShopDevice, Tour, check_tours, plan_tours, shop_bound, tour_violations
+from dovetail.planning.hopping import (
+    OpenShop,
+    ShardCopy,
+    ShopDevice,
+    Tour,
+    check_tours,
+    plan_tours,
+    shop_bound,
+    tour_violations,
+)
 
 from .shops import even_shop, shops, shortest_tours
 
 
 @settings(max_examples=200, deadline=None)
-@given(shops())
+@given(st.one_of(shops(), shops(copied=True)))
 def test_every_plan_passes_the_check_and_keeps_the_bound(shop: OpenShop) -> None:
     plan = plan_tours(shop, most_visits=200)
     check_tours(plan, shop)
@@ -67,6 +77,23 @@ def test_what_can_be_visited_from_afar_is_where_the_other_device_is_busy_for_lon
         devices = (ShopDevice(name="n0:0", node="n0", free_seconds=free_seconds), ShopDevice(name="n1:0", node="n1"))
         (stay,) = plan_tours(OpenShop(devices=devices, tours=tours)).stays
         assert stay.device == device
+
+
+def test_a_node_copies_a_shard_once_and_a_plan_that_forgets_it_is_refused() -> None:
+    where = {"s0": {"n0:0": 2.0, "n1:0": 2.0}}
+    tours = tuple(
+        Tour(task=f"t{n}", epochs=(("s0",),), visit_seconds=where, copied={"s0": "s3://bucket/s0"}) for n in range(8)
+    )
+    devices = (ShopDevice(name="n0:0", node="n0"), ShopDevice(name="n1:0", node="n1"))
+    copies = {"s3://bucket/s0": ShardCopy(seconds=3.0, nodes=frozenset(["n0"]))}
+    shop = OpenShop(devices=devices, tours=tours, copies=copies)
+    plan = plan_tours(shop)
+    check_tours(plan, shop)
+    lasts = sorted(stay.duration_seconds for stay in plan.stays if stay.device == "n1:0")
+    assert lasts[-1] == 5.0
+    assert set(lasts[:-1]) == {2.0}
+    free = dataclasses.replace(plan, stays=tuple(dataclasses.replace(s, duration_seconds=2.0) for s in plan.stays))
+    assert any("must stay with shard 's0' for 5 s on 'n1:0'" in each for each in tour_violations(free, shop))
 
 
 def test_the_check_names_what_is_wrong() -> None:

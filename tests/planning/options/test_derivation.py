@@ -443,3 +443,47 @@ def test_where_nobody_may_be_resident_others_need_not_be_faster_or_smaller() -> 
     assert {trial.technique for trial in trials(["f"], [small], machine(24), may=only("spill"))} == {"spill"}
     # Being resident is measured all the same: others are predicted from that.
     assert {trial.technique for trial in trials(["f"], [], machine(24), may=only("spill"))} == {"resident", "spill"}
+
+
+class TestApproximations:
+    """What is allowed by name is measured after, offered beside and never in place of what is exact."""
+
+    ALLOWED = {"f": ("state-8bit",)}  # noqa: RUF012
+
+    def measured(self, **fields):
+        return Profile(
+            **{"family": "f", "kind": "cpu", "count": 1, "step_seconds": 1.0, "peak_bytes": 1 << 20, **fields}
+        )
+
+    def cluster(self):
+        return Cluster.uniform(Kind(name="cpu", processor="cpu"), memory_bytes=8 << 30)
+
+    def knobs(self, found):
+        return [dict(each.knobs) for each in found]
+
+    def test_without_a_name_nothing_changes(self):
+        fast = self.measured(knobs={"approximate": "state-8bit"}, step_seconds=0.5)
+        options, _ = derive_options([self.measured(), fast], self.cluster())
+        assert self.knobs(options) == [{}]
+        assert not trials(["f"], [self.measured()], self.cluster())
+
+    def test_it_is_tried_after_exact_steps_were(self):
+        first = trials(["f"], [], self.cluster(), allowed=self.ALLOWED)
+        assert self.knobs(first) == [{}]
+        then = trials(["f"], [self.measured()], self.cluster(), allowed=self.ALLOWED)
+        assert self.knobs(then) == [{"approximate": "state-8bit"}]
+        failed = trials(["f"], [], self.cluster(), failed=first, allowed=self.ALLOWED)
+        assert self.knobs(failed)[0] == {"approximate": "state-8bit"}
+        both = [self.measured(), self.measured(knobs={"approximate": "state-8bit"})]
+        assert not trials(["f"], both, self.cluster(), allowed=self.ALLOWED)
+
+    def test_both_are_offered_though_one_is_better(self):
+        fast = self.measured(knobs={"approximate": "state-8bit"}, step_seconds=0.5)
+        options, _ = derive_options([self.measured(), fast], self.cluster(), allowed=self.ALLOWED)
+        assert self.knobs(options) == [{}, {"approximate": "state-8bit"}]
+        assert [option.measured for option in options] == [True, True]
+
+    def test_what_is_not_its_family_s_is_not_offered(self):
+        other = self.measured(family="g", knobs={"approximate": "state-8bit"})
+        options, _ = derive_options([self.measured(), other], self.cluster(), allowed=self.ALLOWED)
+        assert [option.families for option in options] == [("f",)]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.planning.serving import (
+    FrontEnd,
     KindOffer,
     LatencyCurve,
     ReplicaGroup,
@@ -43,6 +44,37 @@ def test_a_call_waits_for_others_and_is_full_at_once():
     assert (both.p99, both.mean_rows) == (pytest.approx(0.11), 2.0)
 
 
+def test_the_front_end_does_one_thing_after_another():
+    """Two requests at once: read for 1 s each, then their calls, one replica for each; the first answer is handled
+    between, and each is written for 1 s."""
+    group = ReplicaGroup("cpu", 2, 1, LatencyCurve(((1, 10.0),)))
+    found = forecast([group], [0.0, 0.0], front=FrontEnd(request_seconds=2.0, call_seconds=0.5))
+    # Read at 1 and 2, calls end at 11 and 12; 11 to 11.5 handled, 11.5 to 12.5 written; 12.5 to 13, 13 to 14.
+    assert found.p99 == pytest.approx(14.0)
+    assert forecast([group], [0.0], front=FrontEnd(request_seconds=2.0, call_seconds=0.5)).p99 == pytest.approx(12.5)
+
+
+def test_replicas_share_what_the_front_end_leaves_of_the_cores():
+    group = ReplicaGroup("cpu", 2, 1, LatencyCurve(((1, 1.0),)))
+    assert forecast([group], [0.0, 0.0], front=FrontEnd(cores=2)).p99 == pytest.approx(1.0)
+    assert forecast([group], [0.0, 0.0], front=FrontEnd(cores=1)).p99 == pytest.approx(2.0)
+    # On one core the call of the first stands still while the second, at 0.5, is read for 0.1 s.
+    one = ReplicaGroup("cpu", 1, 1, LatencyCurve(((1, 1.0),)))
+    found = forecast([one], [0.0, 0.5], front=FrontEnd(request_seconds=0.2, cores=1))
+    # Read 0.1, computed to 1.2 with a rest of 0.1, written to 1.3 while the next call, from 1.2, stands still to 2.3.
+    assert found.p99 == pytest.approx(2.4 - 0.5)
+
+
+@given(st.floats(1e-5, 1e-3), st.floats(0, 1e-3), st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_nobody_waits_less_because_of_a_front_end(request, call, cores):
+    group, arrivals = ReplicaGroup("cpu", 2, 4, CURVE), arrivals_at(150.0, 300)
+    before = forecast([group], arrivals)
+    after = forecast([group], arrivals, front=FrontEnd(request_seconds=request, call_seconds=call, cores=cores))
+    assert after.p50 >= min(before.p50, CURVE.seconds(1) + request + call) - 1e-9
+    assert after.mean_rows >= 1
+
+
 @given(st.integers(1, 3), st.sampled_from([1, 4, 16]), st.floats(5, 400), st.floats(0, 0.01), st.floats(1, 2))
 @settings(max_examples=40, deadline=None)
 def test_nobody_is_lost_or_answered_before_a_call_could_be(count, rows, rate, wait, spread):
@@ -61,8 +93,6 @@ def test_curves_are_straight_between_what_was_measured_and_never_fall():
     assert curve.spread == 2.0
     assert curve.seconds(6) == pytest.approx(1.55)
     assert LatencyCurve(((1, 1.0),)).seconds(3) == 3.0
-    both = LatencyCurve(((1, 1.0), (10, 2.0))).plus(LatencyCurve(((1, 10.0), (10, 20.0))), 0.1)
-    assert both.points == ((1, 2.0), (10, 12.0))
 
 
 @pytest.mark.parametrize("points", [(), ((2, 1.0), (1, 1.0)), ((1, 0.0),), ((1, math.inf),), ((0, 1.0),)])
@@ -107,8 +137,9 @@ def test_a_mix_is_cheaper_than_one_kind_for_all():
     arrivals = arrivals_at(2000.0, 6000)
     offers = [SLOW, FAST]
     mixed = plan_serving(offers, arrivals, p99=0.3)
-    alike = plan_serving(offers, arrivals, p99=0.3, is_uniform=True)
-    assert mixed.price <= alike.price
+    assert mixed.price <= plan_serving([FAST], arrivals, p99=0.3).price
+    with pytest.raises(DovetailError, match="enough devices"):
+        plan_serving([SLOW], arrivals, p99=0.3)
 
 
 def test_the_way_of_answering_is_chosen_with_the_rest():
@@ -147,3 +178,13 @@ def test_a_trace_has_its_rates_in_their_order():
     assert moments == sorted(moments)
     assert 900 < sum(each < 10 for each in moments) < 1100
     assert not [each for each in moments if 10 <= each < 20]
+
+
+def test_more_than_one_process_can_read_is_refused():
+    offer = dataclasses.replace(FAST, most=1000)
+    front = FrontEnd(request_seconds=0.001)
+    with pytest.raises(DovetailError, match="can pass on 970 a second, and 2000 come; serve at several ports"):
+        plan_serving([offer], arrivals_at(2000.0, 500), p99=0.3, front=front)
+    plan = plan_serving([offer], arrivals_at(500.0, 500), p99=0.3, front=front)
+    assert check_serving(plan, [offer], rate=500.0, p99=0.3, front=front) == []
+    assert check_serving(plan, [offer], rate=1500.0, p99=0.3, front=front)

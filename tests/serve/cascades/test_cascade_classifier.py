@@ -155,6 +155,6 @@ def test_labels_must_match_and_top_must_be_asked_for():
 
 def test_costs_are_a_fixed_part_and_one_by_row():
     times = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 19.0, 20.0, 29.0, 30.0, 39.0])
-    cost = CallCost.measured(lambda rows: None, (10, None), (90, None), clock=lambda: next(times))
+    cost = CallCost.measure(lambda rows: None, (10, None), (90, None), clock=lambda: next(times))
     assert (cost.row, cost.fixed) == (0.1, 0.0)
     assert CallCost(fixed=2.0, row=0.5).of(4, calls=1) == 4.0

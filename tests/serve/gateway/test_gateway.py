@@ -38,7 +38,7 @@ def upstream():
             break
         time.sleep(0.1)
     yield address
-    process.terminate()
+    process.kill()  # asked to end, it would wait for what hangs
     process.wait()
 
 
@@ -258,3 +258,16 @@ def test_what_was_learned_decides_and_an_answer_that_looks_bad_is_not_the_last(u
         assert found.choices[0].message.content.startswith("good says")
         easy = list(ask(gateway.client(), text=f"{WORDS['easy']} 7", stream=True))
         assert easy[0].model == "unsure"
+
+
+def test_of_several_samples_the_majority_is_given_and_all_are_noted(upstream, tmp_path):
+    models = models_file(tmp_path, upstream, "good", good={"samples": 3})
+    record = tmp_path / "log.parquet"
+    with Gateway(models, "--record", record) as gateway:
+        body = {"model": "auto", "messages": [{"role": "user", "content": "which?"}]}
+        said = httpx.post(gateway.address + "/v1/chat/completions", json=body, timeout=30).json()
+        assert [each["message"]["content"] for each in said["choices"]] == ["True good says: which?"]
+        own = httpx.post(gateway.address + "/v1/chat/completions", json={**body, "n": 2}, timeout=30).json()
+        assert len(own["choices"]) == 2
+    noted = parquet.read_table(record).to_pylist()
+    assert noted[0]["answer"].split("\x1e") == [f"{each} good says: which?" for each in (False, True, True)]

@@ -1,11 +1,13 @@
 """Traffic moves with load before anything is full, and without outcomes a budget decides."""
 
 import httpx
+import numpy as np
 import pytest
 
 from dovetail.serve.gateway.models_file import UpstreamModel
 from dovetail.serve.gateway.routing_policy import RoutingPolicy, is_ready, retry_after
 from dovetail.serve.gateway.upstream import Upstream
+from dovetail.serve.routing import Router
 from tests.serve.routing.outcomes import WORDS, table_of
 
 MODELS = [
@@ -41,7 +43,7 @@ def test_without_outcomes_the_order_is_the_files_and_a_budget_buys_the_dearest_i
     for _ in range(200):
         name = policy.order("q", None, upstreams())[0]
         price = MODELS[0 if name == "small" else 1].price(500, 250)
-        policy.spent(price, by_model={name: price})
+        policy.record_spend(price, by_model={name: price})
         chosen.append(price)
     assert sum(chosen) <= 200 * expected / 2 + 1e-9
     assert sum(chosen) == pytest.approx(200 * expected / 2, rel=0.02)
@@ -51,5 +53,12 @@ def test_how_long_to_wait_is_that_of_who_is_free_first():
     models = upstreams()
     models["small"].running = 10
     for _ in range(5):
-        models["large"].breaker.failed()
+        models["large"].breaker.record_failure()
     assert retry_after(list(models.values()), 3.2) == 4
+
+
+def test_the_busier_a_model_the_worse_an_answer_must_be_to_go_on_to_it():
+    router = Router(table_of(noise=0.25))
+    answers, hard = {"small": "it may be 7"}, f"{WORDS['hard']} 7"
+    steps = [router.after(hard, answers, handicap=np.array([0.0, each])) for each in (0.0, 1.0)]
+    assert [step.ask for step in steps] == ["large", None]

@@ -39,15 +39,19 @@ async def answer(request: Request) -> Response:
     text = {"unsure": "I do not know"}.get(model, f"{model} says: {asked}")
     if payload.get("stream"):
         return StreamingResponse(parts(model, text, is_chat), media_type="text/event-stream")
-    choice = {"index": 0, "finish_reason": "stop"}
-    choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+    texts = [f"{number % 3 > 0} {text}" for number in range(payload["n"])] if "n" in payload else [text]
+    choices = [
+        {"index": place, "finish_reason": "stop"}
+        | ({"message": {"role": "assistant", "content": each}} if is_chat else {"text": each})
+        for place, each in enumerate(texts)
+    ]
     return JSONResponse(
         {
             "id": f"{model}-{COUNTS[model]}",
             "object": "chat.completion" if is_chat else "text_completion",
             "created": 1,
             "model": model,
-            "choices": [choice],
+            "choices": choices,
             "usage": {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000},
         }
     )

@@ -28,7 +28,7 @@ def test_all_outputs_that_look_at_a_change_are_reached_and_no_other(case, data):
         any(start <= at * window.stride - window.padding + k * window.dilation < stop for k in range(window.size))
         for at in range(outputs)
     ]
-    first, last = window.reached(start, stop, length=outputs)
+    first, last = window.reach(start, stop, length=outputs)
     assert 0 <= first < last <= outputs
     assert not any(looks[:first])
     assert not any(looks[last:])

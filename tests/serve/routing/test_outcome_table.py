@@ -74,4 +74,4 @@ def test_files_that_cannot_be_are_refused(tmp_path):
 
 def test_too_few_judged_queries_are_refused():
     with pytest.raises(DovetailError, match="at least 50 queries with a quality"):
-        table_of(20).judged()
+        table_of(20).keep_judged()

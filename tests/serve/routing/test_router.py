@@ -86,14 +86,14 @@ def test_a_stream_keeps_to_its_budget_whatever_prices_do():
         one = type(estimate)(quality=estimate.quality[[row]], error=estimate.error[[row]])
         chosen = router.choose_estimated(one, money=keeper.money())[0]
         price = router.price[chosen] * 1.5 * generator.uniform(0.5, 1.5)  # half as much again as the table says
-        keeper.spent(price)
+        keeper.record_spend(price)
         spent += price
     assert spent / len(queries) == pytest.approx(0.1, rel=0.05)
 
 
 def test_after_an_answer_another_model_is_asked_only_where_that_pays():
     router = route(table_of(120, answers=True))
-    assert router.judged == (0,)
+    assert router.judged_models == (0,)
     assert router.first(HARD, money=0.5).ask in ("small", "large")
     assert router.after(EASY, {"small": "so it is 7"}, money=0.5).give == "small"
     assert router.after(HARD, {"small": "I do not know"}, money=0.5).ask == "large"

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.serve.routing import route
-from dovetail.serve.routing.routing_metrics import RoutedOutcomes, routed_after_answer, routed_by_worth, score_routing
+from dovetail.serve.routing.routing_metrics import RoutedOutcomes, route_by_worth, routed_after_answer, score_routing
 from tests.serve.routing.outcomes import table_of
 
 
@@ -27,7 +27,7 @@ def by_sorting(score, quality):
 def test_apgr_is_that_of_sorting_by_the_score(seed):
     quality, price = outcomes(seed=seed)
     score = np.random.default_rng(seed).random(quality.shape)
-    found = score_routing(routed_by_worth(score, quality, price), quality, price, samples=2)
+    found = score_routing(route_by_worth(score, quality, price), quality, price, samples=2)
     assert found.apgr == pytest.approx(by_sorting(score[:, 1] - score[:, 0], quality), abs=0.01)
 
 
@@ -42,23 +42,23 @@ def test_mixing_at_random_recovers_half_of_the_gap():
 
 def test_nobody_does_better_than_the_oracle():
     quality, price = outcomes()
-    oracle = score_routing(routed_by_worth(quality, quality, price), quality, price)
+    oracle = score_routing(route_by_worth(quality, quality, price), quality, price)
     guess = np.random.default_rng(1).random(quality.shape)
-    assert oracle.apgr > score_routing(routed_by_worth(guess, quality, price), quality, price).apgr + 0.1
+    assert oracle.apgr > score_routing(route_by_worth(guess, quality, price), quality, price).apgr + 0.1
     assert oracle.cpt50 < oracle.cpt80 < 0.5
 
 
 def test_the_first_answer_is_paid_for():
     quality, price = outcomes()
     price[:, 0] = 5.0
-    before = score_routing(routed_by_worth(quality, quality, price), quality, price)
+    before = score_routing(route_by_worth(quality, quality, price), quality, price)
     after = score_routing(routed_after_answer(quality, quality, price, asked=0), quality, price)
     assert after.apgr < before.apgr
 
 
 def test_a_cheapest_model_that_is_best_leaves_nothing_to_recover():
     quality, price = outcomes()
-    found = score_routing(routed_by_worth(quality, quality[:, ::-1], price), quality[:, ::-1], price)
+    found = score_routing(route_by_worth(quality, quality[:, ::-1], price), quality[:, ::-1], price)
     assert np.isnan(found.apgr)
 
 

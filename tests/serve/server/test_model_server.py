@@ -113,11 +113,34 @@ def test_bad_requests_are_named(served, content, kind, status, message):
     assert re.search(message, said.json()["error"])
 
 
+def test_replicas_step_back_for_the_process_that_reads_requests(served):
+    mine = os.getpriority(os.PRIO_PROCESS, served.process.pid)
+    assert os.getpriority(os.PRIO_PROCESS, replicas_of(served)[0]) == min(19, mine + 5)
+
+
 def test_a_slow_sender_holds_up_nobody(served):
     host, port = served.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert httpx.post(served.address + "/predict", json={"inputs": [[0, 0]]}).status_code == 200
+
+
+def test_drift_raises_an_alarm_that_names_inputs(served):
+    def ask(inputs, **more):
+        rows = [[round(float(value), 3) for value in row] for row in inputs]
+        path = "/feedback" if more else "/predict"
+        return httpx.post(served.address + path, json={"inputs": rows, **more}, timeout=30)
+
+    draw = torch.Generator().manual_seed(5)
+    said = ask(torch.randn(4, 2, generator=draw), labels=[0, 1, 0, 1])
+    assert said.json()["rows"] == 4
+    assert ask(torch.randn(2, 2), labels=[0.5, 1]).status_code == 400
+    until = time.monotonic() + 60
+    while not (found := httpx.get(served.address + "/health").json()["drift"]) and time.monotonic() < until:
+        assert ask(torch.randn(500, 2, generator=draw) + torch.tensor([0.0, 4.0])).status_code == 200
+        time.sleep(0.2)
+    assert "inputs[1] = above" in found[0]["says"]
+    assert "dovetail_alarm_count 0.0" not in httpx.get(served.address + "/metrics").text
 
 
 def test_a_killed_replica_and_a_swap_lose_no_request(store):
@@ -163,6 +186,18 @@ def test_replicas_are_planned_for_a_promise(store):
         assert httpx.post(served.address + "/predict", json={"inputs": [[3, 0]]}).status_code == 200
 
 
+def test_the_cheapest_mix_of_a_described_cluster_is_said(store, tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_text("\n".join(["5"] * 30 + ["40"] * 60 + ["5"] * 30))
+    words = ("--p99", "500ms", "--trace", str(trace), "--cluster", "4xcpu+2xt4", "--price", "cpu=0.05")
+    command = [sys.executable, "-m", "dovetail", "serve", "--store", str(store), "--best", "accuracy", *words]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert refused.returncode == 2
+    assert "give --price t4=0.50 for t4" in refused.stderr
+    done = subprocess.run([*command, "--price", "t4=0.35"], capture_output=True, text=True, timeout=100)
+    assert re.search(r"this model: \d × cpu\S* with up to \d+ rows; .*; 0\.\d+ an hour", done.stdout), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -170,6 +205,8 @@ def test_replicas_are_planned_for_a_promise(store):
         (("--best", "nonsense"), "must have reported 'nonsense'"),
         (("--best", "accuracy", "--host", "0.0.0.0"), "must have a token"),
         (("--best", "accuracy", "--p99", "20ms"), "--rate with requests a second"),
+        (("--best", "accuracy", "--cluster", "4xt4"), "--cluster, --price for its kinds, and --p99"),
+        (("--best", "accuracy", "--p99", "1s", "--trace", "/nowhere/trace"), "a number a line; found"),
         (("--best", "accuracy", "--p99", "2.1ms", "--rate", "1"), "must be answered within 2.1 ms"),
         (("--best", "accuracy", "--token-file", "/nowhere/token"), "must be readable"),
     ],

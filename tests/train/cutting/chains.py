@@ -61,7 +61,7 @@ def pieces(model, loss, batch, stages, *, seed=5, example=None):
             if parameter.grad is not None:
                 pairs.append((parameter, parameter.grad))
                 parameter.grad = None
-        random.again(marks[number])  # for what is computed again in backward
+        random.return_to(marks[number])  # for what is computed again in backward
         if pairs:
             torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
     random.close()

@@ -31,7 +31,7 @@ def endless_of(*which):
 @pytest.mark.parametrize(("timetable", "replicas", "count"), LAYOUTS)
 def test_without_an_end_it_goes_on_as_a_longer_one_does(timetable, replicas, count):
     layout = layout_of(timetable, replicas, count)
-    endless, longer = endless_of(timetable, replicas, count), layout.run(200)
+    endless, longer = endless_of(timetable, replicas, count), layout.run(60)
     for rank, actions in enumerate(longer.ranks):
         sure = len(actions) * 3 // 4
         assert list(itertools.islice(endless.actions(rank, 0), sure)) == list(actions[:sure])
@@ -41,7 +41,7 @@ def test_without_an_end_it_goes_on_as_a_longer_one_does(timetable, replicas, cou
 def test_steps_together_are_a_timetable_that_cannot_hang(timetable, replicas, count):
     layout = layout_of(timetable, replicas, count)
     courses = [Course(layout, rank=rank) for rank in range(sum(replicas))]
-    steps = 12
+    steps = 6
     lists = [[action for step in range(steps) for action in course.step(step)] for course in courses]
     whole = [tuple(a for a in each if a.operation == "update" or a.microbatch < steps * count) for each in lists]
     table = courses[0].table

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.train.spill.lanes import ALIGNMENT, Arena, HostLanes, Slot, aligned
+from dovetail.train.spill.lanes import ALIGNMENT, Arena, HostLanes, Slot, align
 
 CPU = torch.device("cpu")
 counts, sizes = st.integers(0, 6), st.integers(1, 3000)
@@ -13,16 +13,16 @@ counts, sizes = st.integers(0, 6), st.integers(1, 3000)
 
 @given(size=st.integers(0, 1 << 40))
 def test_alignment_adds_less_than_one_unit(size: int) -> None:
-    found = aligned(size)
+    found = align(size)
     assert found % ALIGNMENT == 0
     assert size <= found < size + ALIGNMENT
-    assert aligned(found) == found
+    assert align(found) == found
 
 
 @given(count=counts, slot=sizes)
 def test_an_arena_takes_so_many_slots_and_no_more(count: int, slot: int) -> None:
     arena = Arena(count, slot=slot, device=CPU)
-    assert arena.size == count * aligned(slot)
+    assert arena.size == count * align(slot)
     taken = [arena.take() for _ in range(count)]
     assert None not in taken
     assert arena.take() is None
@@ -63,10 +63,10 @@ def test_the_slot_that_was_given_back_longest_ago_comes_first() -> None:
 @given(dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8]))
 def test_all_of_it_can_be_seen_as_any_type(dtype: torch.dtype) -> None:
     arena = Arena(2, slot=100, device=CPU)
-    typed = arena.typed(dtype)
+    typed = arena.view_as(dtype)
     assert typed.nbytes == arena.size
     assert arena.holds(typed)
-    assert arena.typed(dtype) is typed
+    assert arena.view_as(dtype) is typed
 
 
 def test_it_knows_what_lies_in_it() -> None:

@@ -116,6 +116,19 @@ def test_how_fast_the_disk_is_is_seen_apart_from_updates_in_memory(tmp_path: Pat
     assert updates._updated == sum(entry.master.numel() for each in streamed for entry in each.trainable)
 
 
+def test_for_how_long_of_a_step_the_host_updates_is_known() -> None:
+    session = opened("adamw pure")
+    session.advance()
+    session.drain()
+    session.forget_rates()
+    assert session.update_seconds() == 0.0
+    session.advance()
+    session.advance()
+    found, updates = session.update_seconds(), session._resources.updates
+    session.close()
+    assert found == pytest.approx(updates._busy_seconds / 2)  # of two steps
+
+
 def test_disk_is_not_taken_again_by_loading(tmp_path: Path) -> None:
     session = on_disk("adamw pure", tmp_path)
     session.advance()

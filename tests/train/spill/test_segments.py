@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dovetail.train.spill.lanes import ALIGNMENT
-from dovetail.train.spill.segments import LiveSegment, cut, placeholder, prepare, travel_dtype
-from dovetail.train.weights import sites
+from dovetail.train.spill.segments import LiveSegment, cut, placeholder, prepare
+from dovetail.train.weights import read_dtype, sites
 from tests.train.spill.towers import CPU, Tower
 
 
@@ -191,7 +191,7 @@ def test_weights_travel_in_half_only_where_computing_is_the_same(precision: str,
         "half": nn.Linear(2, 2).bfloat16(),
     }
     found = {
-        name: str(travel_dtype(module.weight, [(module, "weight")], precision)).removeprefix("torch.")
+        name: str(read_dtype(module.weight, [(module, "weight")], precision)).removeprefix("torch.")
         for name, module in modules.items()
     }
     assert found == expected
@@ -200,8 +200,8 @@ def test_weights_travel_in_half_only_where_computing_is_the_same(precision: str,
 def test_a_weight_that_an_embedding_reads_too_travels_whole() -> None:
     linear, embedding = nn.Linear(2, 2), nn.Embedding(2, 2)
     places = [(linear, "weight"), (embedding, "weight")]
-    assert travel_dtype(linear.weight, places, "bf16") == torch.float32
-    assert travel_dtype(linear.weight, places[:1], "bf16") == torch.bfloat16
+    assert read_dtype(linear.weight, places, "bf16") == torch.float32
+    assert read_dtype(linear.weight, places[:1], "bf16") == torch.bfloat16
 
 
 def test_whose_forward_may_be_anything_travels_whole() -> None:
@@ -209,14 +209,14 @@ def test_whose_forward_may_be_anything_travels_whole() -> None:
         pass
 
     mine = Mine(2, 2)
-    assert travel_dtype(mine.weight, [(mine, "weight")], "bf16") == torch.float32
+    assert read_dtype(mine.weight, [(mine, "weight")], "bf16") == torch.float32
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
 def test_whole_numbers_travel_as_they_are(precision: str) -> None:
     module = nn.Module()
     module.table = nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
-    assert travel_dtype(module.table, [(module, "table")], precision) == torch.int64
+    assert read_dtype(module.table, [(module, "table")], precision) == torch.int64
 
 
 def test_a_placeholder_has_the_shape_takes_nothing_and_is_no_number() -> None:

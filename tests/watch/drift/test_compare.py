@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import dovetail as dt
@@ -104,6 +105,41 @@ def test_infinite_missing_and_infrequent_values_are_said():
         "'skewed' is missing in 5 rows; its mean is of the others",
         "'user' has no value that is frequent enough to be compared; it is in no combination",
     )
+
+
+def labelled(count, *, missing=0.0, text=False):
+    """Rows of a model that is right in 98 of 100, of which a part has no label (yet)."""
+    draws = np.random.default_rng(3)
+    label = draws.integers(0, 2, count)
+    prediction = np.where(draws.random(count) < 0.02, 1 - label, label)
+    given = [
+        None if gone else str(each) if text else each
+        for gone, each in zip(draws.random(count) < missing, label, strict=True)
+    ]
+    return {"g": draws.integers(0, 3, count), "y": given, "predicted": prediction, "p": 0.02 + 0.96 * prediction}
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame, lambda table: pd.DataFrame(table).convert_dtypes()])
+@pytest.mark.parametrize("model", [{"prediction": "predicted"}, {"probability": "p"}])
+def test_a_row_without_a_label_is_neither_right_nor_wrong(kind, model):
+    before, after = (kind(labelled(4_000, missing=missing)) for missing in (0.0, 0.3))
+    found = dt.drift(before, after, attributes=["g"], metrics=[], label="y", **model)
+    assert not found.drifted
+    assert found.after.accuracy == pytest.approx(0.98, abs=0.01)
+    (note,) = found.notes
+    assert note.startswith("'y' is missing in 1")
+    assert note.endswith(" rows; they count neither as right nor as wrong")
+    without = dt.drift(before, kind(labelled(4_000, missing=1.0)), attributes=["g"], metrics=[], label="y", **model)
+    assert (without.drifted, without.after.accuracy, without.after.calibration_error) == (False, None, None)
+
+
+def test_labels_of_text_are_not_compared_with_numbers():
+    rows = labelled(100, text=True)
+    said = "a prediction must be of its label's type; 'y' has text, 'predicted' has numbers. Turn both into text"
+    with pytest.raises(dt.DovetailError, match=said):
+        dt.drift(rows, rows, attributes=["g"], metrics=[], label="y", prediction="predicted")
+    with pytest.raises(dt.DovetailError, match=said):
+        dt.DriftDetector(rows, attributes=["g"], metrics=[], label="y", prediction="predicted")
 
 
 def test_a_million_values_are_compared_within_bounds():

@@ -67,3 +67,23 @@ def test_an_empty_batch_raises_nothing():
     draws = np.random.default_rng(0)
     detector = detect(draws)
     assert detector.update({name: column[:0] for name, column in window(draws, 10).items()}) == []
+
+
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path):
+    draws = np.random.default_rng(5)
+    one = detect(draws, block_rows=500)
+    one.update(window(draws, 3_300, where=WHERE, slower=3.0))
+    assert one.alarms
+    other = dt.DriftDetector.load(one.save(tmp_path / "detector"))
+    assert (other.rows, other.alarms, other.tests) == (one.rows, one.alarms, one.tests)
+    stream = [window(draws, 777, where=WHERE, slower=slower, wrong=0.02) for slower in (0.0, 0.3, 0.6, 0.9, 0.9, 0.9)]
+    assert [one.update(batch) for batch in stream] == [other.update(batch) for batch in stream]
+    assert len(one.alarms) > 1
+
+
+def test_what_is_no_saved_detector_is_refused(tmp_path):
+    saved = dt.Monitor(metrics=["m"], attributes=[]).save(tmp_path / "monitor")
+    with pytest.raises(
+        dt.DovetailError, match=r"monitor must be a drift detector that was saved; .*\(it is a monitor\)"
+    ):
+        dt.DriftDetector.load(saved)

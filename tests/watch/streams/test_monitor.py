@@ -1,7 +1,10 @@
 """A monitor says which combination the outliers come from, holds a fixed amount, and goes on where it was saved."""
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import dovetail as dt
@@ -110,7 +113,7 @@ def test_settings_that_cannot_be(settings, message):
         ({"m": ["a", "b"]}, "'m' must be numbers; found 'a'. Name it as an attribute, or turn it into numbers"),
         ({"m": [1.0, "b"]}, "'m' must be numbers; found 'b'"),
         ({"x": [1.0]}, r"must have the columns \['m'\]; \['m'\] are not among its \['x'\]"),
-        ([1.0], "a table must be a mapping of columns, or a frame of pandas, Polars, Arrow or DuckDB; got a list"),
+        ([1.0], "a table must be a DataFrame of pandas or Polars, an Arrow table, .* or columns by name, got list"),
     ],
 )
 def test_batches_that_cannot_be(batch, message):
@@ -119,7 +122,7 @@ def test_batches_that_cannot_be(batch, message):
 
 
 def test_columns_of_two_lengths_are_refused():
-    with pytest.raises(dt.DovetailError, match="columns of a table must have one length"):
+    with pytest.raises(dt.DovetailError, match="the columns of a table must be of one length, got"):
         dt.Monitor(metrics=["m"], attributes=["a"]).update({"m": [1.0], "a": [1, 2]})
 
 
@@ -128,3 +131,26 @@ def test_only_missing_metrics_leave_it_without_scores():
     assert np.isnan(monitor.update({"m": [None, None]})).all()
     monitor.update({"m": [1.0, 2.0, 3.0]})
     assert monitor.update({"m": [1e6]})[0] > monitor.threshold
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "arrow", "duckdb"])
+def test_whoevers_table_it_is_the_stream_is_the_same(kind):
+    draws = np.random.default_rng(0)
+    rows = {
+        "m": draws.gamma(2.0, size=20_000),
+        "region": draws.choice(["eu", "us", "asia"], 20_000).astype(object),
+        "version": draws.integers(0, 5, 20_000),
+        "at": np.datetime64("2026-01-01", "ms") + np.arange(20_000),
+    }
+    frame = pd.DataFrame(rows)
+    batch = {
+        "pandas": lambda: frame,
+        "polars": lambda: pl.DataFrame(frame),
+        "lazy": lambda: pl.DataFrame(frame).lazy(),
+        "arrow": lambda: pa.Table.from_pandas(frame),
+        "duckdb": lambda: duckdb.from_arrow(pa.Table.from_pandas(frame)),
+    }[kind]()
+    one, other = (dt.Monitor(metrics=["m"], attributes=["region", "version"], time="at") for _ in range(2))
+    assert np.array_equal(one.update(rows), other.update(batch))
+    assert one.frequent() == other.frequent()
+    assert one.windows() == other.windows()

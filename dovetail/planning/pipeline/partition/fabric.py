@@ -17,10 +17,11 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from dovetail.planning.links import links_between, network_rate, ring_share
 from dovetail.vocabulary import Cluster, InvalidRecord, Link
 
-# For what nobody measured, low on purpose: sockets between the processes of one host, and gigabit Ethernet.
-_NODE_BYTES_PER_SECOND, _NETWORK_BYTES_PER_SECOND = 1e9, 125e6
+# For what nobody measured, low on purpose: sockets between the processes of one host.
+_NODE_BYTES_PER_SECOND = 1e9
 # Rows tried where kinds are unlike: all orders of up to so many kinds.
 _KINDS_PERMUTED = 3
 WAYS = 2
@@ -81,7 +82,8 @@ class Fabric:
 
     @staticmethod
     def of(cluster: Cluster, *, devices: Sequence[str] = ()) -> "Fabric":
-        """The cluster's devices, or those named, node by node, with the slowest measured link of each level.
+        """The cluster's devices, or those named, node by node, with the slowest measured link of each level: between
+        nodes, of those between these nodes.
 
         >>> from dovetail.vocabulary import Kind
         >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, devices_per_node=2)
@@ -92,7 +94,9 @@ class Fabric:
         order = {node.name: n for n, node in enumerate(cluster.nodes)}
         taken.sort(key=lambda device: (order[device.node], device.index))
         several = len({device.node for device in taken}) > 1
-        rates = _node_rate(cluster.links, {device.kind for device in taken}), network_rate(cluster.links)
+        nodes = list(dict.fromkeys(device.node for device in taken))
+        between = network_rate(links_between(cluster, nodes))
+        rates = _node_rate(cluster.links, {device.kind for device in taken}), between
         return Fabric(
             places=tuple(
                 Place(
@@ -198,15 +202,6 @@ def traffic(fabric: Fabric, *, first: int, width: int, copies: int = 1) -> Traff
     return Traffic(replicas=width * copies, sync=tuple(sync), before=before, after=after)
 
 
-def ring_share(replicas: int) -> float:
-    """What each of a ring's members passes on of the bytes that they sum, once around to sum and once to hand on.
-
-    >>> ring_share(4)
-    1.5
-    """
-    return 2 * (replicas - 1) / replicas
-
-
 def _units(addresses: Sequence[tuple[str, ...]]) -> Iterator[int]:
     """For each level, innermost first, among how many units of one parent replicas are spread, at most."""
     paths: list[tuple[str, ...]] = [(*address, str(n)) for n, address in enumerate(addresses)]
@@ -238,23 +233,8 @@ def _stays(fabric: Fabric, units: "Counter[tuple[str, ...]]", edge: int, *, is_b
 
 def _node_rate(links: Sequence[Link], kinds: set[str]) -> float:
     ends = kinds | {"process"}
-    return _slowest(
-        (link for link in links if not link.between_nodes and {link.source, link.target} <= ends),
-        _NODE_BYTES_PER_SECOND,
-    )
-
-
-def network_rate(links: Sequence[Link]) -> float:
-    """Bytes a second between two nodes: what the slowest link gave that was measured, or a guess.
-
-    >>> network_rate([Link(source="host", target="host", bytes_per_second=1e9, between_nodes=True)]), network_rate([])
-    (1000000000.0, 125000000.0)
-    """
-    return _slowest((link for link in links if link.between_nodes), _NETWORK_BYTES_PER_SECOND)
-
-
-def _slowest(links: Iterator[Link], unknown: float) -> float:
-    return min((link.bytes_per_second for link in links), default=unknown)
+    inside = (each for each in links if not each.between_nodes and {each.source, each.target} <= ends)
+    return min((each.bytes_per_second for each in inside), default=_NODE_BYTES_PER_SECOND)
 
 
 def memory_bytes(fabric: Fabric, places: Mapping[int, int] | Sequence[int]) -> int:

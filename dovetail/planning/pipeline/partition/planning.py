@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Arrangements whose times differ by less are equal, and the first is taken.
 _BETTER = 1 - 1e-9
+# By so much a pipeline must be faster than replication: what is promised leaves out that it fills and drains, and holds
+# more versions of its weights; and where sums of gradients pass while devices compute, replication loses nothing.
+WORTH = 1.05
 
 
 def partition(
@@ -27,7 +30,8 @@ def partition(
     depth: int | None = None,
     width: int | None = None,
 ) -> Partition:
-    """Stages, replicas and places with the least time of the slowest stage.
+    """Stages, replicas and places with the least time of the slowest stage; one stage on all devices where nothing is
+    clearly faster than that.
 
     `graph` is one for all devices, or one for each kind: the same layers with their seconds there. `depth` asks for so
     many stages, `width` for so many devices for each stage; left out, they are chosen.
@@ -157,14 +161,22 @@ def _best(
     for search in searches:
         below = best[2] * _BETTER if best else float("inf")
         _, spans = _solved(search, terms, depth, width, below)
-        found = [search.improved(spans, depth=depth, width=width // search.copies if width else None)] if spans else []
-        # What is best stage by stage may promise less than replication, which has one stage and no cut.
-        if search is searches[0] and depth in (None, 1) and width in (None, search.size):
-            found += [(search.promise(each), each) for each in [[_whole(search)]] if search.fits(each)]
-        for seconds, spans in found:
+        if spans:
+            seconds, spans = search.improved(spans, depth=depth, width=width // search.copies if width else None)
             if best is None or seconds < best[2] * _BETTER:
                 best = search, spans, seconds
-    return best
+    return _replicated(searches[0], best) if depth in (None, 1) and width in (None, searches[0].size) else best
+
+
+def _replicated(
+    search: "StageSearch", best: "tuple[StageSearch, list[LayerSpan], float] | None"
+) -> "tuple[StageSearch, list[LayerSpan], float] | None":
+    """Replication where it fits and the best pipeline is hardly faster."""
+    whole = [_whole(search)]
+    if not search.fits(whole):
+        return best
+    seconds = search.promise(whole)
+    return (search, whole, seconds) if best is None or seconds <= best[2] * WORTH else best
 
 
 def _solved(
@@ -263,7 +275,7 @@ def _explanation(
         short = whole.bytes(span) - memory_bytes(whole.fabric, range(whole.size))
         why = f"Replication does not fit: each device would be {show_bytes(short)} short."
     elif len(stages) == 1:
-        why = f"Replication is best: no pipeline passes a microbatch in less than {show_seconds(seconds)}."
+        why = f"Replication is best: no pipeline is more than {WORTH - 1:.0%} faster than its {show_seconds(seconds)}."
     else:
         why = (
             f"Replication on {devices} takes {show_seconds(replication)}, {longer:.2f} times as long: "

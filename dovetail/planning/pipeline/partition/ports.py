@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.planning.pipeline.partition.fabric import WAYS, Fabric, ring_share
+from dovetail.planning.links import ring_share
+from dovetail.planning.pipeline.partition.fabric import WAYS, Fabric
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[str, ...]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.planning.pipeline.partition import Fabric, Graph, Partition, Place, Terms, appraise, partition
 from dovetail.planning.pipeline.partition.graph import find_cuts
+from dovetail.planning.pipeline.partition.planning import WORTH
 from dovetail.planning.pipeline.partition.terms import in_flight, stage_bytes
 from dovetail.vocabulary import InvalidRecord, NoFeasiblePlan
 from tests.planning.pipeline.partition.graphs import chain, graphs, layer, slow_best, sums
@@ -37,7 +38,16 @@ def test_on_equal_links_the_slow_way_agrees(graph: Graph, devices: int) -> None:
 
     found = partition(graph, Fabric.uniform(sizes=(devices,), bytes_per_second=(RATE,)))
     assert found.complete
-    assert found.seconds == pytest.approx(slow_best(graph, devices, seconds))
+    assert_best(found, slow_best(graph, devices, seconds))
+
+
+def assert_best(found: Partition, least: float) -> None:
+    """Nothing is faster; or replication is taken, than which nothing is clearly faster."""
+    if len(found.stages) == 1:
+        assert least * (1 - 1e-9) <= found.seconds <= least * WORTH * (1 + 1e-9)
+    else:
+        assert found.seconds == pytest.approx(least)
+        assert found.replication_seconds > found.seconds * WORTH
 
 
 def judge(found: Partition, graph: Graph, fabric: Fabric) -> float:
@@ -128,7 +138,7 @@ def test_within_memory_the_slow_way_agrees(graph: Graph, devices: int, room: int
             partition(graph, fabric, terms=terms)
         return
     found = partition(graph, fabric, terms=terms)
-    assert found.seconds == pytest.approx(slow)
+    assert_best(found, slow)
     assert all(stage.device_bytes <= room for stage in found.stages)
 
 

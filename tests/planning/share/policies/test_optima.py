@@ -13,7 +13,7 @@ from dovetail.planning.share import levels
 from dovetail.planning.share.columns import columns
 from dovetail.planning.share.policies import POLICIES, example
 from dovetail.planning.share.policies.spend import worth_of_money
-from dovetail.testing.policies import by_task, draw
+from dovetail.testing.policies import draw, rates_by_task
 from dovetail.vocabulary import Entity, Family
 from tests.planning.share.policies.blind import blind
 
@@ -150,7 +150,7 @@ def test_prices_find_what_simplex_finds(seed: int, limit: float, monkeypatch: py
     assert priced.value == pytest.approx(exact.value, rel=2e-6)
     assert priced.bound >= exact.value * (1 - 1e-6)
     assert priced.gap <= 1e-6 * (1 + 1e-6)
-    least = min(by_task(priced)[m.task] / unit for m, unit in units(problem))
+    least = min(rates_by_task(priced)[m.task] / unit for m, unit in units(problem))
     assert least >= priced.value * (1 - 1e-6)
 
 
@@ -177,7 +177,10 @@ def test_water_filling_raises_those_whom_the_worst_off_do_not_hold_down() -> Non
     assert levels_of.value == pytest.approx(least.value, rel=1e-6)
     for seed in range(8):
         drawn = apart(draw(seed))
-        filled, fair = by_task(POLICIES["water_filling"](drawn)), by_task(POLICIES["max_min_fairness"](drawn))
+        filled, fair = (
+            rates_by_task(POLICIES["water_filling"](drawn)),
+            rates_by_task(POLICIES["max_min_fairness"](drawn)),
+        )
         first = sorted(filled[m.task] / unit for m, unit in units(drawn))
         other = sorted(fair[m.task] / unit for m, unit in units(drawn))
         # Lexicographically no less, up to what a solver calls equal.
@@ -202,12 +205,12 @@ def test_an_entity_gets_its_part_however_many_tasks_it_has() -> None:
         options=(option,),
         entities=(Entity(name="many", weight=1.0), Entity(name="one", weight=2.0)),
     )
-    rates = by_task(POLICIES["hierarchical"](shared))
+    rates = rates_by_task(POLICIES["hierarchical"](shared))
     assert rates["single"] == pytest.approx(2 * sum(rates[f"t{n}"] for n in range(3)), rel=1e-5)
     in_order = dataclasses.replace(shared, entities=(Entity(name="many", inside="first_come"), shared.entities[1]))
     aged = [dataclasses.replace(m, age_seconds=float(number)) for number, m in enumerate(members)]
     in_order = dataclasses.replace(in_order, families=(dataclasses.replace(in_order.families[0], members=tuple(aged)),))
-    rates = by_task(POLICIES["hierarchical"](in_order))
+    rates = rates_by_task(POLICIES["hierarchical"](in_order))
     assert rates["t0"] + rates["t1"] == pytest.approx(0.0, abs=1e-6)
     assert rates["single"] == pytest.approx(2 * rates["t2"], rel=1e-5)
 
@@ -283,4 +286,4 @@ def test_where_all_can_have_their_best_they_have_what_the_program_gives(
     monkeypatch.setattr(levels, "_each_its_best", lambda columns, units: None)
     solved = POLICIES["max_min_fairness"](problem)
     assert found.value == pytest.approx(solved.value, rel=1e-6)
-    assert by_task(found) == pytest.approx(by_task(solved), rel=1e-5)
+    assert rates_by_task(found) == pytest.approx(rates_by_task(solved), rel=1e-5)

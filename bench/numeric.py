@@ -1,0 +1,275 @@
+"""What approximations cost and buy: updates of moments in 8 bits beside exact ones, and what is learned so.
+
+`python bench/numeric.py PART [--quick] [--check]`:
+
+- `rates`: parameters a second that the host updates from bf16 gradients, weights in bf16 written along, with all cores;
+  and a CPU second; beside bitsandbytes' own 8-bit AdamW on the host, in a folder of its own if it is not installed.
+  Where there is a CUDA device, the same on it, beside torch's fused AdamW and torchao's AdamW8bit. Contestants take
+  turns; the median of their turns counts. Bars of the host are ratios of CPU seconds: others may be at work there.
+- `charlm`, `gpt`: each approximation × {AdamW, SGD with momentum} × three seeds against exact steps: the held-out loss
+  at the end. `gpt` has 30 million parameters, for a CUDA device.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import argparse
+import contextlib
+import importlib.util
+import itertools
+import math
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from reporting import Bar, finish
+from torch import nn
+
+from dovetail.describe.programs import load_file
+from dovetail.train import RESIDENT, SessionMember, Training
+from dovetail.train.numeric import approximate_training, approximations_of, open_session
+from dovetail.train.randomness import reseed
+from dovetail.train.spill import adamw_kernel, coded_adam_kernel
+from dovetail.vocabulary.approximations import APPROXIMATIONS, combinations
+
+TURNS = 5
+SEEDS = (0, 1, 2)
+RATES = {"AdamW": 3e-4, "SGD": 0.3}
+Update = Callable[[], None]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("part", choices=("rates", "charlm", "gpt"))
+    arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
+    arguments.add_argument("--quick", action="store_true", help="small; writes nothing")
+    arguments.add_argument("--steps", type=int, default=600, help="of each training (%(default)s)")
+    chosen = arguments.parse_args()
+    os.environ.setdefault("COLUMNS", "160")
+    rows, bars = rates(quick=chosen.quick) if chosen.part == "rates" else learning(chosen)
+    name = f"numeric-{chosen.part}"
+    sys.exit(finish(name, rows, bars, check=chosen.check, quick=chosen.quick))
+
+
+# How fast updates are
+
+
+def rates(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
+    numbers = 1 << (16 if quick else 25)
+    rows, bars = [], []
+    with contextlib.ExitStack() as stack:
+        if not quick:
+            stack.enter_context(fetched("bitsandbytes"))
+        walls, cpus = turns(on_host(numbers, stack), lambda: None)
+    rows += [
+        {
+            "where": "host",
+            "what": what,
+            "G parameters/s": numbers / seconds / 1e9,
+            "G parameters a CPU second": numbers / cpus[what] / 1e9,
+        }
+        for what, seconds in walls.items()
+    ]
+    if {"exact", "state-8bit"} <= cpus.keys() and not quick:
+        wide = "avx512f" in Path("/proc/cpuinfo").read_text()
+        # Narrow vectors take longer to code than the bytes take that it saves.
+        ratio = cpus["exact"] / cpus["state-8bit"]
+        bars.append(Bar("host: state-8bit over exact", ratio, least=1.3 if wide else 0.45))
+        if "bitsandbytes 8-bit" in cpus:
+            ratio = cpus["bitsandbytes 8-bit"] / cpus["state-8bit"]
+            bars.append(Bar("host: state-8bit over bitsandbytes'", ratio, least=2.0))
+    if torch.cuda.is_available():
+        found, _ = turns(on_device(numbers), torch.cuda.synchronize)
+        rows += [{"where": "device", "what": what, "G parameters/s": numbers / s / 1e9} for what, s in found.items()]
+        if "torchao 8-bit" in found:
+            ratio = found["torchao 8-bit"] / found["state-8bit"]
+            bars.append(Bar("device: state-8bit over torchao's", ratio, least=1.0))
+    return rows, bars
+
+
+@contextlib.contextmanager
+def fetched(package: str) -> Iterator[None]:
+    """Within, a package can be imported, without what it needs itself: from a folder of its own if it is not
+    installed, and not at all where that cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        if importlib.util.find_spec(package) is None:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, package]
+            done = subprocess.run(command, capture_output=True, text=True)
+            print(done.stderr[-300:] if done.returncode else f"{package}: in a folder of its own")
+            sys.path.append(folder)
+        yield
+
+
+def turns(contestants: dict[str, Update], settle: Callable[[], None]) -> tuple[dict[str, float], dict[str, float]]:
+    """The median seconds of one update of each, and the median CPU seconds."""
+    for update in contestants.values():
+        update()
+        update()  # touches all memory, compiles
+    walls: dict[str, list[float]] = {name: [] for name in contestants}
+    cpus: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(TURNS):
+        for name, update in contestants.items():
+            settle()
+            began, busy = time.perf_counter(), time.process_time()
+            update()
+            settle()
+            walls[name].append(time.perf_counter() - began)
+            cpus[name].append(time.process_time() - busy)
+    return tuple({name: statistics.median(each) for name, each in found.items()} for found in (walls, cpus))
+
+
+def on_host(numbers: int, stack: contextlib.ExitStack) -> dict[str, Update]:
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(cores)
+    gradient = torch.randn(numbers).bfloat16()
+    found: dict[str, Update] = {}
+    for name in ("exact", "state-8bit", "state-bf16", "weights-bf16", "state-8bit+weights-bf16"):
+        kernel: Any = adamw_kernel if name == "exact" else coded_adam_kernel
+        if kernel.load() is None:
+            continue
+        optimizer, weight = one(numbers, "" if name == "exact" else name)
+        pool = adamw_kernel.ThreadPool(cores, library=kernel.load())
+        stack.callback(pool.close)
+        found[name] = by_kernel(kernel, pool, optimizer, weight, gradient)
+    for name, made in peers("cpu").items():
+        found[name] = by_optimizer(made, torch.device("cpu"), gradient.float())
+    return found
+
+
+def by_kernel(kernel: Any, pool: Any, optimizer: Any, weight: nn.Parameter, gradient: torch.Tensor) -> Update:
+    travel = torch.zeros_like(gradient) if weight.dtype == torch.float32 else None
+    (options,) = optimizer.param_groups
+
+    def update() -> None:
+        how = {"gradient": gradient, "travel": travel, "options": options, "scale": 1.0}
+        pool.update([kernel.stretch_of(optimizer, weight.data, optimizer.state[weight], **how)])
+
+    return update
+
+
+def one(numbers: int, approximate: str, device: str = "cpu") -> tuple[Any, nn.Parameter]:
+    """AdamW of one parameter."""
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.randn(numbers // 256, 256, device=device))
+    optimizer = torch.optim.AdamW([model.weight], lr=1e-3, fused=(device != "cpu" and not approximate) or None)
+    training = Training(model=model, batches=[], loss=print, optimizer=optimizer, precision="bf16-pure")
+    approximate_training(training, approximate)
+    return optimizer, model.weight
+
+
+def on_device(numbers: int) -> dict[str, Update]:
+    gradient = torch.randn(numbers // 256, 256, device="cuda")
+    found: dict[str, Update] = {}
+    for name in ("", "state-8bit"):
+        optimizer, weight = one(numbers, name, "cuda")
+        weight.grad = gradient
+        found[name or "exact, torch's fused"] = optimizer.step
+    for name, made in peers("cuda").items():
+        found[name] = by_optimizer(made, torch.device("cuda"), gradient)
+    return found
+
+
+def by_optimizer(made: Callable[..., Any], device: torch.device, gradient: torch.Tensor) -> Update:
+    weight = nn.Parameter(torch.randn_like(gradient, device=device))
+    optimizer = made([weight])
+    weight.grad = gradient
+    return lambda: optimizer.step()
+
+
+def peers(device: str) -> dict[str, Callable[..., Any]]:
+    """What others have, where it is installed and works on the device."""
+    found: dict[str, Callable[..., Any]] = {}
+    with contextlib.suppress(ImportError):
+        import bitsandbytes
+
+        found["bitsandbytes 8-bit"] = lambda parameters: bitsandbytes.optim.AdamW8bit(parameters, lr=1e-3)
+    with contextlib.suppress(ImportError):
+        from torchao.optim import AdamW8bit
+
+        if device == "cuda":
+            found["torchao 8-bit"] = lambda parameters: AdamW8bit(parameters, lr=1e-3)
+    return {name: made for name, made in found.items() if works(made, device)}
+
+
+def works(made: Callable[..., Any], device: str) -> bool:
+    try:
+        by_optimizer(made, torch.device(device), torch.randn(64, 256, device=device))()
+    except Exception as error:
+        print(f"left out: {type(error).__name__}: {str(error)[:100]}")
+        return False
+    return True
+
+
+# What is learned
+
+
+def learning(chosen: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]]:
+    program, quick = chosen.part, chosen.quick
+    seeds, steps = (SEEDS[:2], 4) if quick else (SEEDS, chosen.steps)
+    device = torch.device("cuda" if program == "gpt" and torch.cuda.is_available() else "cpu")
+    rows: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    for kind in RATES:
+        able = approximations_of(build(program, kind, 0, quick=quick))
+        ways = ["", *combinations([name for name in able if APPROXIMATIONS[name].concerns in ("state", "weights")])]
+        ends = {way: [train(program, kind, seed, way, steps, device, quick=quick) for seed in seeds] for way in ways}
+        spread = statistics.stdev(ends[""])
+        for way, losses in ends.items():
+            apart = [mine - exact for mine, exact in zip(losses, ends[""], strict=True)]
+            half = 4.30 * statistics.stdev(apart) / math.sqrt(len(apart)) if way else 0.0  # Student's t, two degrees
+            rows.append(
+                {
+                    "optimizer": kind,
+                    "steps are": way or "exact",
+                    "steps": steps,
+                    "held-out loss": statistics.mean(losses),
+                    "deviation": statistics.stdev(losses),
+                    "less exact": statistics.mean(apart),
+                    "95% interval": f"{statistics.mean(apart) - half:+.4f} to {statistics.mean(apart) + half:+.4f}",
+                }
+            )
+            if way == "state-8bit" and not quick:
+                off = abs(statistics.mean(apart)) / spread
+                bars.append(Bar(f"{kind}, state-8bit: off by, in deviations of exact", off, most=1.0))
+    return rows, bars
+
+
+def build(program: str, kind: str, seed: int, *, quick: bool) -> Training:
+    reseed(seed, "build")
+    if program == "charlm":
+        size = {"width": 64, "depth": 2, "context": 32, "batch": 8}
+        training: Training = load_file(ROOT / "recipes" / "charlm.py").charlm(seed=seed, **size)
+    else:
+        size = {"size": "10m" if quick else "30m", "context": 64 if quick else 256, "batch": 2 if quick else 32}
+        precision = "bf16" if torch.cuda.is_available() else "fp32"
+        training = load_file(ROOT / "recipes" / "gpt.py").gpt(seed=seed, precision=precision, **size)
+    if kind == "SGD":
+        training.optimizer = torch.optim.SGD(training.model.parameters(), lr=RATES[kind], momentum=0.9)
+    return training
+
+
+def train(
+    program: str, kind: str, seed: int, approximate: str, steps: int, device: torch.device, *, quick: bool
+) -> float:
+    """The held-out loss after so many steps."""
+    member = SessionMember(training=build(program, kind, seed, quick=quick), seed=seed)
+    knobs = {"approximate": approximate} if approximate else {}
+    threads = len(os.sched_getaffinity(0))
+    with contextlib.closing(open_session(RESIDENT, [member], device=device, threads=threads, knobs=knobs)) as session:
+        for _ in itertools.repeat(None, steps):
+            session.advance()
+        found = session.evaluate()
+    print(f"{program}, {kind}, seed {seed}, {approximate or 'exact'}: {found}", flush=True)
+    return next(value for name, value in found.items() if "loss" in name)
+
+
+if __name__ == "__main__":
+    main()

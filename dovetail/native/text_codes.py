@@ -1,0 +1,142 @@
+"""Columns of text as places among their distinct values, by a small C kernel that makes no object of any text.
+
+What it gives is what `pandas.factorize` gives. It knows Arrow's buffers and Python's strings, and leaves all else to
+others.
+"""
+
+import ctypes
+import functools
+import secrets
+from pathlib import Path
+from typing import Any
+
+from dovetail.native.library_cache import cached_library
+
+_SOURCE = Path(__file__).with_name("text_codes.c")
+# Below, the kernel's compilation, a quarter of a second at the first use on a machine, never pays.
+_MANY_ROWS = 1 << 14
+
+
+def code_text(column: Any) -> "tuple[Any, list[str]] | None":
+    """The place of each row's text among the distinct ones, in the order in which they came, -1 for a missing one, and
+    those; None where not everything is text, or where there is no kernel or too little for one.
+
+    >>> import numpy as np
+    >>> found = code_text(np.array(["eu", "us", None, "eu"] * 5_000, dtype=object))
+    >>> found is None or (found[0][:4].tolist(), found[1])
+    ([0, 1, -1, 0], ['eu', 'us'])
+    """
+    if len(column) < _MANY_ROWS:
+        return None
+    import numpy as np
+
+    if isinstance(column, np.ndarray):
+        return _code_objects(column) if column.dtype == object and isinstance(column[0], str) else None
+    dtype = getattr(column, "dtype", None)
+    if type(column).__module__.startswith("pyarrow") or type(dtype).__name__ in ("StringDtype", "ArrowDtype"):
+        return _code_arrow(column)
+    return None
+
+
+def _code_objects(column: Any) -> "tuple[Any, list[str]] | None":
+    import numpy as np
+
+    kernel = _kernel()
+    if kernel is None:
+        return None
+    column = np.ascontiguousarray(column)
+    places, firsts = np.empty(len(column), dtype=np.int32), np.empty(len(column), dtype=np.intp)
+    try:
+        count = kernel.holding.code_objects(
+            *(column.ctypes.data, len(column), _utf8(), id(None), _seed(), places.ctypes.data, firsts.ctypes.data)
+        )
+    except (TypeError, UnicodeEncodeError):  # not all are text, or some is none that UTF-8 has
+        return None
+    return None if count < 0 else (places.astype(np.intp), column[firsts[:count]].tolist())
+
+
+def _code_arrow(column: Any) -> "tuple[Any, list[str]] | None":
+    import numpy as np
+    import pyarrow as pa
+
+    array = column if type(column).__module__.startswith("pyarrow") else pa.array(column)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+    found = code_arrow_text(array)
+    return None if found is None else (found[0].astype(np.intp), found[1])
+
+
+def code_arrow_text(array: Any) -> "tuple[Any, list[str]] | None":
+    """The same for an array of Arrow, of any length, in 32 bits; None where it is none of text or there is no kernel.
+    Other threads run meanwhile.
+
+    >>> import pyarrow as pa
+    >>> found = code_arrow_text(pa.array(["eu", "us", "eu"]))
+    >>> found is None or (found[0].tolist(), found[1])
+    ([0, 1, 0], ['eu', 'us'])
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    kernel = _kernel()
+    if kernel is None or not isinstance(array, pa.Array):
+        return None
+    is_wide = pa.types.is_large_string(array.type)
+    if not (is_wide or pa.types.is_string(array.type)):
+        return None
+    valid, offsets, data = array.buffers()
+    places, firsts = np.empty(len(array), dtype=np.int32), np.empty(len(array), dtype=np.intp)
+    count = kernel.free.code_buffers(
+        *(data.address if data else None, offsets.address, 8 if is_wide else 4, valid.address if valid else None),
+        *(array.offset, len(array), _seed(), places.ctypes.data, firsts.ctypes.data),
+    )
+    return None if count < 0 else (places, array.take(pa.array(firsts[:count])).to_pylist())
+
+
+def look_up(table: Any, places: Any) -> Any:
+    """`table[places]`, of a NumPy array of values of one or four bytes and places in 32 bits, none missing. Other
+    threads run meanwhile.
+
+    >>> import numpy as np
+    >>> look_up(np.array([True, False]), np.array([0, 1, 0], dtype=np.int32))
+    array([ True, False,  True])
+    """
+    import numpy as np
+
+    kernel = _kernel()
+    if kernel is None or table.dtype.itemsize not in (1, 4) or places.dtype != np.int32:
+        return table[places]
+    table, places = np.ascontiguousarray(table), np.ascontiguousarray(places)
+    found = np.empty(len(places), dtype=table.dtype)
+    kernel.free.look_up(*(table.ctypes.data, table.dtype.itemsize, places.ctypes.data, len(places), found.ctypes.data))
+    return found
+
+
+@functools.cache
+def _seed() -> int:
+    """Nobody outside can choose texts that fall on one address."""
+    return secrets.randbits(64)
+
+
+@functools.cache
+def _utf8() -> Any:
+    return ctypes.cast(ctypes.pythonapi.PyUnicode_AsUTF8AndSize, ctypes.c_void_p)
+
+
+class _TextKernel:
+    """The compiled functions: `free` ones leave the interpreter's lock, `holding` ones keep it, and raise what is
+    raised."""
+
+    def __init__(self, library: Any) -> None:
+        self.free, self.holding = library, ctypes.PyDLL(None, handle=library._handle)
+        at, long, narrow = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        self.free.code_buffers.argtypes = [at, at, narrow, at, long, long, ctypes.c_uint64, at, at]
+        self.holding.code_objects.argtypes = [at, long, at, at, ctypes.c_uint64, at, at]
+        self.free.code_buffers.restype = self.holding.code_objects.restype = long
+        self.free.look_up.argtypes, self.free.look_up.restype = [at, narrow, at, long, at], None
+
+
+@functools.cache
+def _kernel() -> _TextKernel | None:
+    library = cached_library(_SOURCE.read_text())
+    return None if library is None else _TextKernel(library)
