@@ -130,13 +130,24 @@ static void expect(const stretch *whole, int64_t later) {
     EXPECT((const char *)whole->gradients + later * gradients, BLOCK * gradients, 0)
 }
 
-static void update_block(const stretch *whole, int64_t at, int count) {
+#ifdef __AVX512BW__
+#include "coded_vectors.h"
+#else
+enum { HAS_LANES = 0 };
+static void update_lanes(const stretch *whole, int64_t at, int64_t later, float *weight) {}
+static void store_lanes(uint16_t *travel, const float *weight) {}
+#endif
+
+/* `later` is the place of the block that is asked for beside this one, 0 where there is none. */
+static void update_block(const stretch *whole, int64_t at, int count, int64_t later) {
     _Alignas(64) float first[BLOCK], second[BLOCK], value[BLOCK];
     _Alignas(64) uint16_t halves[BLOCK];
     float *weight = whole->half_weights ? value : (float *)whole->weight + at;
     int32_t largest[2], half = whole->half_gradients;
     if (whole->half_weights) widen_all((const uint16_t *)whole->weight + at, value, count);
-    if (whole->bits == 8) {
+    if (HAS_LANES && whole->bits == 8 && count == BLOCK) {
+        update_lanes(whole, at, later, weight);
+    } else if (whole->bits == 8) {
         if (half) move(whole, at, count, weight, first, second, largest, 8, 1);
         else move(whole, at, count, weight, first, second, largest, 8, 0);
         whole->mean_scale[at / BLOCK] = encode(first, (uint8_t *)whole->mean + at, count, largest[0], 7);
@@ -153,6 +164,8 @@ static void update_block(const stretch *whole, int64_t at, int count) {
     }
     if (whole->half_weights) {
         round_by_chance(value, (uint16_t *)whole->weight + at, count, (uint32_t)at + whole->weight_key);
+    } else if (HAS_LANES && whole->travel && count == BLOCK) {
+        store_lanes(whole->travel + at, weight);
     } else if (whole->travel) {
         narrow_all(weight, halves, count);
         store(whole->travel + at, halves, count);
@@ -162,8 +175,9 @@ static void update_block(const stretch *whole, int64_t at, int count) {
 static void update(const stretch *whole, int64_t start) {
     int64_t end = whole->count - start < PIECE ? whole->count : start + PIECE;
     for (int64_t at = start; at < end; at += BLOCK) {
-        if (at + AHEAD + BLOCK <= end) expect(whole, at + AHEAD);
-        update_block(whole, at, end - at < BLOCK ? (int)(end - at) : BLOCK);
+        int64_t later = at + AHEAD + BLOCK <= end ? at + AHEAD : 0;
+        if (later && !(HAS_LANES && whole->bits == 8)) expect(whole, later);
+        update_block(whole, at, end - at < BLOCK ? (int)(end - at) : BLOCK, later);
     }
 #ifdef __SSE2__
     _mm_sfence(); /* whoever copies the weights next must find them in memory */
