@@ -1,6 +1,8 @@
-"""How well training converges when weights change under way: 1F1B, stashing, vertical sync and 2BW at depth 4.
+"""How well training converges when it is not the plain recurrence: weights that change under way, and approximations.
 
-`python bench/convergence.py [--quick] [--check]`. Each mode is run as its recurrence on one device, which the technique
+`python bench/convergence.py [PART] [--quick] [--check] [--steps N]`. Parts `charlm` and `gpt` are those of
+convergence_approximate.py: moments and weights in fewer bits. `ages`, the default, is 1F1B, stashing, vertical sync and
+2BW at depth 4. Each mode is run as its recurrence on one device, which the technique
 equals bit by bit (`tests/train/pipeline`); that is cheaper than four processes, and says the same. An update takes one
 batch whatever the mode; a stage uses weights that are so many updates old:
 
@@ -31,6 +33,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import convergence_approximate
 import torch
 from reporting import Bar, finish
 from torch import nn
@@ -169,12 +172,23 @@ def bars_of(curves: list[list[float]]) -> list[Bar]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("ages", *convergence_approximate.PROGRAMS), default="ages")
+    parser.add_argument("--steps", type=int, help="of each training; 120, and 600 of a gpt")
     parser.add_argument("--quick", action="store_true", help="a toy size; writes nothing")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (120, 12, (0, 1, 2))
+    if arguments.part != "ages":
+        steps = arguments.steps or (4 if arguments.quick else {"charlm": 120, "gpt": 600}[arguments.part])
+        rows, bars = convergence_approximate.measure(arguments.part, steps=steps, quick=arguments.quick)
+        name = f"convergence-{arguments.part}"
+        return finish(name, rows, bars, check=arguments.check, quick=arguments.quick)
+    return ages(arguments)
+
+
+def ages(arguments: argparse.Namespace) -> int:
+    steps, every, seeds = (12, 4, (0,)) if arguments.quick else (arguments.steps or 120, 12, (0, 1, 2))
     options = {"steps": steps, "every": every, "quick": arguments.quick}
     cases: list[Case] = [
         (name, mode, kind, divisor, seed)

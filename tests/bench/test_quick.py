@@ -246,9 +246,10 @@ def test_products_in_8_bits_are_set_beside_exact_ones_where_they_can_be_had() ->
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("part", ["rates", "charlm"])
-def test_approximations_are_set_beside_exact_steps(part: str) -> None:
-    done = run("bench/numeric.py", part, "--quick")
+@pytest.mark.parametrize("words", [("numeric.py",), ("convergence.py", "charlm")])
+def test_approximations_are_set_beside_exact_steps(words: tuple[str, ...]) -> None:
+    name, *part = words
+    done = run(f"bench/{name}", *part, "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exact" in done.stdout
     assert "state-8bit" in done.stdout
