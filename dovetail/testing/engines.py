@@ -32,7 +32,7 @@ from dovetail.vocabulary.events import DevicesReleased, TaskFingerprinted, Trial
 
 ENDS = ("finished", "waiting", "stopped", "failed", "lost")
 # An engine may wait for half a second and say nothing, over and over, while a worker starts.
-PATIENCE = 240
+PATIENCE = 600
 MANY_STEPS = 1_000_000
 
 PROGRAM = """

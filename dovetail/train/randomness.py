@@ -195,6 +195,9 @@ class KeyedRandomness:
     Runs several times a step, so it spends nanoseconds: keys are mixed from keys, and nothing is cleared.
     """
 
+    _evaluating: "tuple[KeyedRandomness, int] | None" = None
+    """Whose evaluation is under way, and its key. There is one at a time in a process."""
+
     def __init__(self, model: nn.Module, *, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._generator = generator_of(device)
@@ -256,10 +259,20 @@ class KeyedRandomness:
         self._base = key(self._seed, "evaluate", step)
         self._calls = {}
         _reseed(self._base)
+        KeyedRandomness._evaluating = self, self._base
         try:
             yield
         finally:
+            KeyedRandomness._evaluating = None
             self._carried.put(before)
+
+    @staticmethod
+    def begin_part(name: str) -> None:
+        """From here on draws belong to this part of the evaluation under way, if one is, whatever was drawn before."""
+        if KeyedRandomness._evaluating is not None:
+            evaluating, whole = KeyedRandomness._evaluating
+            evaluating._base, evaluating._calls = key(whole, "part", name), {}
+            _reseed(evaluating._base)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from dovetail.feeds.shards import Shards
+from dovetail.train.randomness import KeyedRandomness
 from dovetail.vocabulary import ProgramError
 
 Sums = Mapping[str, tuple[float, float]]
@@ -24,7 +25,7 @@ class ShardEvaluation:
 
     `measure(model, batches)` gives for the batches of one shard, by metric, a sum and a count, such as correct answers
     and answers. The metric is the sum of all sums over that of all counts, added up in the order in which the shards
-    are listed, wherever each was measured. It must draw no random numbers, which would depend on where that was.
+    are listed, wherever each was measured; what is drawn meanwhile is drawn anew for each shard, for the same reason.
 
     >>> import dovetail as dt
     >>> pieces = [dt.DataShard(name=name, path=__file__, batches=2) for name in ("left", "right")]
@@ -49,6 +50,7 @@ class ShardEvaluation:
 
     def measure_shard(self, model: nn.Module, name: str) -> dict[str, tuple[float, float]]:
         """The sums and counts of one shard, which must be here."""
+        KeyedRandomness.begin_part(name)
         found = self.measure(model, self.shards.batches_of(name, epoch=0))
         try:
             return {str(metric): (float(total), float(count)) for metric, (total, count) in found.items()}

@@ -21,7 +21,7 @@ COMMAND = Path(sys.executable).with_name("dovetail")
 HOME = ".dovetail"
 # Wide enough that no table folds a word that a test looks for.
 ENVIRONMENT = {**os.environ, "COLUMNS": "1000", "TERM": "dumb"}
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 400
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dovetail.cli.app import app
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from tests.cli.processes import dovetail as run_command
-from tests.engines.ray_clusters import needs_ray
+from tests.engines.ray.ray_clusters import needs_ray
 
 SWEEP = """
 import torch

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from dovetail.engines import LocalEngine
 from dovetail.planning import TECHNIQUES
+from dovetail.testing.cut_links import cut_links
 from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
@@ -150,6 +152,24 @@ def test_a_silent_rank_ends_the_order(ground, monkeypatch):
     assert end.kind == "lost"
     assert "rank 1 of 2 on n0:1 is lost" in end.reason
     assert "no heartbeat for" in end.reason
+
+
+def test_a_gang_whose_link_is_cut_ends_and_the_next_attempt_goes_on(ground):
+    task = task_of(ground, "tower")
+    order = start_and_see_progress(ground, task)
+    workers = worker_pids(ground.engine)
+    assert cut_links(workers["n0:0"], workers["n0:1"])
+    (end,) = ends_of(task, drain(ground.engine, order))
+    assert end.kind == "lost"
+    # A rank that takes more than a few seconds to end, on a busy machine, is named for that.
+    ending = "its ranks on n0 are alive, and the link between two of them is lost|did not end with the others; .*"
+    assert re.search(rf"({ending}). ?rank [01] of 2 on n0:[01]: another rank is gone", end.reason), end.reason
+    state, _ = checkpoint.recover(Path(order.members[0].directory))
+    until = (state.step if state else 0) + 3
+    again = together(ground, task, until_step=until, attempt=2)
+    ground.engine.start(again)
+    (end,) = ends_of(task, drain(ground.engine, again))
+    assert (end.kind, end.step) == ("finished", until)
 
 
 def test_stopping_without_saving_ends_all_ranks(ground):

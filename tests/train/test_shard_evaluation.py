@@ -1,10 +1,14 @@
 """Evaluations over shards: what they give in one place, in parts, and what they refuse."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from torch import nn
 
 import dovetail as dt
+from dovetail.train.randomness import KeyedRandomness, reseed
 from dovetail.train.shard_evaluation import EvaluationVisit
 from dovetail.vocabulary import ProgramError
 
@@ -31,6 +35,37 @@ def test_parts_in_any_order_give_what_one_place_gives(order):
         found = visit.found
     assert metrics == whole
     assert whole["mean"] == ((1e16 + 1.0) + -1e16 + 3.0) / 4
+
+
+class Drawing(nn.Module):
+    """Draws from each generator there is, also from its key as a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, batch):
+        noise = random.random() + float(numpy.random.rand()) + float(torch.rand(()))
+        return noise + float(self.drop(torch.full((8,), batch)).sum())
+
+
+def test_what_is_drawn_is_the_same_wherever_a_shard_is_evaluated():
+    def measure(model, batches):
+        model.drop.train()  # as those do who sample
+        return {"noise": (sum(model(batch % 7) for batch in batches), 1)}
+
+    host = torch.device("cpu")
+    with KeyedRandomness(model := Drawing(), seed=3, device=host).evaluation(step=5):
+        whole = evaluation(measure)(model)
+    found = {}
+    for name in "cba":
+        reseed(name)  # another process has drawn something else before
+        visit = EvaluationVisit(evaluation(measure), shard=name, found=found)
+        with KeyedRandomness(model := Drawing(), seed=3, device=host).evaluation(step=5):
+            metrics = visit(model)
+        found = visit.found
+    assert metrics == whole
+    assert len({total for sums in found.values() for total, _ in sums.values()}) == 3
 
 
 def test_what_no_metrics_come_of_is_named():

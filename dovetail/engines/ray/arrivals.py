@@ -7,6 +7,7 @@ Nothing here blocks: the engine calls `poll` between two looks at its workers. A
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.engines.ray.cluster_survey import begin_look, check_look, described, place_marks, read_look
-from dovetail.engines.ray.node_links import begin_measuring, finish_measuring
+from dovetail.engines.ray.node_links import LinkMeasurement
 from dovetail.vocabulary import Cluster, DovetailError
 
 # A node that is cut off, or has another Ray, never answers: that is to be said within a minute.
@@ -48,7 +49,7 @@ class _Newcomer:
     look: Any
     unseen_since: float  # when its look was last found not to be done
     joined: JoinedNode | None = None
-    links: Any = None
+    links: LinkMeasurement | None = None
 
 
 class Arrivals:
@@ -110,18 +111,23 @@ class Arrivals:
         self._coming[node["NodeID"]] = newcomer
 
     def _forget(self, number: str) -> None:
-        self._coming.pop(number).marks.close()
+        newcomer = self._coming.pop(number)
+        newcomer.marks.close()
+        if newcomer.links is not None:
+            newcomer.links.close()
 
     def _advance(self, newcomer: _Newcomer, stay: Mapping[str, str]) -> JoinedNode | None:
         """Take the next step with a newcomer, if it is time to; who is there, and will `stay`, is given by name."""
         if newcomer.joined is None:
             if self._ray.wait([newcomer.look], timeout=0)[0]:
                 joined = newcomer.joined = self._describe(newcomer)
-                newcomer.links = begin_measuring({**stay, joined.name: joined.number}, newcomer=joined.name)
+                known = [frozenset(pair) for pair in itertools.combinations(stay, 2)]
+                newcomer.links = LinkMeasurement({**stay, joined.name: joined.number}, known=known)
             newcomer.unseen_since = time.monotonic()
+        links = newcomer.links.poll() if newcomer.links is not None else None
         is_reserved = newcomer.joined is not None and newcomer.joined.group.wait(0)
-        if newcomer.joined is not None and is_reserved and self._ray.wait([newcomer.links], timeout=0)[0]:
-            cluster = dataclasses.replace(newcomer.joined.cluster, links=finish_measuring(newcomer.links))
+        if newcomer.joined is not None and is_reserved and links is not None:
+            cluster = dataclasses.replace(newcomer.joined.cluster, links=links)
             return dataclasses.replace(newcomer.joined, cluster=cluster)
         if time.monotonic() > newcomer.until:
             what = "tell what it has" if newcomer.joined is None else "have its devices free for this run"

@@ -30,59 +30,61 @@ _CONNECT_SECONDS = 10.0
 def measure_links(numbers: Mapping[str, str], *, known: Collection[frozenset[str]] = ()) -> tuple[Link, ...]:
     """The links between these nodes, given by name with Ray's numbers, but those between two names that are `known`.
     Raises `DovetailError` naming two nodes that cannot reach each other by TCP."""
-    names = list(numbers)
-    rounds = [
-        pairs
-        for distance in range(1, min(len(names) // 2, _DISTANCES) + 1)
-        if (pairs := [pair for pair in _pairs_apart(names, distance) if frozenset(pair) not in known])
-    ]
-    if not rounds:
-        return ()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    ray, secret = installed(), secrets.token_bytes(16)
-    remote = ray.remote(_NodeProbe)
-    probes = {
-        name: remote.options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(numbers[name], soft=False)
-        ).remote(name, secret)
-        for name in {name: None for pairs in rounds for pair in pairs for name in pair}
-    }
-    try:
-        places = dict(
-            zip(probes, ray.get([each.listen.remote() for each in probes.values()], timeout=PROBE_SECONDS), strict=True)
-        )
-        found: list[Link] = []
-        for pairs in rounds:
-            calls = [probes[source].measure.remote(target, places[target]) for source, target in pairs]
-            found += ray.get(calls, timeout=PROBE_SECONDS)
-    except ray.exceptions.GetTimeoutError as error:
-        raise DovetailError(
-            f"the links between {len(probes)} nodes must be measured within {PROBE_SECONDS:.0f} s; they were not. "
-            f"Look whether all nodes answer (dovetail cluster --engine ray)."
-        ) from error
-    except ray.exceptions.RayTaskError as error:
-        raise DovetailError(str(error.cause)) from error
-    finally:
-        for probe in probes.values():
-            ray.kill(probe)
-    return tuple(found)
+    with contextlib.closing(LinkMeasurement(numbers, known=known)) as measurement:
+        if (links := measurement.poll(PROBE_SECONDS)) is None:
+            raise DovetailError(
+                f"the links between {len(numbers)} nodes must be measured within {PROBE_SECONDS:.0f} s; they were not. "
+                f"Look whether all nodes answer (dovetail cluster --engine ray)."
+            )
+        return links
 
 
-def begin_measuring(numbers: Mapping[str, str], *, newcomer: str) -> Any:
-    """Have the links between a node and others measured, without waiting: Ray's call, for `finish_measuring`."""
-    known = [frozenset(pair) for pair in itertools.combinations(numbers, 2) if newcomer not in pair]
-    return installed().remote(measure_links).options(num_cpus=0).remote(dict(numbers), known=known)
+class LinkMeasurement:
+    """The same while it is under way: `poll` takes the next step, if it is time to, and `close` ends it."""
 
+    def __init__(self, numbers: Mapping[str, str], *, known: Collection[frozenset[str]] = ()) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-def finish_measuring(call: Any) -> tuple[Link, ...]:
-    """What a call that was begun has measured; raises as `measure_links` does."""
-    ray = installed()
-    try:
-        found: tuple[Link, ...] = ray.get(call)
-    except ray.exceptions.RayTaskError as error:
-        raise DovetailError(str(error.cause)) from error
-    return found
+        self._ray, names, secret = installed(), list(numbers), secrets.token_bytes(16)
+        self._rounds = [
+            pairs
+            for distance in range(1, min(len(names) // 2, _DISTANCES) + 1)
+            if (pairs := [pair for pair in _pairs_apart(names, distance) if frozenset(pair) not in known])
+        ]
+        remote = self._ray.remote(_NodeProbe)
+        self._probes = {
+            name: remote.options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(numbers[name], soft=False)
+            ).remote(name, secret)
+            for name in dict.fromkeys(itertools.chain.from_iterable(itertools.chain(*self._rounds)))
+        }
+        self._places: dict[str, Any] = {}
+        self._links: list[Link] = []
+        self._calls = [each.listen.remote() for each in self._probes.values()]
+
+    def poll(self, seconds: float = 0.0) -> tuple[Link, ...] | None:
+        """The links, once all are measured; waits up to `seconds` for each round. Raises as `measure_links`."""
+        while self._calls:
+            _, silent = self._ray.wait(self._calls, num_returns=len(self._calls), timeout=seconds)
+            if silent:
+                return None
+            try:
+                found = self._ray.get(self._calls)
+            except self._ray.exceptions.RayTaskError as error:
+                raise DovetailError(str(error.cause)) from error
+            if self._places:
+                self._links += found
+            else:
+                self._places = dict(zip(self._probes, found, strict=True))
+            pairs = self._rounds.pop(0) if self._rounds else []
+            self._calls = [self._probes[name].measure.remote(other, self._places[other]) for name, other in pairs]
+        return tuple(self._links)
+
+    def close(self) -> None:
+        """End the processes on the nodes. May be called twice."""
+        for probe in self._probes.values():
+            self._ray.kill(probe)
+        self._probes.clear()
 
 
 def _pairs_apart(names: Sequence[str], distance: int) -> list[tuple[str, str]]:

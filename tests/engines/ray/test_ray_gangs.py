@@ -6,13 +6,13 @@ import dataclasses
 import pytest
 import torch
 
-from dovetail.engines.ray import RayEngine, survey
+from dovetail.engines.ray import RayEngine
 from dovetail.testing.engines import Ground, drain, ends_of, write_program
 from dovetail.train import checkpoint
-from tests.engines.ray_clusters import needs_ray, ray_nodes
+from tests.engines.ray.ray_clusters import needs_ray, patiently
 from tests.engines.test_local import task_of
 
-pytestmark = [pytest.mark.process, needs_ray]
+pytestmark = [pytest.mark.process, needs_ray, patiently]
 PLACES = {
     1: ("n0:0", "n0:1", "n0:2", "n0:3"),
     2: ("n0:0", "n0:1", "n1:0", "n1:1"),
@@ -21,13 +21,11 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory):
+def ground(shared, tmp_path_factory):
     """Four nodes, of which the first can hold a whole gang."""
-    home = tmp_path_factory.mktemp("gangs")
-    with ray_nodes(home, 4, 2, 2, 2):
-        cluster, numbers = survey(home)
-        with contextlib.closing(RayEngine(cluster, nodes=numbers, home=home)) as engine:
-            yield Ground(engine=engine, cluster=cluster, reference=write_program(home), home=home)
+    home, found = tmp_path_factory.mktemp("gangs"), shared.survey(4, 2, 2, 2)
+    with contextlib.closing(RayEngine(found.cluster, nodes=found.nodes, home=home)) as engine:
+        yield Ground(engine=engine, cluster=found.cluster, reference=write_program(home), home=home)
 
 
 def learn(ground, technique, *, nodes):

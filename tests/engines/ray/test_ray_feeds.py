@@ -17,13 +17,13 @@ from dovetail.feeds.running import RunningFeed
 from dovetail.profile.feed_link import measure_link
 from dovetail.testing.engines import Ground, drain, ends_of, write_program
 from dovetail.vocabulary import Stop
-from tests.engines.ray_clusters import needs_ray
+from tests.engines.ray.ray_clusters import needs_ray, patiently
+from tests.engines.ray.test_ray_engine import SILENCE_SECONDS, local, same, saved  # noqa: F401
 from tests.engines.test_local import start_and_see_progress, task_of
-from tests.engines.test_ray import local, ray, same, saved  # noqa: F401
 from tests.feeds.feeds import PIPELINES, noise, plan, uneven
 from tests.feeds.feeds import same as same_batches
 
-pytestmark = [pytest.mark.process, needs_ray]
+pytestmark = [pytest.mark.process, needs_ray, patiently]
 
 
 # The second where its process was still starting.
@@ -31,9 +31,9 @@ TAKEN_BACK = ("A core of another node was taken back or is gone", "A core of ano
 
 
 @pytest.fixture(scope="module")
-def ground(ray, tmp_path_factory):  # noqa: F811
+def ground(ray, tmp_path_factory):
     home = tmp_path_factory.mktemp("engine")
-    engine = RayEngine(ray.cluster, nodes=ray.nodes, home=home)
+    engine = RayEngine(ray.cluster, nodes=ray.nodes, home=home, silence_seconds=SILENCE_SECONDS)
     yield Ground(engine=engine, cluster=ray.cluster, reference=write_program(home), home=home)
     engine.close()
 
@@ -133,7 +133,7 @@ def test_a_task_whose_cores_are_the_wall_borrows_some_and_learns_the_same(ground
 # From here on nodes are killed.
 
 
-def test_a_node_that_dies_in_the_middle_loses_and_repeats_nothing(ray, ground, remote):  # noqa: F811
+def test_a_node_that_dies_in_the_middle_loses_and_repeats_nothing(ray, ground, remote):
     definition = feed(range(20_000)).map(slow).map(uneven).shuffle(20).batch(4)
     with RunningFeed(definition, plan=remotely(definition), remote=remote) as running:
         batches = iter(running)

@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.describe.markets import show_time
 from dovetail.engines.ray.autoscaler import AutoscalerProvisioner, resources_of
 from dovetail.engines.ray.connection import OBJECT_STORE_BYTES, connected, installed
+from dovetail.store import Store
 from dovetail.testing.provisioners import SPOT, SURE, ProvisionerConformance
-from tests.engines.ray_clusters import needs_ray, with_token
+from tests.cli.processes import begin, dovetail
+from tests.engines.ray.ray_clusters import PATIENCE_SECONDS, needs_ray, patiently, with_token
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
     needs_ray,
+    patiently,
 ]
 EMPTY = {
     **{key: {} for key in ("auth", "docker", "file_mounts")},
@@ -49,10 +53,11 @@ def config(address):
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory):
+def head(shared, tmp_path_factory):
     """The address of a Ray cluster that begins with a head alone, and asks for a token."""
     import ray._private.services as services
 
+    shared.close()  # one process is in one cluster
     home = tmp_path_factory.mktemp("autoscaler")
     with socket.socket() as free:
         free.bind(("", 0))
@@ -67,11 +72,22 @@ def head(tmp_path_factory):
             [*command, *options, f"--autoscaling-config={home / 'config.json'}"], env=os.environ | hurried
         )
         try:
-            time.sleep(5)
+            await_listener(address, process)
             yield address
         finally:
             process.terminate()
             process.wait(60)
+
+
+def await_listener(address, process):
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        assert process.poll() is None
+        try:
+            return socket.create_connection(address.split(":"), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -87,7 +103,7 @@ def provisioner(head, tmp_path):
 
 def wait_for(provisioner, count):
     """What is provided, once that many nodes have joined, or are left, and say what they have."""
-    until = time.monotonic() + 90.0
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = provisioner.nodes()
         there = sum(bool(node["Alive"]) for node in installed().nodes()) - 1  # but for the head
@@ -110,3 +126,59 @@ def test_nodes_are_asked_for_and_taken_away(provisioner):
     provisioner.stop("one")
     assert wait_for(provisioner, 0) == []
     provisioner.stop("one")
+
+
+SWEEP = """
+import torch
+from torch import nn
+
+import dovetail as dt
+
+
+def tiny(seed=0):
+    model = nn.Linear(4, 1)
+    return dt.Training(
+        model=model,
+        batches=[torch.randn(8, 4)],
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+"""
+
+
+def test_a_daemon_begins_with_no_node_rents_what_is_cheapest_and_gives_it_back(head, tmp_path):
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    began = show_time(time.time() - 60)
+    rows = [f"{began},{SPOT.kind},{SPOT.zone},{market},{price}" for market, price in (("spot", 1), ("on demand", 3))]
+    (tmp_path / "prices.csv").write_text("\n".join(["time,kind,zone,market,price", *rows, ""]))
+    words = ["daemon", "--store", "store", "--engine", "ray", "--address", head, "--market", "prices.csv"]
+    words += ["--provision", "autoscaler", "--cluster", f"1x{SPOT.kind}", "--objective", "spend:deadline=8h"]
+    words += ["--every", "2s", "--move", "500s", "--techniques", "resident", "--quiet"]
+    with begin(*words, cwd=tmp_path, env={**os.environ}) as daemon:
+        try:
+            assert "listening" in daemon.stderr.readline()
+            found = dovetail("submit", "sweep.py:tiny", "seed=1", "--steps", "100", "--store", "store", cwd=tmp_path)
+            assert found.code == 0, found.err
+            await_return(tmp_path / "store", daemon)
+        finally:
+            dovetail("stop", "--store", "store", cwd=tmp_path)
+            daemon.communicate(timeout=PATIENCE_SECONDS)
+    with Store(tmp_path / "store") as store:
+        events = [event for _, event in store.events()]
+    assert [event.spot for event in events if event.kind == "rented"] == [True]
+    assert [event.reason for event in events if event.kind == "returned_node"] == ["it is empty"]
+    (joined,) = [event for event in events if event.kind == "joined" and not event.anew]
+    assert [kind.name for kind in joined.cluster.kinds] == [SPOT.kind]
+
+
+def await_return(home, daemon):
+    """Until a task has finished, and everything that was rented is given back."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with Store(home) as store:
+            kinds = [event.kind for _, event in store.events()]
+        if "finished" in kinds and kinds.count("rented") == kinds.count("returned_node"):
+            return
+        assert daemon.poll() is None
+        assert time.monotonic() < until, kinds
+        time.sleep(1.0)
