@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RARELY_IMPORTED := /tests?/|/transformers/models/|/(plotly|debugpy|databricks|pip|setuptools|moto|rllib|networkx)/
 
 # Most of what runs here starts processes of its own; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,8 +51,9 @@ $(READY): pyproject.toml constraints.txt constraints-s3.txt
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement constraints-s3.txt
-# Packages compile on all cores here, which pip does on one. What some of them carry is for other versions of Python.
-	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1
+# Packages compile on all cores here, which pip does on one; what is rarely imported compiles when it is. What some of
+# them carry is for other versions of Python.
+	-@$(BIN)/python -m compileall -q -j 0 -x '$(RARELY_IMPORTED)' $(VENV)/lib > /dev/null 2>&1
 	touch $(READY)
 
 clean:

@@ -211,7 +211,7 @@ def _survives(command: list[str], seconds: float | None) -> bool:
 
 def assert_no_worker_left(home: Path) -> None:
     """Workers end when their controller does, however it ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         left = [p for p in psutil.process_iter(["name"]) if _is_worker_of(p, home)]
         if not left:

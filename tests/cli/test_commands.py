@@ -375,7 +375,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path):
     try:
         assert process.stdout.readline()
         process.stdout.close()
-        code = process.wait(timeout=120)
+        code = process.wait(timeout=400)
     finally:
         process.kill()
     assert code == 1  # for what failed

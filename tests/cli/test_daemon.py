@@ -113,7 +113,7 @@ def told(tmp_path_factory):
         _end(process)
     told["killed at"] = {each: max(saved(folder, each), default=0) for each in ("one", "two", "three", "warm")}
     told["none"] = in_process("list", cwd=folder)
-    psutil.wait_procs(told["workers"], timeout=30)
+    psutil.wait_procs(told["workers"], timeout=300)
 
     process = begin("daemon", "--port", "0", "--save-seconds", "1", "--round", "3s", cwd=folder)
     try:
@@ -158,14 +158,14 @@ def _stopped(told, name):
 
 
 def _over(port, request):
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as channel:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as channel:
         channel.sendall(json.dumps(request).encode() + b"\n")
         return json.loads(channel.makefile().readline())
 
 
 def _end(process):
     if process.poll() is None and process.returncode is None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         process.kill()

@@ -141,11 +141,11 @@ def test_a_run_ends_when_the_head_does_and_goes_on_elsewhere(tmp_path, monkeypat
                 time.sleep(0.2)
             cluster.stdin.write("\n")
             cluster.stdin.flush()
-            _, said = run.communicate(timeout=120)
+            _, said = run.communicate(timeout=400)
         assert run.returncode in codes, said
         assert run.returncode == 0 or f"the head of the Ray cluster at {address} must answer" in said
         before, code = states(tmp_path / "store"), run.returncode
-        cluster.communicate("\n", timeout=60)
+        cluster.communicate("\n", timeout=300)
     for store in ("store", "undisturbed"):
         with dovetail(tmp_path, "--store", store) as run:
             run.communicate(timeout=300)
@@ -174,7 +174,7 @@ def test_a_controller_that_was_stopped_goes_on_with_the_workers_it_had(tmp_path)
         run.send_signal(signal.SIGCONT)
         time.sleep(10)
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=400)
     assert run.returncode == 130, said
     with Store(tmp_path / "store") as opened:
         events = [event for _, event in opened.events()]

@@ -112,7 +112,7 @@ def test_all_end_with_the_process_that_started_them(tmp_path):
         numbers = [int(each) for each in controller.stdout.readline().split()]
         assert len(numbers) == 3
         controller.kill()
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in numbers if psutil.pid_exists(pid)], timeout=30)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in numbers if psutil.pid_exists(pid)], timeout=300)
     assert not alive
 
 

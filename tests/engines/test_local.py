@@ -261,7 +261,7 @@ def test_workers_end_with_their_engine(tmp_path):
     with engine_in_a_process(tmp_path) as engine:
         worker = psutil.Process(int(engine.stdout.readline()))
         engine.send_signal(signal.SIGKILL)
-    worker.wait(timeout=60)
+    worker.wait(timeout=300)
     assert not worker.is_running()
 
 
@@ -275,7 +275,7 @@ def test_what_programs_start_ends_with_their_worker(another, tmp_path, how):
         (worker,) = worker_pids(another).values()
         os.kill(worker, signal.SIGKILL)
     another.close()
-    child.wait(timeout=30)
+    child.wait(timeout=300)
 
 
 def can_make_a_container():

@@ -280,7 +280,7 @@ def heard_from(folder, message, monkeypatch, *, mark):
     posts, have, heard = [(1, start), (2, begin)], 0, []
     for _ in range(2):
         host.post(dumps(posts).encode())
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not any("gone" in message for message in heard) and time.monotonic() < until:
         first, again = (json.loads(host.pull(have))["messages"] for _ in range(2))
         assert again[: len(first)] == first
@@ -308,7 +308,7 @@ def test_a_node_is_ready_once_its_workers_have_imported_what_orders_need_or_are_
     node = WarmingNode(cluster=cluster, workers=[worker])
     assert not node.is_ready()
     worker.preload("colorsys")
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while worker.doing != READY and time.monotonic() < until:
         worker.receive()
     assert node.is_ready()

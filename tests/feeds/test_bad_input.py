@@ -312,7 +312,7 @@ class Threaded:
 
     def __getitem__(self, index):
         self.questions.put(index)
-        return self.answers.get(timeout=60), os.getpid()
+        return self.answers.get(timeout=300), os.getpid()
 
 
 @pytest.mark.process

@@ -241,7 +241,7 @@ def test_a_slow_item_does_not_hold_back_the_workers_behind_it():
         begun.clear()
         taker = threading.Thread(target=lambda: next(iter(running)))
         taker.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(set(begun)) < 50 and time.monotonic() < deadline:
             time.sleep(0.001)
         assert len(set(begun)) >= 50  # though the first one is still being worked at
@@ -330,7 +330,7 @@ def test_workers_of_both_kinds_come_and_go():
         assert first(lambda process: process != os.getpid()) in running.worker_pids()
         running.resize("pid", worker="thread", workers=1)
         assert first(lambda process: process == os.getpid())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while running.worker_pids() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert running.worker_pids() == []
@@ -346,7 +346,7 @@ def test_nothing_is_left_behind():
     assert len(pids) >= 2
     del running
     gc.collect()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(psutil.pid_exists, pids))
@@ -409,7 +409,7 @@ def test_a_feed_reads_ahead_of_its_first_batch_and_each_item_once(tmp_path):
     definition = feed(range(100_000)).map(note).batch(4)
     with definition.open() as running:
         running.begin()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not running.is_ready() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert running.is_ready()

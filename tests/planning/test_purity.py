@@ -29,7 +29,7 @@ IMPURE = {
 
 def test_importing_planning_loads_no_torch() -> None:
     code = "import sys, dovetail.planning; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parents[1], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parents[1], timeout=300).returncode == 0
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])

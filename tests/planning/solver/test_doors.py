@@ -25,7 +25,7 @@ def activity(ticks: int, *, need: int, draw: int = 1, **more: int) -> Activity:
 
 def test_importing_planning_does_not_load_the_solver() -> None:
     code = "import sys, dovetail.planning; sys.exit(any(name.startswith('ortools') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
 
 
 def test_it_is_the_only_one() -> None:

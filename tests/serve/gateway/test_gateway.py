@@ -82,7 +82,7 @@ class Gateway:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(ValueError):
-            self.said += self.process.communicate(timeout=60)[0] or ""
+            self.said += self.process.communicate(timeout=300)[0] or ""
         return self.process.returncode
 
     def client(self, **how):

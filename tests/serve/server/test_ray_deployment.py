@@ -26,12 +26,12 @@ def test_ray_serve_answers_as_the_model_does(store):  # noqa: F811
     with Served(store, *words) as served:
         best = dt.open_result(store).best("accuracy")
         rows = torch.randn(5, 2)
-        said = httpx.post(served.address + "/predict", json={"inputs": rows.tolist()}, timeout=30)
+        said = httpx.post(served.address + "/predict", json={"inputs": rows.tolist()}, timeout=300)
         assert torch.allclose(torch.tensor(said.json()["outputs"]), best.model()(rows).detach(), atol=1e-5)
         assert httpx.get(served.address + "/health").json()["model"] == best.name
-        assert httpx.post(served.address + "/predict", content=b"{", timeout=30).status_code == 400
+        assert httpx.post(served.address + "/predict", content=b"{", timeout=300).status_code == 400
         assert httpx.get(served.address + "/nothing").status_code == 404
         # Few have asked since, so that it is planned again; the same replica answers.
         line = next(line for line in served.process.stdout if line.startswith("at "))
         assert "a second this model: 1 × replica" in line
-        assert httpx.post(served.address + "/predict", json={"inputs": rows.tolist()}, timeout=30).status_code == 200
+        assert httpx.post(served.address + "/predict", json={"inputs": rows.tolist()}, timeout=300).status_code == 200

@@ -151,6 +151,6 @@ def test_a_process_may_end_with_updates_under_way() -> None:
         "session.advance()\n"
         "print('done', flush=True)\n"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert found.stdout == "done\n"
     assert found.returncode == 0, found.stderr
