@@ -60,9 +60,9 @@ def gradients(forms: Forms, *, seed: int, rows: int = 32, scale: float = 1.0) ->
 def test_kernels_round_as_plain_torch_does(rows: int, columns: int, of: torch.dtype, dtype: torch.dtype) -> None:
     matrix = torch.randn(rows, columns, device="cuda", dtype=of) * torch.rand(rows, 1, device="cuda").to(of).exp2()
     matrix[1], matrix[:, 2], matrix[3, 3] = 0.0, 0.0, 1e-20
-    for given in (matrix, matrix.t(), matrix[:, : columns // 2]):
+    for each in (matrix, matrix.t(), matrix[:, : columns // 2]):
         for fast, plain in zip(
-            fast_forms(torch.device("cuda")).both(given, dtype), quantise_both(given, dtype), strict=True
+            fast_forms(torch.device("cuda")).both(each, dtype), quantise_both(each, dtype), strict=True
         ):
             assert torch.equal(fast.scales, plain.scales)
             assert torch.equal(fast.rows.view(torch.uint8), plain.rows.view(torch.uint8))
