@@ -6,7 +6,6 @@ nothing: ask `is_there`."""
 from __future__ import annotations  # those of kernels name Triton
 
 import contextlib
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 
 # What one program reads at a time; measured on an H200 (docs/log.md).
-_MAXIMA = {"ROWS": 64, "COLUMNS": 128, "num_warps": 8}
-_COLUMNS_OF_A_PROGRAM = 512
-_ROUNDED = {"ROWS": 128, "COLUMNS": 64, "num_warps": 8}
+_MAXIMA = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4}
+_ROUNDED = {"ROWS": 128, "COLUMNS": 128, "num_warps": 4}
+
+FourTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 triton: Any = None
 tl: Any = None
@@ -31,25 +31,22 @@ def _jit(kernel: Callable[..., Any]) -> Any:
 @_jit
 def _find_maxima(  # type: ignore[no-untyped-def]
     matrix, row_maxima, column_maxima, rows, columns, stride,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     start = row.to(tl.int64) * stride
-    found = tl.zeros((ROWS,), tl.int32)
-    for step in range(STEPS):
-        column = (tl.program_id(1) * STEPS + step) * COLUMNS + tl.arange(0, COLUMNS)
-        inside = (row < rows)[:, None] & (column < columns)[None, :]
-        numbers = tl.load(matrix + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
-        magnitudes = numbers.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # whose order is that of numbers; NaN comes last
-        found = tl.maximum(found, tl.max(magnitudes, axis=1))
-        tl.atomic_max(column_maxima + column, tl.max(magnitudes, axis=0), mask=column < columns, sem="relaxed")
-    tl.atomic_max(row_maxima + row, found, mask=row < rows, sem="relaxed")
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    numbers = tl.load(matrix + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    magnitudes = numbers.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # whose order is that of numbers; NaN comes last
+    tl.atomic_max(row_maxima + row, tl.max(magnitudes, axis=1), mask=row < rows, sem="relaxed")
+    tl.atomic_max(column_maxima + column, tl.max(magnitudes, axis=0), mask=column < columns, sem="relaxed")
 
 
 @_jit
 def _scales_of(maxima, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
     found = maxima.to(tl.float32, bitcast=True)
-    scales = tl.div_rn(tl.where(found < 1e-12, 1e-12, found), LARGEST)
+    scales = tl.where(found < 1e-12, 1e-12, found) * (1.0 / LARGEST)
     return scales, tl.div_rn(1.0, scales)
 
 
@@ -83,40 +80,44 @@ def is_there() -> bool:
     return triton is not None
 
 
-def quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
     """The matrix in 8 bits with a scale for each row, and its transpose likewise: two tensors each."""
     if matrix.stride(0) == 1 < matrix.stride(1):  # as it lies, its columns are rows
-        by_columns, column_scales, by_rows, row_scales = _operator()(matrix.t(), dtype)
+        by_columns, column_scales, by_rows, row_scales = _operator(matrix.t(), dtype)
         return by_rows, row_scales, by_columns, column_scales
-    found: tuple[torch.Tensor, ...] = _operator()(matrix, dtype)
+    found: FourTensors = _operator(matrix, dtype)
     return found
 
 
-@functools.cache
-def _operator() -> Any:
-    """The two kernels as an operator that compiled blocks take along."""
-    return torch.library.triton_op(
-        "dovetail::quantise_both",
-        _quantise_both,
-        mutates_args={},
-        schema="(Tensor matrix, ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
-    )
-
-
-def _quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def _quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
     matrix = matrix if matrix.stride(1) == 1 else matrix.contiguous()
     rows, columns = matrix.shape
     maxima = matrix.new_zeros(rows + columns, dtype=torch.int32)
     row_maxima, column_maxima = maxima[:rows], maxima[rows:]
     by_rows, by_columns = (matrix.new_empty(shape, dtype=dtype) for shape in ((rows, columns), (columns, rows)))
     row_scales, column_scales = (matrix.new_empty((count, 1), dtype=torch.float32) for count in (rows, columns))
-    grid = (triton.cdiv(rows, _MAXIMA["ROWS"]), triton.cdiv(columns, _COLUMNS_OF_A_PROGRAM))
-    torch.library.wrap_triton(_find_maxima)[grid](
-        matrix, row_maxima, column_maxima, rows, columns, matrix.stride(0),
-        STEPS=_COLUMNS_OF_A_PROGRAM // _MAXIMA["COLUMNS"], **_MAXIMA,
-    )  # fmt: skip
-    torch.library.wrap_triton(_round)[(triton.cdiv(rows, _ROUNDED["ROWS"]), triton.cdiv(columns, _ROUNDED["COLUMNS"]))](
+    maxima_grid, rounded_grid = (
+        (triton.cdiv(rows, each["ROWS"]), triton.cdiv(columns, each["COLUMNS"])) for each in (_MAXIMA, _ROUNDED)
+    )
+    _find_maxima[maxima_grid](matrix, row_maxima, column_maxima, rows, columns, matrix.stride(0), **_MAXIMA)
+    _round[rounded_grid](
         matrix, row_maxima, column_maxima, by_rows, row_scales, by_columns, column_scales, rows, columns,
         matrix.stride(0), LARGEST=torch.finfo(dtype).max, **_ROUNDED,
     )  # fmt: skip
     return by_rows, row_scales, by_columns, column_scales
+
+
+# An operator of its own, so that blocks that are compiled take it along, and strides are those that it is called with.
+_operator: Any = None
+if triton is not None:
+    _operator = torch.library.custom_op("dovetail::quantise_both", _quantise_both, mutates_args=())
+
+    @_operator.register_fake
+    def _shapes_of_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
+        rows, columns = matrix.shape
+        return (
+            matrix.new_empty((rows, columns), dtype=dtype),
+            matrix.new_empty((rows, 1), dtype=torch.float32),
+            matrix.new_empty((columns, rows), dtype=dtype),
+            matrix.new_empty((columns, 1), dtype=torch.float32),
+        )

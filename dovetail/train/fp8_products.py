@@ -55,7 +55,7 @@ def quantise_rows(matrix: torch.Tensor, dtype: torch.dtype) -> ScaledRows:
     ([[224.0, -448.0], [0.0, 0.0]], 2.0)
     """
     values = matrix.float()
-    scales = values.abs().amax(dim=1, keepdim=True).clamp(min=LEAST_MAXIMUM) / torch.finfo(dtype).max
+    scales = values.abs().amax(dim=1, keepdim=True).clamp(min=LEAST_MAXIMUM) * (1.0 / torch.finfo(dtype).max)
     return ScaledRows((values * scales.reciprocal()).to(dtype).contiguous(), scales.contiguous())
 
 
