@@ -107,17 +107,18 @@ def _quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
     return by_rows, row_scales, by_columns, column_scales
 
 
+def _shapes_of_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
+    rows, columns = matrix.shape
+    return (
+        matrix.new_empty((rows, columns), dtype=dtype),
+        matrix.new_empty((rows, 1), dtype=torch.float32),
+        matrix.new_empty((columns, rows), dtype=dtype),
+        matrix.new_empty((columns, 1), dtype=torch.float32),
+    )
+
+
 # An operator of its own, so that blocks that are compiled take it along, and strides are those that it is called with.
 _operator: Any = None
 if triton is not None:
     _operator = torch.library.custom_op("dovetail::quantise_both", _quantise_both, mutates_args=())
-
-    @_operator.register_fake
-    def _shapes_of_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:
-        rows, columns = matrix.shape
-        return (
-            matrix.new_empty((rows, columns), dtype=dtype),
-            matrix.new_empty((rows, 1), dtype=torch.float32),
-            matrix.new_empty((columns, rows), dtype=dtype),
-            matrix.new_empty((columns, 1), dtype=torch.float32),
-        )
+    _operator.register_fake(_shapes_of_both)
