@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from dovetail.train import fp8_kernels
+
 FP8 = "fp8"
 ACTIVATIONS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 PRECISIONS = ("bf16", "bf16-pure")
@@ -41,6 +43,7 @@ class ScaledRows(NamedTuple):
 
 
 Quantise = Callable[[torch.Tensor, torch.dtype], ScaledRows]
+QuantiseBoth = Callable[[torch.Tensor, torch.dtype], tuple[ScaledRows, ScaledRows]]
 Multiply = Callable[[ScaledRows, ScaledRows, torch.Tensor | None], torch.Tensor]
 
 
@@ -52,17 +55,18 @@ def quantise_rows(matrix: torch.Tensor, dtype: torch.dtype) -> ScaledRows:
     ([[224.0, -448.0], [0.0, 0.0]], 2.0)
     """
     values = matrix.float()
-    scales = values.abs().amax(dim=1, keepdim=True).clamp(min=LEAST_MAXIMUM) / torch.finfo(dtype).max
-    return ScaledRows((values / scales).to(dtype).contiguous(), scales.contiguous())
+    scales = values.abs().amax(dim=1, keepdim=True).clamp(min=LEAST_MAXIMUM) * (1.0 / torch.finfo(dtype).max)
+    return ScaledRows((values * scales.reciprocal()).to(dtype).contiguous(), scales.contiguous())
 
 
-def quantise_columns(matrix: torch.Tensor, dtype: torch.dtype) -> ScaledRows:
-    """The transposed matrix in 8 bits, each column of the given one scaled.
+def quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> tuple[ScaledRows, ScaledRows]:
+    """The matrix in 8 bits, each row scaled, and the transposed one, each column of the given one scaled.
 
-    >>> quantise_columns(torch.tensor([[1.0, -2.0]]), torch.float8_e4m3fn).rows.float().tolist()
-    [[448.0], [-448.0]]
+    >>> rows, columns = quantise_both(torch.tensor([[1.0, -2.0]]), torch.float8_e4m3fn)
+    >>> rows.rows.float().tolist(), columns.rows.float().tolist()
+    ([[224.0, -448.0]], [[448.0], [-448.0]])
     """
-    return quantise_rows(matrix.t(), dtype)
+    return quantise_rows(matrix, dtype), quantise_rows(matrix.t(), dtype)
 
 
 def multiply_true(left: ScaledRows, right: ScaledRows, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -90,51 +94,68 @@ class ScaledLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, how: "Forms") -> Any:
         """y = x Wᵀ + b, of rows."""
-        # Of the inputs, what dW takes of them is kept: a byte an element where autocast keeps two.
-        kept = how.columns(inputs, ACTIVATIONS) if ctx.needs_input_grad[1] else ()
-        ctx.save_for_backward(weight, *kept)
-        ctx.how, ctx.dtypes = how, (inputs.dtype, None if bias is None else bias.dtype)
-        return how.multiply(how.rows(inputs, ACTIVATIONS), how.rows(weight, ACTIVATIONS), bias)
+        # What backward takes of both is kept in 8 bits: a byte an element where autocast keeps two.
+        of_inputs: tuple[torch.Tensor, ...] = ()
+        of_weight: tuple[torch.Tensor, ...] = ()
+        if ctx.needs_input_grad[1]:
+            left, of_inputs = how.both(inputs, ACTIVATIONS)
+        else:
+            left = how.rows(inputs, ACTIVATIONS)
+        if ctx.needs_input_grad[0]:
+            right, of_weight = how.both(weight, ACTIVATIONS)
+        else:
+            right = how.rows(weight, ACTIVATIONS)
+        ctx.save_for_backward(*of_inputs, *of_weight)
+        ctx.how, ctx.dtypes = how, (inputs.dtype, weight.dtype, None if bias is None else bias.dtype)
+        return how.multiply(left, right, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """dx = dy W, dW = dyᵀ x, db the sum of dy."""
-        weight, *kept = ctx.saved_tensors
         how, (gradient,) = ctx.how, gradients
         of_inputs = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            product = how.multiply(how.rows(gradient, GRADIENTS), how.columns(weight, ACTIVATIONS), None)
+        for_inputs, for_weight, for_bias = ctx.needs_input_grad[:3]
+        if for_weight:
+            by_rows, by_columns = how.both(gradient, GRADIENTS)
+            product = how.multiply(by_columns, ScaledRows(*ctx.saved_tensors[:2]), None)
+            of_weight = product.to(ctx.dtypes[1])
+        elif for_inputs:
+            by_rows = how.rows(gradient, GRADIENTS)
+        if for_inputs:
+            product = how.multiply(by_rows, ScaledRows(*ctx.saved_tensors[-2:]), None)
             of_inputs = product.to(ctx.dtypes[0])
-        if ctx.needs_input_grad[1]:
-            product = how.multiply(how.columns(gradient, GRADIENTS), ScaledRows(*kept), None)
-            of_weight = product.to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum(0, dtype=torch.float32).to(ctx.dtypes[1])
+        if for_bias:
+            of_bias = gradient.sum(0, dtype=torch.float32).to(ctx.dtypes[2])
         return of_inputs, of_weight, of_bias, None
 
 
 class Forms(NamedTuple):
-    """How products are formed: what quantises rows and columns, and what multiplies them."""
+    """How products are formed: what quantises rows, or both rows and columns, and what multiplies them."""
 
     rows: Quantise
-    columns: Quantise
+    both: QuantiseBoth
     multiply: Multiply
 
 
-TRUE_FORMS = Forms(quantise_rows, quantise_columns, multiply_true)
+TRUE_FORMS = Forms(quantise_rows, quantise_both, multiply_true)
 
 
 def fast_forms(device: torch.device) -> Forms:
-    """The fast forms on a device: quantising takes several passes over memory unless it is compiled into one. Inside a
-    block that is compiled, it becomes a part of what comes before."""
-    if device.type != "cuda":
-        return Forms(quantise_rows, quantise_columns, multiply_scaled)
-    return Forms(_compile(quantise_rows), _compile(quantise_columns), multiply_scaled)
+    """The fast forms on a device: plain torch reads a matrix several times, kernels of ours twice. By rows alone it is
+    compiled; inside a block that is compiled, it becomes a part of what comes before."""
+    if device.type != "cuda" or not fp8_kernels.is_there():
+        return Forms(quantise_rows, quantise_both, multiply_scaled)
+    alone = torch.compile(quantise_rows)
+    return Forms(
+        lambda matrix, dtype: (quantise_rows if torch.compiler.is_compiling() else alone)(matrix, dtype),
+        _quantise_both_fast,
+        multiply_scaled,
+    )
 
 
-def _compile(quantise: Quantise) -> Quantise:
-    alone = torch.compile(quantise)
-    return lambda matrix, dtype: (quantise if torch.compiler.is_compiling() else alone)(matrix, dtype)
+def _quantise_both_fast(matrix: torch.Tensor, dtype: torch.dtype) -> tuple[ScaledRows, ScaledRows]:
+    by_rows, row_scales, by_columns, column_scales = fp8_kernels.quantise_both(matrix, dtype)
+    return ScaledRows(by_rows, row_scales), ScaledRows(by_columns, column_scales)
 
 
 def refuse_products(model: nn.Module, precision: str) -> str | None:

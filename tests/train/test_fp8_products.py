@@ -19,6 +19,8 @@ from dovetail.train.fp8_products import (
     ScaledLinear,
     ScaledProducts,
     fast_forms,
+    multiply_true,
+    quantise_both,
     quantise_rows,
     refuse_products,
 )
@@ -26,6 +28,9 @@ from dovetail.train.numeric import open_session
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 FAST = fast_forms(torch.device("cpu"))
+# Until 2.12 torch multiplied by scales of rows on CUDA devices alone.
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+    FAST = FAST._replace(multiply=multiply_true)
 # A rounding to bf16 moves a value by 2**-9 of itself; the product and the bias added to it are rounded in turn on some
 # devices, and sums in another order fall to the other side of a rounding.
 BF16 = 2.0**-7
@@ -46,6 +51,26 @@ def gradients(forms: Forms, *, seed: int, rows: int = 32, scale: float = 1.0) ->
     output = ScaledLinear.apply(*leaves, forms)
     (output.float() * target).sum().backward()
     return [output.detach().float(), *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [ACTIVATIONS, GRADIENTS])
+@pytest.mark.parametrize("of", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 1024), (8192, 2048), (4097, 1040), (130, 48)])
+def test_kernels_round_as_plain_torch_does(rows: int, columns: int, of: torch.dtype, dtype: torch.dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    matrix = torch.randn(rows, columns, device="cuda", dtype=of) * torch.rand(rows, 1, device="cuda").to(of).exp2()
+    matrix[1], matrix[:, 2], matrix[3, 3] = 0.0, 0.0, 1e-20
+    for each in (matrix, matrix.t(), matrix[:, : columns // 2]):
+        for fast, plain in zip(
+            fast_forms(torch.device("cuda")).both(each, dtype), quantise_both(each, dtype), strict=True
+        ):
+            assert torch.equal(fast.scales, plain.scales)
+            assert torch.equal(fast.rows.view(torch.uint8), plain.rows.view(torch.uint8))
+    matrix[5, 6] = float("nan")
+    fast, _ = fast_forms(torch.device("cuda")).both(matrix, dtype)
+    assert fast.rows.float()[5].isnan().all()
 
 
 @given(seed=st.integers(0, 2**20), exponent=st.integers(-12, 12))
