@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
@@ -51,9 +52,19 @@ def run_loop(serving: Coroutine[Any, Any, T]) -> T:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        return _quickest_run(serving)
+        # In a notebook a loop is running already, and a thread has one at most.
+        with ThreadPoolExecutor(1) if _has_loop() else contextlib.nullcontext() as beside:
+            return beside.submit(_quickest_run, serving).result() if beside else _quickest_run(serving)
     finally:
         sys.setswitchinterval(before)
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _quickest_run(serving: Coroutine[Any, Any, T]) -> T:

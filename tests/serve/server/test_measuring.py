@@ -1,3 +1,5 @@
+import asyncio
+
 import numpy
 import pytest
 
@@ -24,6 +26,13 @@ def test_requests_and_calls_are_measured_through_a_server():
     # Sixteen requests take more of the server's process than one, and a millisecond is more than reading one takes.
     assert 1e-6 < found.front.request_seconds < 0.01
     assert found.front.cores == 2.5
+
+
+def test_where_a_loop_runs_already_as_in_a_notebook():
+    async def cell():
+        return measure_server(Doubling, Schema.of({"left": numpy.zeros((1, 3), dtype="float32")}), rows=(1,))
+
+    assert [rows for rows, _ in asyncio.run(cell()).curve.points] == [1]
 
 
 class Failing(Doubling):
