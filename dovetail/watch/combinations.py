@@ -213,8 +213,7 @@ def _short(
     ranked = ranked[:_LISTED]
     if not ranked:
         return []
-    order = sort_sets(judged.sets[ranked])
-    marks = counter.mark(judged.sets[np.array(ranked)[order]])[np.argsort(order)]
+    marks = counter.mark(judged.sets[ranked])
     least = criteria.least_support * judged.hits
 
     def passes(eo: "np.ndarray", et: "np.ndarray", hits: int, rows: int) -> "np.ndarray":
