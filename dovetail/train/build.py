@@ -22,6 +22,10 @@ from dovetail.vocabulary import DovetailError, ProgramError, Task
 # What the trainings that a worker keeps may take of its host, all together: on a CPU it counts into what others are
 # seen to take.
 KEPT_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+# What those of them that were trained may still hold until they are looked for: that takes 0.2 s, a fifth of a small
+# task, so it is done for dozens of small ones at once, and on an accelerator for each.
+_TAKEN_BYTES, _TAKEN_COUNT = 16 << 20, 64
+_STEPPED = 4  # times its weights: with gradients and two moments
 
 # For whom a program is being built: the store's directory, and what undoes what earlier tasks did to the process.
 _BUILDING: contextvars.ContextVar[tuple[Path | None, Isolation | None]] = contextvars.ContextVar("building")
@@ -73,12 +77,19 @@ class Builder:
         self.isolation = isolation
         self._home = home
         self._kept: dict[str, _Kept] = {}
+        self._taken: list[int] = []  # the bytes that each of those may hold that were kept and taken
         postpone_compiler()
 
     @property
-    def kept_count(self) -> int:
-        """How many trainings there are that were looked at and not taken."""
-        return len(self._kept)
+    def is_full_of_taken(self) -> bool:
+        """Whether trainings that were kept and taken since `forget_taken` may hold so much, some in cycles that nobody
+        has looked for, that it is time to look."""
+        is_full = sum(self._taken) > _TAKEN_BYTES or len(self._taken) > _TAKEN_COUNT
+        return is_full or (bool(self._taken) and torch.cuda.is_initialized())
+
+    def forget_taken(self) -> None:
+        """Say that what was taken so far and is not in use any more has been freed."""
+        self._taken.clear()
 
     def build(self, task: Task) -> Training:
         """Build the training of a task anew, from its program."""
@@ -93,7 +104,8 @@ class Builder:
         yield training
         grown = max(0, _process_bytes() - before)
         unchanged = self.isolation is None or not self.isolation.undo()
-        room = KEPT_BYTES["cuda" if torch.cuda.is_initialized() else "cpu"] - sum(k.bytes for k in self._kept.values())
+        held = sum(kept.bytes for kept in self._kept.values()) + sum(self._taken)
+        room = KEPT_BYTES["cuda" if torch.cuda.is_initialized() else "cpu"] - held
         if unchanged and grown <= room and _device_bytes() == on_device and _is_untouched(training):
             self._kept[task.identity] = _Kept(
                 training=training, threads=torch.get_num_threads(), bytes=grown, draw_again=again
@@ -102,6 +114,8 @@ class Builder:
     def take(self, task: Task) -> Training:
         """To be trained: the one that `inspecting` gave where that was kept, else built anew."""
         kept = self._kept.pop(task.identity, None)
+        if kept is not None:
+            self._taken.append(max(kept.bytes, _STEPPED * _weight_bytes(kept.training.model)))
         if kept is None or kept.threads != torch.get_num_threads():  # some initial weights depend on threads
             return self.build(task)
         with _naming(task):
@@ -138,6 +152,11 @@ def _is_untouched(training: Training) -> bool:
     """Whether reading a first batch cannot have changed a training: its batches have no code of the user's and no
     generator of their own."""
     return draws_at_first(training.batches) and next(generators_in(training.batches), None) is None
+
+
+def _weight_bytes(model: torch.nn.Module) -> int:
+    tensors = [*model.parameters(), *model.buffers()]
+    return sum(tensor.nbytes for tensor in tensors if not torch.nn.parameter.is_lazy(tensor))
 
 
 def _device_bytes() -> int:
