@@ -79,7 +79,8 @@ class ModuleVariables:
             if not self._imports:
                 self._adopt(*self._before)
                 for module in list(sys.modules.values()):
-                    self.add(module)
+                    if id(module) not in self._seen:  # of thousands, at each build, most are known
+                        self.add(module)
 
     def add(self, module: Any) -> None:
         """Know a module's variables as they are now, where it is the user's own and not known yet."""

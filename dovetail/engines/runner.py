@@ -106,6 +106,20 @@ def _session(order: Order, around: WorkerContext, members: list[SessionMember]) 
     return open_session(technique, members, device=around.device, threads=around.threads, knobs=knobs)
 
 
+def _accepted_session(order: Order, around: WorkerContext, members: list[SessionMember]) -> TrainingSession:
+    """A session of these members; where the technique refuses them, that names the first."""
+    name = order.members[0].task.name
+    # Opening refuses them as well, but only once the other ranks have come; and to ask twice takes `fuse` 50 ms.
+    if around.ranks is not None and (reason := load_technique(order.technique).refuse(members)):
+        raise TechniqueRefused(f"task {name!r}: {reason}")
+    try:
+        return _session(order, around, members)
+    except TechniqueRefused as refused:
+        if type(refused) is not TechniqueRefused:  # it tells what memory there must be
+            raise
+        raise TechniqueRefused(f"task {name!r}: {refused}") from None
+
+
 def _build_member(task: Task, order: Order, around: WorkerContext) -> SessionMember:
     """A folder or environment that a program chooses stays for its training, where it trains alone."""
     if len(order.members) > 1:
@@ -179,9 +193,7 @@ def _open_trainers(
     with reporting_failure(order.members[0], around, gang=order.members):
         trainings = [member.training for member in members]
         stack.enter_context(feed_members(trainings, order.members, around, technique=order.technique))
-        if reason := load_technique(order.technique).refuse(members):
-            raise TechniqueRefused(f"task {order.members[0].task.name!r}: {reason}")
-        session = _session(order, around, members)
+        session = _accepted_session(order, around, members)
         stack.enter_context(contextlib.closing(session))
         if isinstance(session, RankedSession):
             session.doing = around.doing

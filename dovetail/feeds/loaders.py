@@ -112,7 +112,7 @@ def _make_gather(data: Any) -> Gather | None:
         return lambda indices: _rows(data.tensors, indices)
     if type(data) is torch.Tensor:
         return lambda indices: (rows := _rows([data], indices)) and rows[0]
-    return _make_row_gather(data) if type(data) is list else None
+    return _RowGather(data) if type(data) is list else None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -125,24 +125,39 @@ def _rows(tensors: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch
     return [tensor[chosen] for tensor in tensors] if all(map(_is_plain, tensors)) else None
 
 
-def _make_row_gather(data: list[Any]) -> Gather | None:
+class _RowGather:
     """The same for a list of tuples of rows of tensors, such as `list(zip(images, labels))`. Those rows are views, so
-    whatever is written to them is seen; a tuple that is replaced is not, so each is looked at."""
+    whatever is written to them is seen; a tuple that is replaced is not, so each is looked at.
+
+    To look at all rows takes as long as to read some batches, so the first one is read without: whoever only looks at
+    a training reads no more.
+    """
+
+    def __init__(self, data: list[Any]) -> None:
+        self._data = data
+        self._calls = 0
+        self._kept: list[Any] = []
+        self._columns: list[tuple[torch.Tensor, Places]] | None = None
+
+    def __call__(self, indices: Sequence[int]) -> list[torch.Tensor] | None:
+        """A batch, or None where its items must be asked for."""
+        self._calls += 1
+        if self._calls == 2:
+            self._kept, self._columns = list(self._data), _columns_of(self._data)
+        data, kept = self._data, self._kept
+        if self._columns is None or len(data) != len(kept) or not all(data[index] is kept[index] for index in indices):
+            return None
+        chosen = numpy.asarray(indices)
+        return [base[torch.from_numpy(places[chosen])] for base, places in self._columns]
+
+
+def _columns_of(data: list[Any]) -> list[tuple[torch.Tensor, Places]] | None:
+    """For each place in the tuples of a list the tensor whose rows stand there, and which; None where there is none."""
     if not 1 < len(data) <= _MOST_ROWS or {type(item) for item in data} != {tuple} or len({*map(len, data)}) > 1:
         return None
     columns = [_as_rows(column) for column in zip(*data, strict=True)]
     found = [column for column in columns if column is not None]
-    if not columns or len(found) < len(columns):
-        return None
-    kept = list(data)
-
-    def gather(indices: Sequence[int]) -> list[torch.Tensor] | None:
-        if len(data) != len(kept) or not all(data[index] is kept[index] for index in indices):
-            return None
-        chosen = numpy.asarray(indices)
-        return [base[torch.from_numpy(places[chosen])] for base, places in found]
-
-    return gather
+    return found if columns and len(found) == len(columns) else None
 
 
 def _as_rows(column: Sequence[Any]) -> tuple[torch.Tensor, Places] | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Optimizers of torch that keep states of other shapes than their parameters'.
 _OTHER_SHAPES = {"Adafactor", "LBFGS"}
+_PLAIN = {bool, int, str, type(None)}  # what is in JSON what it is
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -280,7 +281,10 @@ def pack(tree: Any, prefix: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, numpy.ndarray):
         return {"__array__": pack(torch.from_numpy(tree.copy()), prefix, tensors)}
     if isinstance(tree, list | tuple):
-        items = [pack(item, f"{prefix}/{number}", tensors) for number, item in enumerate(tree)]
+        if _PLAIN.issuperset(map(type, tree)):  # as the hundreds of words of a random generator
+            items = list(tree)
+        else:
+            items = [pack(item, f"{prefix}/{number}", tensors) for number, item in enumerate(tree)]
         return items if isinstance(tree, list) else {"__tuple__": items}
     if isinstance(tree, Mapping):
         return {

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from dovetail.describe import source_digest
 from dovetail.describe.source_digest import digest, digest_text
 
 FILE = '''
@@ -153,6 +154,40 @@ def test_however_it_is_imported(project, way):
     name = next(iter(files))
     project(name, files[name].replace("1", "2"))
     assert project.digest() != first
+
+
+def test_code_is_followed_again_only_where_something_that_was_looked_at_has_changed(project, monkeypatch):
+    before, followed = project.digest(), []
+    collect = source_digest._Reached.collect
+    monkeypatch.setattr(source_digest._Reached, "collect", lambda *given: (followed.append(1), collect(*given)))
+    assert project.digest() == before
+    assert not followed
+    project("helpers.py", HELPERS + "# the same to whoever runs it\n")
+    assert project.digest() == before
+    assert followed
+
+
+def test_a_module_that_is_there_now_where_there_was_none_is_found(project, tmp_path):
+    project("sweep.py", "import later\ndef build():\n    return later.size()\n")
+    before = project.digest()
+    project("later/__init__.py", HELPERS)
+    package = project.digest()
+    project("later.py", HELPERS + "MORE = 1\n")  # comes before the package
+    found = project.digest()
+    (tmp_path / "later.py").unlink()
+    assert len({before, package, found}) == 3
+    assert project.digest() == package
+
+
+def test_a_link_that_leads_elsewhere_by_now_is_followed_there(project, tmp_path):
+    for name, size in (("one", 1), ("two", 2)):
+        project(f"{name}/helpers.py", HELPERS.replace("1", str(size)))
+    (tmp_path / "helpers.py").unlink()
+    (tmp_path / "helpers.py").symlink_to("one/helpers.py")
+    before = project.digest()
+    (tmp_path / "helpers.py").unlink()
+    (tmp_path / "helpers.py").symlink_to("two/helpers.py")
+    assert project.digest() != before
 
 
 def test_text_that_stands_alone():

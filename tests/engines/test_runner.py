@@ -12,8 +12,10 @@ import torch
 from dovetail.engines import MemberOrder, Order, trainer
 from dovetail.engines.runner import run
 from dovetail.engines.worker_context import WorkerContext
-from dovetail.train import checkpoint
+from dovetail.train import checkpoint, fuse
 from dovetail.train.build import Builder
+from dovetail.train.fuse import fuse_session
+from dovetail.train.fuse.fusibility import examine
 from dovetail.train.isolation import Isolation
 from dovetail.vocabulary import Event, Kind, Program, Stop, Task
 
@@ -272,6 +274,26 @@ def test_a_program_that_changes_its_module_is_refused_in_a_gang_by_the_names(gro
     ground.run("measure", gang[:1], "fuse", knobs={"members": 2})
     (rejected,) = ground.of(gang[0], "rejected")
     assert "must leave its modules and torch's settings as they are" in rejected.rejection.reason
+
+
+def test_a_gang_that_its_technique_refuses_says_which_and_is_asked_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        fuse_session, "examine", lambda members, **given: (asked.append(1), examine(members, **given))[1]
+    )
+    monkeypatch.setattr(fuse.Fuse, "refuse", lambda *given: asked.append(2))
+    alike = [ground.member("tower", steps=2, name=name, seed=n) for n, name in enumerate(("one", "two"))]
+    ground.run("train", alike, "fuse")
+    assert [ground.ends(member) for member in alike] == [["finished"], ["finished"]]
+    assert asked == [1]
+    unlike = [ground.member("tower", steps=2, name=f"of {width}", width=width) for width in (8, 16)]
+    ground.run("train", unlike, "fuse")
+    (end,) = ground.of(unlike[0], "failed")
+    assert end.cause == "refused"
+    assert end.reason.startswith("task 'of 8': tasks must be one program; in task 1 against task 2,")
+    assert ground.ends(unlike[1]) == ["lost"]
 
 
 def test_a_task_with_a_target_says_at_each_evaluation_where_its_seconds_went(ground: Ground) -> None:

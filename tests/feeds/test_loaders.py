@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
+from dovetail.feeds import loaders
 from dovetail.feeds.loaders import direct, draws_at_first
 
 
@@ -139,6 +140,18 @@ def test_what_is_written_to_rows_or_put_in_their_place_is_seen() -> None:
     assert next(iter(batches))[1].tolist() == [3, 1, 9, 3]
     data.append(data[1])
     assert [batch[1].tolist() for batch in batches] == [[3, 1, 9, 3], [1]]
+
+
+def test_rows_are_looked_at_only_for_who_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(loaders, "_columns_of", lambda data: looked.append(len(data)))
+    loader = DataLoader(pairs(4), batch_size=2)  # type: ignore[arg-type]
+    assert draws_at_first(loader)
+    batches = iter(direct(loader))
+    next(batches)
+    assert not looked
+    next(batches)
+    assert looked == [4]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,29 @@ def test_no_more_is_kept_than_there_is_room_for(builder, tmp_path, monkeypatch):
     assert builder.take(found) is not looked_at
 
 
+def test_what_was_taken_is_looked_for_only_where_it_is_not_gone_by_itself(builder, tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.train.build._process_bytes", lambda: 0)
+    monkeypatch.setattr("dovetail.train.build._TAKEN_BYTES", 4 * 100 - 1)
+    found, looked_at = inspected(builder, tmp_path, "plain")
+    taken = builder.take(found)
+    assert sum(each.nbytes for each in taken.model.parameters()) == 100
+    assert builder.is_full_of_taken
+    del taken, looked_at
+    assert not builder.is_full_of_taken
+
+    found, looked_at = inspected(builder, tmp_path, "plain")
+    looked_at.optimizer.scheduler = torch.optim.lr_scheduler.StepLR(looked_at.optimizer, 1)  # each has the other
+    builder.take(found)
+    del looked_at
+    assert builder.is_full_of_taken
+    monkeypatch.setattr("dovetail.train.build._TAKEN_BYTES", 4 * 200)
+    assert not builder.is_full_of_taken
+    monkeypatch.setattr("dovetail.train.build._TAKEN_COUNT", 1)
+    assert builder.is_full_of_taken
+    builder.forget_taken()
+    assert not builder.is_full_of_taken
+
+
 def test_code_that_was_edited_since_it_was_looked_at_is_refused(builder, tmp_path):
     found, _ = inspected(builder, tmp_path, "plain")
     (tmp_path / "kept_programs.py").write_text(PROGRAMS.replace("randn(8, 4)", "randn(16, 4)"))

@@ -42,6 +42,7 @@ from dovetail.vocabulary.units import show_bytes
 
 PIECE_BYTES = 2 << 30
 FROZEN_BYTES = 16 << 20  # less than this is written as fast as it is looked for
+_SMALL_BYTES = 1 << 20
 
 # What this process has written of weights that are not trained, by their names: what it was, where, and its entry.
 _frozen_pieces: dict[tuple[str, ...], tuple[ContentHash, Path, dict[str, Any]]] = {}
@@ -107,20 +108,24 @@ def set_aside(path: Path) -> None:
 
 def prune(root: Path, retention: Retention) -> None:
     """Remove checkpoints beyond `retention`, and what interrupted writers left."""
-    found = [root / name for name in retention.ordinary([path.name for path in complete(root)])]
-    for number in too_many([_size(path) for path in found], retention):
+    names = os.listdir(root) if root.is_dir() else []
+    found = [root / name for name in retention.ordinary(newest_first(names))]
+    sizes = [_size(path) if retention.bytes is not None else 0 for path in found]
+    for number in too_many(sizes, retention):
         remove(found[number])
-    sweep(root)
+    _sweep(root, names)
 
 
 def sweep(root: Path) -> None:
     """Remove what interrupted writers left."""
-    for path in root.glob(".writing-*"):
-        process = path.name.split("-")[1]
-        if process.isdecimal() and not _is_alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(".removing-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    _sweep(root, os.listdir(root) if root.is_dir() else [])
+
+
+def _sweep(root: Path, names: Sequence[str]) -> None:
+    for name in names:
+        process = name.split("-")[1] if name.startswith(".writing-") else ""
+        if name.startswith(".removing-") or (process.isdecimal() and not _is_alive(int(process))):
+            shutil.rmtree(root / name, ignore_errors=True)
 
 
 def _write_pieces(directory: Path, final: Path, state: TrainingState) -> list[dict[str, Any]]:
@@ -169,10 +174,20 @@ def _write_piece(directory: Path, number: int, part: Mapping[str, torch.Tensor])
     path = directory / _piece_name(number)
     whole = separate_storage(part)
     safetensors.torch.save_file(whole, path)
-    with concurrent.futures.ThreadPoolExecutor(1) as beside:  # a disk takes as long to write as a core to add up
+    size = path.stat().st_size
+    return piece_of(path.name, whole, size=size, digest=_sync_and_digest(path, size))
+
+
+def _sync_and_digest(path: Path, size: int) -> str:
+    """Sync a file; gives its digest. A disk takes as long to write a large one as a core to add it up; a small one is
+    added up before a thread is there to do so."""
+    if size < _SMALL_BYTES:
+        _sync(path)
+        return _digest(path)
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
         digest = beside.submit(_digest, path)
         _sync(path)
-    return piece_of(path.name, whole, size=path.stat().st_size, digest=digest.result())
+    return digest.result()
 
 
 def _piece_name(number: int) -> str:
