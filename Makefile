@@ -21,8 +21,8 @@ test: $(READY)
 	$(BIN)/ruff check .
 # Types are looked at on one core, so the first tests run beside.
 	$(MAKE) --no-print-directory --jobs 2 types units
-# These wait for processes of their own a third of the time, so three at once keep two cores busy.
-	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 3 --dist loadfile --durations=60
+# These wait for processes of their own a third of the time, so four at once keep two cores busy.
+	$(BIN)/python -m pytest -m "process and not slow and not gpu" -n 4 --dist loadfile --durations=60
 	@command -v chromium > /dev/null || echo "skipped: what a real browser shows of the live page, for there is no chromium"
 
 types: $(READY)
