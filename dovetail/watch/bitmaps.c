@@ -11,6 +11,9 @@
 #define BLOCK_WORDS 512
 #define MOST_ORDER 32
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 #ifdef __ARM_NEON
 #include <arm_neon.h>
 
@@ -35,7 +38,6 @@ static int64_t count_both(const uint64_t *a, const uint64_t *b, int64_t words)
     return count;
 }
 #elif defined(__AVX2__) && !defined(__AVX512VPOPCNTDQ__)
-#include <immintrin.h>
 #ifdef __AVX512BW__
 typedef __m512i vector;
 #define OF(name) _mm512_##name
@@ -103,9 +105,12 @@ IS_RUN(uint8_t)
 IS_RUN(uint16_t)
 IS_RUN(uint32_t)
 
-/* How often each code occurs. `width` is the bytes of a code: 1, 2 or 4. Those of one byte are read eight at a time and
-   counted in four tables in turn, so that a code which comes again at once does not wait for its own count. */
-void count_codes(const void *codes, int32_t width, int64_t rows, int64_t *counts)
+/* How often each of so many codes occurs. `width` is the bytes of a code: 1, 2 or 4. Those of one byte are read eight at
+   a time and counted in four tables in turn, so that a code which comes again at once does not wait for its own count;
+   few of them are compared with 64 rows at once where there are vectors of so many: 3 codes take an eighth of the time, 16
+   two fifths. */
+#define FEW_CODES 40
+void count_codes(const void *codes, int32_t width, int64_t rows, int64_t values, int64_t *counts)
 {
 #define COUNT(type) do { \
     const type *mine = codes; \
@@ -118,6 +123,21 @@ void count_codes(const void *codes, int32_t width, int64_t rows, int64_t *counts
     if (width == 1) {
         uint32_t table[4][256] = {{0}};
         const uint8_t *mine = codes;
+#ifdef __AVX512BW__
+        while (values <= FEW_CODES && i + 512 <= rows) {
+            if (is_run_uint8_t(mine + i)) { counts[mine[i]] += 128; i += 128; continue; }
+            for (int code = 0; code < values; code++) {
+                __m512i wanted = _mm512_set1_epi8((char)code);
+                int64_t found = 0;
+                for (int k = 0; k < 512; k += 64)
+                    found += __builtin_popcountll(_mm512_cmpeq_epi8_mask(_mm512_loadu_si512(mine + i + k), wanted));
+                counts[code] += found;
+            }
+            i += 512;
+        }
+#else
+        (void)values;
+#endif
         for (; i + 128 <= rows && i < UINT32_MAX - 128; i += 128) {
             if (is_run_uint8_t(mine + i)) { table[0][mine[i]] += 128; continue; }
             for (int k = 0; k < 128; k += 8) {
@@ -168,6 +188,17 @@ static inline uint64_t bits_of(bytes a, bytes b, bytes c, bytes d)
     bytes sums = vpaddq_u8(vpaddq_u8(vandq_u8(a, bit), vandq_u8(b, bit)), vpaddq_u8(vandq_u8(c, bit), vandq_u8(d, bit)));
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sums, sums)), 0);
 }
+#elif defined(__AVX512BW__)
+static inline uint64_t match_uint8_t(const uint8_t *codes, uint8_t code)
+{
+    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(codes), _mm512_set1_epi8((char)code));
+}
+static inline uint64_t match_uint16_t(const uint16_t *codes, uint16_t code)
+{
+    __m512i wanted = _mm512_set1_epi16((short)code);
+    return (uint64_t)_mm512_cmpeq_epi16_mask(_mm512_loadu_si512(codes), wanted) |
+           (uint64_t)_mm512_cmpeq_epi16_mask(_mm512_loadu_si512(codes + 32), wanted) << 32;
+}
 #elif defined(__SSE2__)
 #include <emmintrin.h>
 typedef __m128i bytes;
@@ -187,7 +218,9 @@ static inline uint64_t bits_of(bytes a, bytes b, bytes c, bytes d)
            (uint64_t)_mm_movemask_epi8(c) << 32 | (uint64_t)_mm_movemask_epi8(d) << 48;
 }
 #endif
-#if defined(__ARM_NEON) || defined(__SSE2__)
+#if defined(__AVX512BW__)
+#define MATCH(type)
+#elif defined(__ARM_NEON) || defined(__SSE2__)
 #define MATCH(type) static inline uint64_t match_##type(const type *codes, type code) \
 { \
     return bits_of(same_##type(codes, code), same_##type(codes + 16, code), same_##type(codes + 32, code), \
@@ -206,7 +239,11 @@ MATCH(uint16_t)
 
 /* Matching a word of 64 rows with one code takes about so many times less than to scatter its rows, by bytes of a
    code; codes of four bytes are many, and always scattered. */
+#ifdef __AVX512BW__
+#define MATCHES_PER_SCATTER 150
+#else
 #define MATCHES_PER_SCATTER 48
+#endif
 
 /* The bitmaps of some bases of one attribute over `rows` rows from `start` on. Where few are asked for, rows are matched
    with the code of each. Else each row's bit is scattered to the bitmap of its base, whichever that is: rows whose base

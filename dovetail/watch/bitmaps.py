@@ -282,7 +282,7 @@ def count_codes(codes: "np.ndarray", values: int) -> "np.ndarray":
     if kernel is None:
         return np.bincount(codes, minlength=values)
     counts = np.zeros(values, dtype=np.int64)
-    kernel.count_codes(_at(codes), codes.dtype.itemsize, len(codes), _at(counts))
+    kernel.count_codes(_at(codes), codes.dtype.itemsize, len(codes), values, _at(counts))
     return counts
 
 
@@ -311,7 +311,7 @@ def _kernel() -> ctypes.CDLL | None:
     at, long, whole = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     table: list[Any] = [whole, at, at, at, whole, whole, at, at, at, at]
     library.find_places.argtypes = [at, long, at]
-    library.count_codes.argtypes = [at, whole, long, at]
+    library.count_codes.argtypes = [at, whole, long, long, at]
     library.fill_items.argtypes = [at, long, long, long, *table, at]
     library.extend_sets.argtypes = [at, long, at, whole, at, at, long, whole, long, at, at, long]
     library.count_sets.argtypes = [long, *table, at, long, whole, at, at, at]

@@ -91,6 +91,16 @@ def test_the_kernel_counts_what_python_counts(seed, rows):
     assert ((limited == counts[0]) | (limited > counts[0] // 2)).all()
 
 
+@pytest.mark.skipif(bitmaps._kernel() is None, reason="needs a C compiler")
+@pytest.mark.parametrize("values", [1, 3, 40, 41, 256, 300, 70_000])
+@pytest.mark.parametrize("rows", [1, 511, 512, 641, 40_000])
+def test_codes_are_counted_however_many_there_are_and_however_they_lie(values, rows):
+    width = np.uint8 if values <= 256 else np.uint16 if values <= 1 << 16 else np.uint32
+    codes = np.random.default_rng(values).integers(0, values, rows).astype(width)
+    for each in (codes, np.sort(codes), np.concatenate([codes, np.zeros(700, width), codes])):
+        assert np.array_equal(bitmaps.count_codes(each, values), np.bincount(each, minlength=values))
+
+
 @given(
     eo=st.integers(1, 50), et=st.integers(0, 300), others=st.integers(0, 50), rest=st.integers(1, 500),
     kind=st.sampled_from(RATIOS), least=st.floats(0.1, 20),
