@@ -141,6 +141,7 @@ def test_loops_are_placed() -> None:
     assert "met     largest relative difference to NumPy" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_occlusion_is_set_beside_whole_pictures() -> None:
     done = run("bench/occlusion.py", "--quick")
@@ -246,7 +247,7 @@ def test_products_in_8_bits_are_set_beside_exact_ones_where_they_can_be_had() ->
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", [("numeric.py",), ("convergence.py", "charlm")])
+@pytest.mark.parametrize("words", [("numeric.py",), pytest.param(("convergence.py", "charlm"), marks=pytest.mark.slow)])
 def test_approximations_are_set_beside_exact_steps(words: tuple[str, ...]) -> None:
     name, *part = words
     done = run(f"bench/{name}", *part, "--quick")
