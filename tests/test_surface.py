@@ -131,7 +131,15 @@ def files_of(folder):
 TECHNIQUES_ASIDE = {"base", "build", "checkpoint", "export", "loop", "randomness", "state", "weights"}
 TECHNIQUES_ASIDE |= {"buffers", "cutting", "microbatches", "nested", "ranked_session", "ranks", "recompute", "rows"}
 TECHNIQUES_ASIDE |= {"flat_optimizer", "isolation", "replayability", "rowwise_session", "schedulers", "staged_batches"}
-TECHNIQUES_ASIDE |= {"compressed_gradients", "data_waits", "fp8_products", "meeting_store", "numeric", "undeclared"}
+TECHNIQUES_ASIDE |= {
+    "compressed_gradients",
+    "data_waits",
+    "fp8_kernels",
+    "fp8_products",
+    "meeting_store",
+    "numeric",
+    "undeclared",
+}
 TECHNIQUES_ASIDE |= {"postponed_compiler", "shard_evaluation"}
 
 

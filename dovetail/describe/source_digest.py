@@ -50,7 +50,7 @@ def digest(file: Path, function: str, *, root: Path | None = None) -> str:
     known, looks = _known.get(key, ("", {}))
     if known and all(_stamp(path) == stamp for path, stamp in looks.items()):
         return known
-    reached = _Reached(root=key[2])
+    reached = _ReachedCode(root=key[2])
     reached.collect(key[0], function)
     found = hashlib.sha256("\n".join(reached.parts).encode()).hexdigest()[:16]
     if len(_known) >= _MOST_KNOWN:
@@ -71,7 +71,7 @@ def find_reached_files(file: Path, function: str, *, root: Path | None = None) -
     ['a.py', 'b.py']
     """
     top = (root or file.parent).resolve()
-    reached = _Reached(root=top)
+    reached = _ReachedCode(root=top)
     reached.collect(file.resolve(), function)
     files = {path for path, _ in reached.seen}
     packages = {folder / "__init__.py" for path in files for folder in path.parents if folder.is_relative_to(top)}
@@ -115,7 +115,7 @@ def arguments(file: Path, function: str) -> tuple[str, ...] | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Reached:
+class _ReachedCode:
     """What a function reaches, as far as it was followed, and where was looked for it: what is found depends on that
     and on nothing else that changes while a process runs."""
 
