@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import http.client
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
@@ -22,7 +23,7 @@ from dovetail.serve.server.schema import Schema
 from dovetail.vocabulary import DovetailError
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64)
-_TIMES, _MOST_SECONDS = 15, 1.5
+_TIMES, _AT_ONCE, _MOST_SECONDS = 15, 3, 1.5
 # How long a call waits for the rest of its rows, and a request for its answer: longer than either takes.
 _TOGETHER_SECONDS, _WITHIN_SECONDS, _LONG_SECONDS = 5.0, 60.0, 5.0
 
@@ -45,8 +46,10 @@ def measure_server(
     """By a server that is started for it. Where a call takes long, fewer are made. `cores` are those that replicas
     share with the process that reads requests, where they compute on cores, each on `threads` of them."""
     samples, cpu_seconds = run_loop(_measure(load, schema, threads, rows))
-    # A call's seconds in the server's process are those beside what grows with the requests in it.
-    request, call = numpy.polyfit(list(cpu_seconds), list(cpu_seconds.values()), 1) if len(samples) > 1 else (0.0, 0.0)
+    # A call's seconds in the server's process are those beside what grows with the requests in it. They are told by the
+    # calls of few, so what a fit misses counts by its share.
+    costs = numpy.array(list(cpu_seconds.values()))
+    request, call = numpy.polyfit(list(cpu_seconds), costs, 1, w=1 / costs) if len(samples) > 1 else (0.0, 0.0)
     front = FrontEnd(
         request_seconds=max(0.0, float(request)), call_seconds=max(0.0, float(call)), cores=(cores - 1) / threads + 1
     )
@@ -67,16 +70,21 @@ async def _measure(
     listener = listen("127.0.0.1", 0)
     server = http_server(ModelApp(pool, queue, schema, within=_WITHIN_SECONDS))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    samples, cpu_seconds = {}, {}
+    samples: dict[int, list[float]] = {}
+    cpu_seconds: dict[int, float] = {}
     try:
         with _connections(listener.getsockname()[1], max(rows)) as connections:
             for count in rows:
                 queue.batch_rows = count
                 ask = _Asking(connections[:count], schema, pool)
                 await asyncio.to_thread(ask.time_call)
-                began = time.thread_time()
-                samples[count] = await asyncio.to_thread(ask.time_calls)
-                cpu_seconds[count] = (time.thread_time() - began) / len(samples[count])
+                samples[count], costs = [], list[float]()
+                until = time.perf_counter() + _MOST_SECONDS
+                while len(costs) < _TIMES // _AT_ONCE and (not costs or time.perf_counter() < until):
+                    began = time.thread_time()
+                    samples[count] += await asyncio.to_thread(ask.time_calls, _AT_ONCE)
+                    costs.append((time.thread_time() - began) / _AT_ONCE)
+                cpu_seconds[count] = statistics.median(costs)  # now and then a thread collects garbage
                 if min(samples[count]) > _LONG_SECONDS:  # nobody waits for larger ones
                     break
     finally:
@@ -107,12 +115,9 @@ class _Asking:
                 raise DovetailError(f"a model that is served must answer rows of its schema, zeros; this one: {said}")
         return self._pool.counts.call_seconds - before
 
-    def time_calls(self) -> list[float]:
-        """Time several such calls; gives the seconds of each."""
-        found, began = list[float](), time.perf_counter()
-        while len(found) < _TIMES and (len(found) < 3 or time.perf_counter() - began < _MOST_SECONDS):
-            found.append(self.time_call())
-        return found
+    def time_calls(self, count: int) -> list[float]:
+        """So many calls, one after another; gives the seconds of each."""
+        return [self.time_call() for _ in range(count)]
 
 
 @contextlib.contextmanager
