@@ -158,8 +158,8 @@ def test_however_it_is_imported(project, way):
 
 def test_code_is_followed_again_only_where_something_that_was_looked_at_has_changed(project, monkeypatch):
     before, followed = project.digest(), []
-    collect = source_digest._Reached.collect
-    monkeypatch.setattr(source_digest._Reached, "collect", lambda *given: (followed.append(1), collect(*given)))
+    collect = source_digest._ReachedCode.collect
+    monkeypatch.setattr(source_digest._ReachedCode, "collect", lambda *given: (followed.append(1), collect(*given)))
     assert project.digest() == before
     assert not followed
     project("helpers.py", HELPERS + "# the same to whoever runs it\n")
