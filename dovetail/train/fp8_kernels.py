@@ -1,16 +1,15 @@
 """A matrix in 8 bits by rows and by columns on CUDA devices, in two readings: the first finds the largest magnitude of
 each row and column, the second rounds each number twice and writes one copy as it lies and one transposed. Plain torch,
 compiled, reads a matrix for each of these, and writes the transposed copy in steps of a byte. Without Triton this does
-nothing: ask `is_there`."""
+nothing: ask `triton_kernels.is_there`."""
 
 from __future__ import annotations  # those of kernels name Triton
 
-import contextlib
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from dovetail.train.triton_kernels import jit, tl, triton
 
 # What one program reads at a time; measured on an H200 (docs/log.md).
 _MAXIMA = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4}
@@ -18,17 +17,8 @@ _ROUNDED = {"ROWS": 128, "COLUMNS": 128, "num_warps": 4}
 
 FourTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
-triton: Any = None
-tl: Any = None
-with contextlib.suppress(ModuleNotFoundError):
-    triton, tl = (importlib.import_module(name) for name in ("triton", "triton.language"))
 
-
-def _jit(kernel: Callable[..., Any]) -> Any:
-    return kernel if triton is None else triton.jit(kernel)
-
-
-@_jit
+@jit
 def _find_maxima(  # type: ignore[no-untyped-def]
     matrix, row_maxima, column_maxima, rows, columns, stride,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -43,14 +33,14 @@ def _find_maxima(  # type: ignore[no-untyped-def]
     tl.atomic_max(column_maxima + column, tl.max(magnitudes, axis=0), mask=column < columns, sem="relaxed")
 
 
-@_jit
+@jit
 def _scales_of(maxima, LARGEST: tl.constexpr):  # type: ignore[no-untyped-def]
     found = maxima.to(tl.float32, bitcast=True)
     scales = tl.where(found < 1e-12, 1e-12, found) * (1.0 / LARGEST)
     return scales, tl.div_rn(1.0, scales)
 
 
-@_jit
+@jit
 def _round(  # type: ignore[no-untyped-def]
     matrix, row_maxima, column_maxima, by_rows, row_scales, by_columns, column_scales, rows, columns, stride,
     LARGEST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -69,15 +59,6 @@ def _round(  # type: ignore[no-untyped-def]
     tl.store(column_scales + column, scales, mask=is_column & (tl.program_id(0) == 0))
     found = tl.trans((numbers * inverse[None, :]).to(by_columns.dtype.element_ty))
     tl.store(by_columns + long_column[:, None] * rows + row[None, :], found, mask=tl.trans(inside))
-
-
-def is_there() -> bool:
-    """Whether Triton is installed.
-
-    >>> is_there() in (True, False)
-    True
-    """
-    return triton is not None
 
 
 def quantise_both(matrix: torch.Tensor, dtype: torch.dtype) -> FourTensors:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from dovetail.train import fp8_kernels
+from dovetail.train import fp8_kernels, triton_kernels
 
 FP8 = "fp8"
 ACTIVATIONS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
@@ -143,7 +143,7 @@ TRUE_FORMS = Forms(quantise_rows, quantise_both, multiply_true)
 def fast_forms(device: torch.device) -> Forms:
     """The fast forms on a device: plain torch reads a matrix several times, kernels of ours twice. By rows alone it is
     compiled; inside a block that is compiled, it becomes a part of what comes before."""
-    if device.type != "cuda" or not fp8_kernels.is_there():
+    if device.type != "cuda" or not triton_kernels.is_there():
         return Forms(quantise_rows, quantise_both, multiply_scaled)
     alone = torch.compile(quantise_rows)
     return Forms(

@@ -174,10 +174,11 @@ def fast_update(optimizer: CodedSteps, weights: torch.Tensor, slots: Slots) -> U
     if not isinstance(optimizer, CodedAdam):
         return None
     if weights.is_cuda:
+        from dovetail.train import triton_kernels
         from dovetail.train.numeric import device_adam
 
         is_so = weights.dtype == torch.float32 and "exp_avg_scale" in slots
-        return device_adam.update if is_so and device_adam.is_there() else None
+        return device_adam.update if is_so and triton_kernels.is_there() else None
     from dovetail.train.spill import coded_adam_kernel
 
     return coded_adam_kernel.update if weights.device.type == "cpu" and coded_adam_kernel.load() is not None else None

@@ -1,31 +1,21 @@
 """Adam and AdamW with moments in 8 bits on accelerators, in one pass. Plain torch takes some fifty passes over as many
 numbers in fp32, and gives the same bits: nothing here is fused into one rounding, and roots and quotients round to
-nearest. Without Triton this does nothing: ask `is_there`."""
+nearest. Without Triton this does nothing: ask `triton_kernels.is_there`."""
 
 from __future__ import annotations  # those of kernels name Triton
 
-import contextlib
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from dovetail.train.numeric.blockwise import BLOCK, count_blocks, numbers_of
+from dovetail.train.triton_kernels import jit, tl
 
 _ROWS = 4
 
-triton: Any = None
-tl: Any = None
-with contextlib.suppress(ModuleNotFoundError):
-    triton, tl = (importlib.import_module(name) for name in ("triton", "triton.language"))
 
-
-def _jit(kernel: Callable[..., Any]) -> Any:
-    return kernel if triton is None else triton.jit(kernel)
-
-
-@_jit
+@jit
 def _encode(numbers, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
     raw = numbers.to(tl.int32, bitcast=True)
     magnitudes = raw & 0x7FFFFFFF  # whose order is that of numbers, and NaN comes last
@@ -44,7 +34,7 @@ def _encode(numbers, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
     return code, scale
 
 
-@_jit
+@jit
 def _adam(  # type: ignore[no-untyped-def]
     weights, gradients, means, mean_scales, squares, square_scales, with_sign, without,
     count, blocks, kept, decay, beta1, new1, beta2, new2, step_size, inverse_root, epsilon,
@@ -76,15 +66,6 @@ def _adam(  # type: ignore[no-untyped-def]
     code, scale = _encode(second, 8)
     tl.store(squares + at, code.to(tl.uint8), mask=inside)
     tl.store(square_scales + rows, scale, mask=is_row)
-
-
-def is_there() -> bool:
-    """Whether Triton is installed.
-
-    >>> is_there() in (True, False)
-    True
-    """
-    return triton is not None
 
 
 def update(

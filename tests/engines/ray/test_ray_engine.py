@@ -173,8 +173,8 @@ def assert_it_goes_on_exactly(spread, local, task, order):
     assert same(saved(spread, task), saved(local, task))
 
 
-@pytest.mark.slow
-def test_a_gang_over_two_nodes_ends_with_a_rank_of_it_and_goes_on_exactly(spread, local):
+def start_and_see_a_save(spread):
+    """A gang over both nodes that trains for long, and has saved once."""
     steps = 300  # each of which has ranks that share two cores wait for one another
     task = dataclasses.replace(task_of(spread, "tower"), stop=Stop(steps=steps))
     order = dataclasses.replace(over_both(spread, task, "replicate", until_step=steps), save_every_steps=20)
@@ -183,6 +183,12 @@ def test_a_gang_over_two_nodes_ends_with_a_rank_of_it_and_goes_on_exactly(spread
     while not any(event.kind == "saved" for event in events):
         events += spread.engine.wait()
         assert not ends_of(task, events), events
+    return task, order
+
+
+@pytest.mark.slow
+def test_a_gang_over_two_nodes_ends_with_a_rank_of_it_and_goes_on_exactly(spread, local):
+    task, order = start_and_see_a_save(spread)
     os.kill(worker_pids(spread.engine)["n2:0"], signal.SIGKILL)
     (end,) = ends_of(task, drain(spread.engine, order))
     assert end.kind == "lost"
@@ -193,14 +199,7 @@ def test_a_gang_over_two_nodes_ends_with_a_rank_of_it_and_goes_on_exactly(spread
 @pytest.mark.slow  # in every run one loses its link on this machine (test_ranks)
 @pytest.mark.parametrize("silently", [False, True])  # half a minute's silence
 def test_a_gang_whose_link_is_cut_ends_and_goes_on_exactly(spread, local, silently):
-    steps = 300
-    task = dataclasses.replace(task_of(spread, "tower"), stop=Stop(steps=steps))
-    order = dataclasses.replace(over_both(spread, task, "replicate", until_step=steps), save_every_steps=20)
-    spread.engine.start(order)
-    events = []
-    while not any(event.kind == "saved" for event in events):
-        events += spread.engine.wait()
-        assert not ends_of(task, events), events
+    task, order = start_and_see_a_save(spread)
     workers, began = worker_pids(spread.engine), time.monotonic()
     assert cut_links(workers["n1:0"], workers["n2:0"], silently=silently)
     (end,) = ends_of(task, drain(spread.engine, order))
