@@ -4,6 +4,7 @@
 the same batches, steps interleaved in rounds, so that both see the same device; a ratio is of medians over rounds.
 Blocks are compiled by torch on both sides, so that quantising becomes a part of what comes before; with `--eager` they
 are not. A curve lies behind by the share of its steps that bf16 did not need for the loss that fp8 ended with.
+Then the same model goes through `dovetail run`, once as it is and once with `--allow fp8`: what a step took there.
 `--quick` is a toy on whatever is at hand; where fp8 is refused the reason stands in the place of its figures.
 """
 
@@ -14,16 +15,22 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import argparse
+import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from commands import run_words
+from commands import timed as timed_command
+from gang_rates import gang_rates
 from reporting import Bar, finish
 
 from dovetail.describe.programs import load_file
-from dovetail.train import RESIDENT, SessionMember
+from dovetail.store import Store
+from dovetail.train import RESIDENT, SessionMember, Training
 from dovetail.train.fp8_products import ScaledLinear, fast_forms
 from dovetail.train.numeric import open_session as open_with
 from dovetail.vocabulary import TechniqueRefused
@@ -32,6 +39,8 @@ LEAST_SPEED_UP = 1.15
 # Of a curve that falls as fast as this one, two seeds lie further apart than this.
 MOST_BEHIND = 0.1
 WARM_UP, ROUND, SMOOTHED = 5, 5, 20
+SWEEP = str(ROOT / "bench" / "sweeps" / "approximated.py")
+RUN_STEPS = "200"
 
 
 def main() -> int:
@@ -50,6 +59,10 @@ def main() -> int:
         if compiled and speed_up:
             bars = [Bar("step of bf16 over fp8", speed_up, least=LEAST_SPEED_UP)]
             bars += [Bar("share of steps by which fp8's curve lies behind", behind, most=MOST_BEHIND)]
+    found, speed_up = through_run(quick=chosen.quick)
+    rows += found
+    if bars:
+        bars.append(Bar("`dovetail run`: a step without over one with --allow fp8", speed_up, least=LEAST_SPEED_UP))
     if chosen.quick or chosen.eager:
         rows.append({"name": "one block's products alone", "speed_up": products(device, quick=chosen.quick)})
     return finish("fp8", rows, bars, check=chosen.check, quick=chosen.quick or not bars)
@@ -76,6 +89,31 @@ def compare(
     return rows, speed_up, behind(losses["bf16"], losses["fp8"])
 
 
+def through_run(*, quick: bool) -> tuple[list[dict[str, Any]], float]:
+    """A row for whole commands without and with the name, and how many times faster a step is with it."""
+    rows, seconds = [], {}
+    variables = {"DOVETAIL_BENCH_STEPS": "8" if quick else RUN_STEPS} | ({"DOVETAIL_BENCH_QUICK": "1"} if quick else {})
+    for words in [["--allow", "fp8"], []][: 1 if quick else 2]:
+        name = " ".join(["dovetail run", *words])
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder) / "store"
+            # A save of 17 GB on the way would be measured with the steps.
+            whole, _ = timed_command(run_words(SWEEP, home, "--save-seconds", "3600", *words), **variables)
+            last = gang_rates(home)[-1:]
+            with Store(home) as store:
+                losses = [p.value for _, task in store.tasks() for p in store.points(task.identity, name="train/loss")]
+        row: dict[str, Any] = {"name": name, "command_seconds": round(whole, 1)}
+        if losses:
+            row["mean_loss_of_last_20"] = round(statistics.fmean(losses[-SMOOTHED:]), 4)
+        for rate in last:
+            seconds[name] = rate.measured_seconds
+            row["name"] = f"{name}: {rate.option.technique} {dict(rate.option.knobs)}"
+            row |= {"step_milliseconds": round(1e3 * rate.measured_seconds, 2), "steps": rate.steps}
+        rows.append(row)
+    exact, approximate = (seconds.get(name, math.nan) for name in ("dovetail run", "dovetail run --allow fp8"))
+    return rows, exact / approximate
+
+
 def behind(exact: list[float], approximate: list[float]) -> float:
     """The share of its steps that the exact curve, smoothed, did not need for the end of the other."""
     curve = [statistics.fmean(exact[end - SMOOTHED : end]) for end in range(SMOOTHED, len(exact) + 1)]
@@ -85,12 +123,16 @@ def behind(exact: list[float], approximate: list[float]) -> float:
 
 def open_session(device: torch.device, knobs: dict[str, Any], *, compiled: bool, quick: bool) -> Any:
     torch.manual_seed(0)
-    size = {"size": "10m", "context": 32, "batch": 2} if quick else {"size": "1.4b", "context": 1024, "batch": 8}
     precision = "bf16" if device.type == "cuda" or knobs else "fp32"  # a CPU without bf16 units is slow at it
-    training = load_file(ROOT / "recipes" / "gpt.py").gpt(
-        **size, precision=precision, fast=True, fused=device.type == "cuda", chunks=8, compiled=compiled
-    )
+    training = gpt(precision=precision, compiled=compiled, quick=quick)
     return open_with(RESIDENT, [SessionMember(training=training)], device=device, threads=1, knobs=knobs)
+
+
+def gpt(*, precision: str, compiled: bool, quick: bool, seed: int = 0) -> Training:
+    size = {"size": "10m", "context": 32, "batch": 2} if quick else {"size": "1.4b", "context": 1024, "batch": 8}
+    more = {"fast": True, "fused": torch.cuda.is_available(), "chunks": 8, "compiled": compiled}
+    training: Training = load_file(ROOT / "recipes" / "gpt.py").gpt(**size, precision=precision, seed=seed, **more)
+    return training
 
 
 def train(

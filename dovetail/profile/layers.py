@@ -13,6 +13,7 @@ import bisect
 import contextlib
 import copy
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,14 +50,20 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
     if training.loss is None or any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
         return (), ()
     try:
-        with untouched(training.model, device=device):
+        with untouched(training.model, device=device), _uncompiled():
             calls = _trace(training, batch, device)
             passes = [_time(training, batch, device, calls) for _ in range(repeats)] if calls else []
+        return _profiles(training.model, calls, passes), edges(calls)
     except Exception:
-        # Compiled, scripted and distributed models may refuse hooks with whatever they like. Layers are
+        # Scripted and distributed models may refuse hooks with whatever they like. Layers are
         # extra knowledge; the session that takes whole steps is where a fault of the model is reported.
         return (), ()
-    return _profiles(training.model, calls, passes), edges(calls)
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Within, what the program has compiled runs as written: torch's compiler would compile hooks along, and of their
+    CUDA events make ones that are never recorded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCall]:

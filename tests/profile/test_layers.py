@@ -158,3 +158,23 @@ def test_on_a_device():
 
 def test_first_nodes_of_a_loss_without_a_graph():
     assert module._first_nodes(torch.zeros(()), [0]) == {}
+
+
+def test_what_a_program_compiles_is_measured_as_written():
+    def compiler(graph, inputs):
+        raise AssertionError("hooks must not be compiled: CUDA events in them would never be recorded")
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x).relu()
+
+    model = nn.Sequential(nn.Linear(4, 4), Block(), nn.Linear(4, 1))
+    model[1].compile(backend=compiler)
+    layers, _ = measure(of(model), torch.randn(3, 4))
+    assert [layer.name for layer in layers] == ["0", "1.inner", "2"]
+    with pytest.raises(Exception, match="hooks must not be compiled"):
+        model(torch.randn(3, 4))
