@@ -1,6 +1,7 @@
 """Whole commands, timed from start to end: what a user waits for."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,16 @@ def timed(words: list[str], **variables: str) -> tuple[float, str]:
     if done.returncode:
         sys.exit(f"{' '.join(words)} failed with exit code {done.returncode}")
     return time.perf_counter() - began, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+def stopped_after(seconds: float, words: list[str], **variables: str) -> None:
+    """A command that is asked to stop after so many seconds, if it has not ended by then."""
+    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment(**variables), cwd=HERE.parent)
+    try:
+        running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGINT)
+        running.wait()
 
 
 def started(home: Path) -> list[Any]:

@@ -27,7 +27,6 @@ import gc
 import json
 import math
 import shutil
-import signal
 import statistics
 import subprocess
 import tempfile
@@ -38,7 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from commands import environment, run_words
+from commands import run_words, stopped_after
 from gang_rates import gang_rates
 from reporting import RESULTS, Bar, finish
 from torch import nn
@@ -337,13 +336,7 @@ def through_run(name: str) -> Found:
     variables = {"DOVETAIL_BENCH_ROW": name, "DOVETAIL_BENCH_STEPS": str(row.run_steps)}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "store"
-        words = run_words(str(ROOT / "bench" / "sweeps" / "fused.py"), home)
-        running = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment(**variables))
-        try:
-            running.wait(RUN_SECONDS)
-        except subprocess.TimeoutExpired:
-            running.send_signal(signal.SIGINT)
-            running.wait()
+        stopped_after(RUN_SECONDS, run_words(str(ROOT / "bench" / "sweeps" / "fused.py"), home), **variables)
         rates = gang_rates(home)
     if not rates:
         return {"failed": f"nothing was trained in {RUN_SECONDS:.0f} s"}

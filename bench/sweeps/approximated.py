@@ -18,4 +18,4 @@ def member(seed: int) -> dt.Training:
     return gpt(precision="bf16" if on_device else "fp32", compiled=on_device, quick=quick, seed=seed)
 
 
-workload = dt.grid(member, seed=[0], steps=int(os.environ.get("DOVETAIL_BENCH_STEPS", "20")), name="approximated")
+workload = dt.grid(member, seed=[0], steps=int(os.environ.get("DOVETAIL_BENCH_STEPS", "20000")), name="approximated")
