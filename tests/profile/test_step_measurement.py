@@ -6,6 +6,7 @@ import torch
 
 from dovetail.profile import step_measurement
 from dovetail.profile.step_measurement import MOST_STEPS, _is_enough, measure
+from dovetail.train.base import StepReport
 from dovetail.train.resident import RESIDENT
 from dovetail.vocabulary import Profile, ProgramError, dumps, loads
 from tests.profile.programs import training
@@ -109,7 +110,19 @@ def test_when_it_is_enough():
 def test_of_stretches_several_are_timed_unless_they_are_long():
     assert not _is_enough([0.01] * 4, 5, 5, 0.1, late=False)
     assert _is_enough([0.01] * 5, 5, 5, 0.1, late=False)
-    assert _is_enough([0.1], 5, 5, 0.1, late=False)
+    assert not _is_enough([0.1], 5, 5, 0.1, late=False)
+    assert _is_enough([0.1, 0.103], 5, 5, 0.1, late=False)
+    assert not _is_enough([0.158, 0.129], 5, 5, 0.1, late=False)
+    assert _is_enough([0.158, 0.129, 0.129], 5, 5, 0.1, late=False)
+    assert _is_enough([1.0], 5, 5, 0.1, late=False)
+
+
+def test_first_slow_steps_do_not_count_once_steps_have_settled(monkeypatch):
+    seconds = iter([5.0, 0.16, 0.16, 0.79, 0.645, 0.645])
+    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(seconds), action()))
+    advance = lambda: [StepReport(step=1, loss=torch.tensor(0.0), metrics={})]  # noqa: E731
+    timing = step_measurement._steps(advance, torch.device("cuda"), 3, 5, 0.2, 60.0, waited=lambda: 0.0)
+    assert timing.step_seconds == pytest.approx(0.129)
 
 
 def test_no_batches(tmp_path):
