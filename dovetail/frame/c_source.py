@@ -15,12 +15,16 @@ import numpy
 from dovetail.frame.loops import Loop
 from dovetail.frame.nodes import FrameNode
 from dovetail.frame.operations import C_TYPES, OPERATIONS, c_of
+from dovetail.native import WIDEST_VECTORS
 
 _HERE = Path(__file__).parent
 # What vectors need of -ffast-math, and not the whole, which would break NaN and infinity. Contracted products would
 # round once where NumPy rounds twice.
 # The same loops as with -O3, in less time.
-FLAGS = ("-O2", "-ftree-vectorize", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off")
+FLAGS = (
+    *("-O2", "-ftree-vectorize", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=off"),
+    *WIDEST_VECTORS,
+)
 _ACCUMULATORS = {"b": "i", "i": "i", "u": "u", "f": "f"}
 
 
@@ -41,7 +45,16 @@ def _grouping_lines(loop: Loop, masked: bool) -> list[str]:
     pandas does."""
     places = _places(loop)
     code, values = places[loop.kept[0]], loop.kept[1 + masked :]
-    lines = [f"    for (int64_t i = 0; i < n; i++) {{ {f'if (!{places[loop.kept[1]]}[i]) continue;' if masked else ''}"]
+    lines = ["    for (int64_t i = 0; i < n; i++) {"]
+    if masked:  # chosen first, without a branch: of a condition that chance decides, a processor foresees half
+        mask = places[loop.kept[1]]
+        lines = [
+            "    uint8_t chosen[BLOCK];",
+            "    int64_t taken = 0;",
+            f"    for (int64_t i = 0; i < n; i++) {{ chosen[taken] = (uint8_t)i; taken += {mask}[i] != 0; }}",
+            "    for (int64_t k = 0; k < taken; k++) {",
+            "        const int64_t i = chosen[k];",
+        ]
     lines.append(f"        struct group *group = &scratch->groups[(int64_t){code}[i]];")
     lines.append("        group->rows++;")
     for number, node in enumerate(values):

@@ -50,8 +50,10 @@ def whole_number_key(name: str, node: FrameNode) -> GroupKey | None:
 
 
 def numbered_key(name: str, codes: numpy.ndarray, labels: Any) -> GroupKey:
-    """A key whose values were numbered by a hash table; the labels are sorted here."""
+    """A key whose values were numbered by a hash table; the labels are sorted here, unless they are."""
     order = numpy.argsort(numpy.asarray(labels), kind="stable")
+    if (order[1:] > order[:-1]).all():
+        return GroupKey(name, input_node(codes), labels, "hash table")
     rank = numpy.empty(len(order), "int32")
     rank[order] = numpy.arange(len(order), dtype="int32")
     sorted_labels = labels[order] if isinstance(labels, numpy.ndarray) else [labels[place] for place in order.tolist()]

@@ -24,6 +24,7 @@ from dovetail.frame.table_source import (
     take_rows,
     values_at,
 )
+from dovetail.native.text_codes import first_rows
 from dovetail.vocabulary import DovetailError
 
 
@@ -202,10 +203,8 @@ class LazyColumn(NDArrayOperatorsMixin):
         if numbered is None:
             return self._table._as_library(self).unique()
         codes, labels = numbered
-        rows = self._table._rows()
-        chosen = codes if rows is None else codes[rows]
-        first = numpy.full(len(labels), -1)
-        first[chosen[::-1]] = numpy.arange(len(chosen))[::-1]  # of several writes to one place, the last stays
+        mask = self._table._mask
+        first = first_rows(codes, len(labels), chosen=None if mask is None else compute([mask])[0])
         there = numpy.flatnonzero(first >= 0)
         return numpy.asarray(labels, object)[there[numpy.argsort(first[there])]]
 

@@ -19,6 +19,7 @@ from dovetail.vocabulary import DovetailError
 
 # Below this many rows a thread more brings nothing.
 _ROWS_EACH = 100_000
+_FEW_LABELS = 1 << 16
 
 
 def library_of(data: Any) -> str:
@@ -70,45 +71,54 @@ def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None
     if library == "polars":
         return None if column.null_count() else _number_arrow(column.to_arrow())
     if library == "pyarrow":
-        return None if column.null_count else _number_arrow(column.combine_chunks())
+        return None if column.null_count else _number_arrow(_one_chunk(column))
     if library == "pandas":
         if hasattr(column.array, "__arrow_array__") and str(column.dtype) == "str":
             arrow = column.array.__arrow_array__()
-            arrow = arrow.combine_chunks() if hasattr(arrow, "combine_chunks") else arrow
-            return None if arrow.null_count else _number_arrow(arrow)
+            return None if arrow.null_count else _number_arrow(_one_chunk(arrow))
         codes, labels = column.factorize()
         return None if len(codes) and codes.min() < 0 else (codes, labels.tolist())
     labels, codes = numpy.unique(column, return_inverse=True)
     return codes, labels.tolist()
 
 
-def _number_arrow(array: Any) -> tuple[numpy.ndarray, Any]:
+def _one_chunk(column: Any) -> Any:
+    """An array of Arrow, copied only where it lies in several."""
+    return (
+        column.chunk(0)
+        if getattr(column, "num_chunks", 0) == 1
+        else getattr(column, "combine_chunks", lambda: column)()
+    )
+
+
+def _number_arrow(array: Any) -> tuple[numpy.ndarray, list[Any]]:
     """By a hash table that leaves the interpreter's lock: a part of the rows for each thread, then one numbering for
-    all."""
-    slices = [array.slice(rows.start, rows.stop - rows.start) for rows in _parts(len(array))] or [array]
-    encoded = list(_threads().map(_number_part, slices))
-    numbers: dict[Any, int] = {}
-    tables = [numpy.asarray([numbers.setdefault(each, len(numbers)) for each in labels], "int32")
-              for _, labels in encoded]  # fmt: skip
-    if len(encoded) == 1:
-        return encoded[0][0], list(numbers)
-    return numpy.concatenate(list(_threads().map(look_up, tables, (codes for codes, _ in encoded)))), list(numbers)
+    all, in the order of the values where they are few, so that grouping by them sorts nothing."""
+    codes, parts = numpy.empty(len(array), "int32"), _parts(len(array)) or [slice(0, 0)]
+    encoded = list(_threads().map(lambda rows: _number_part(array[rows], codes[rows]), parts))
+    labels = list(dict.fromkeys(label for each in encoded for label in each))
+    labels = sorted(labels) if len(labels) <= _FEW_LABELS else labels
+    numbers = {label: number for number, label in enumerate(labels)}
+    tables = [numpy.asarray([numbers[label] for label in each], "int32") for each in encoded]
+    list(_threads().map(lambda rows, table: look_up(table, codes[rows], into=codes[rows]), parts, tables))
+    return codes, labels
 
 
-def _number_part(array: Any) -> tuple[numpy.ndarray, list[Any]]:
-    found = code_arrow_text(array)
-    if found is not None:
-        return found
+def _number_part(array: Any, into: numpy.ndarray) -> list[Any]:
+    """Number a part of the rows, and give its distinct values."""
+    if (found := code_arrow_text(array, into=into)) is not None:
+        return found[1]
     encoded = array.dictionary_encode()  # Arrow's own, where there is no compiler
-    return encoded.indices.to_numpy(zero_copy_only=False).astype("int32"), encoded.dictionary.to_pylist()
+    into[:] = encoded.indices.to_numpy(zero_copy_only=False)
+    labels: list[Any] = encoded.dictionary.to_pylist()
+    return labels
 
 
 def values_at(table: numpy.ndarray, codes: numpy.ndarray) -> numpy.ndarray:
     """The value of each row, by its number; by all threads."""
-    parts = _parts(len(codes))
-    if len(parts) < 2:
-        return numpy.asarray(look_up(table, codes))
-    return numpy.concatenate(list(_threads().map(lambda rows: look_up(table, codes[rows]), parts)))
+    found = numpy.empty(len(codes), table.dtype)
+    list(_threads().map(lambda rows: look_up(table, codes[rows], into=found[rows]), _parts(len(codes))))
+    return found
 
 
 def _parts(rows: int) -> list[slice]:

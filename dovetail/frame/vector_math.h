@@ -3,8 +3,8 @@
 Each is within the units in the last place that operations.py states of it, over all doubles, with NumPy's answers for
 NaN, infinities and zeros; tests/frame/test_vector_math.py holds them to it. Those of sine and cosine reduce their
 argument with three constants of 33 bits, which is exact up to TRIGONOMETRIC_LIMIT; beyond, the caller asks libm. The
-polynomials of log, sin, cos, asin and atan are those of FDLIBM (Sun Microsystems, 1993, freely granted); those of exp
-and erf were fitted to the least largest error. */
+polynomials of log and atan are those of FDLIBM (Sun Microsystems, 1993, freely granted); those of exp, erf, sin and
+asin were fitted to the least largest error. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,59 +65,66 @@ INLINE double v_log(double x) {
     return k * 0x1.62e42fee00000p-1 - ((half - low) - f);
 }
 
-/* Sine of x + quarters * pi/2. */
-INLINE double sine(double x, int64_t quarters) {
-    double shifted = x * 0x1.45f306dc9c883p-1 + ROUNDER;
-    double k = shifted - ROUNDER;
-    int64_t quadrant = bits_of(shifted) + quarters;
-    double first = x - k * 0x1.921fb54400000p0;
-    double second = k * 0x1.0b4611a600000p-34;
+/* Sine of x + ahead * pi, ahead being 0 or 1/2: of what is left to the next multiple of pi, in two parts. */
+INLINE double sine(double x, double ahead) {
+    double shifted = fused(x, 0x1.45f306dc9c883p-2, ahead) + ROUNDER;
+    double k = (shifted - ROUNDER) - ahead;
+    double first = x - k * 0x1.921fb54400000p+1;
+    double second = k * 0x1.0b4611a600000p-33;
     double y = first - second;
-    double tail = ((first - y) - second) - k * 0x1.3198a2e037073p-69;
-    double z = y * y, v = z * y, w = z * z;
-    double r = fused(z, fused(z, fused(z, fused(z, 0x1.5d93a5acfd57cp-33, -0x1.ae5e68a2b9cebp-26), 0x1.71de357b1fe7dp-19),
-                              -0x1.a01a019c161d5p-13), 0x1.111111110f8a6p-7);
-    double s = y - ((z * (0.5 * tail - v * r) - tail) - v * -0x1.5555555555549p-3);
-    double c = fused(z, fused(z, fused(z, -0x1.8fae9be8838d4p-37, 0x1.1ee9ebdb4b1c4p-29), -0x1.27e4f809c52adp-22), 0x1.a01a019cb1590p-16);
-    c = fused(w, c, fused(z, -0x1.6c16c16c15177p-10, 0x1.555555555554cp-5)) * w;
-    double h = 0.5 * z, one = 1.0 - h;
-    c = one + (((1.0 - one) - h) + (c - y * tail));
-    double chosen = quadrant & 1 ? c : s;
-    return of_bits(bits_of(chosen) ^ ((quadrant & 2) << 62));
+    double tail = ((first - y) - second) - k * 0x1.3198a2e037073p-68;
+    double z = y * y, z2 = z * z, z4 = z2 * z2;
+    double p = QUAD(z, z2, 0x1.11111111110c9p-7, -0x1.a01a01a014ebep-13, 0x1.71de3a52a9d7fp-19, -0x1.ae6454d8a0a0bp-26);
+    double q = fused(z2, 0x1.8839ac0410ed2p-49, PAIR(z, 0x1.6123ce10456edp-33, -0x1.ae43c845930a8p-41));
+    double cube = y * z;
+    double cosine = fused(z, fused(z, 0x1.5555555555555p-5, -0.5), 1.0); /* near enough for what it multiplies */
+    double s = y + fused(cube, -0x1.5555555555555p-3, fused(cube * z, fused(z4, q, p), tail * cosine));
+    return of_bits(bits_of(s) ^ (bits_of(shifted) << 63)); /* k stands in the low bits of shifted */
 }
-INLINE double v_sin(double x) { return sine(x, 0); }
-INLINE double v_cos(double x) { return sine(x, 1); }
+INLINE double v_sin(double x) { return sine(x, 0.0); }
+INLINE double v_cos(double x) { return sine(x, 0.5); }
 
-INLINE double arc_ratio(double z) {
-    double p = z * fused(z, fused(z, fused(z, fused(z, fused(z, 0x1.23de10dfdf709p-15, 0x1.9efe07501b288p-11),
-                         -0x1.48228b5688f3bp-5), 0x1.9c1550e884455p-3), -0x1.4d61203eb6f7dp-2), 0x1.5555555555555p-3);
-    double q = fused(z, fused(z, fused(z, fused(z, 0x1.3b8c5b12e9282p-4, -0x1.6066c1b8d0159p-1), 0x1.02ae59c598ac8p1),
-                              -0x1.33a271c8a2d4bp1), 1.0);
-    return p / q;
+/* asin s = s + s r, for z = s^2 up to 1/4. */
+INLINE double arc_excess(double z) {
+    double z2 = z * z, z4 = z2 * z2;
+    double p = QUAD(z, z2, 0x1.555555555550ap-3, 0x1.3333333348b25p-4, 0x1.6db6db580aabcp-5, 0x1.f1c725fa90520p-6);
+    double q = QUAD(z, z2, 0x1.6e8a7c7d0c806p-6, 0x1.1c6481889bdacp-6, 0x1.c784bcc1480e8p-7, 0x1.8b886bfd8d5e8p-7);
+    double t = QUAD(z, z2, 0x1.c60177fe18f43p-8, 0x1.2f102bc163b3dp-6, -0x1.e177d93dbf4ddp-7, 0x1.fa840a91293dbp-6);
+    return z * fused(z4, fused(z4, t, q), p);
 }
-/* Beyond one half, asin a = pi/2 - 2 asin sqrt((1 - a) / 2), the root in two parts. */
+/* What is to be added to twice the root s of z, rounded: (z - s^2) / s, of which few digits count. */
+INLINE double root_rest(double z, double s) {
+#ifdef __FP_FAST_FMA
+    double rest = __builtin_fma(-s, s, z);
+#else
+    double f = of_bits(bits_of(s) & (int64_t)0xffffffff00000000ULL);
+    double rest = (z - f * f) - (s - f) * (s + f);
+#endif
+    return (float)rest / (float)(s + 0x1p-100);
+}
+/* a - b - c, for a >= b and a small c. */
+INLINE double less_both(double a, double b, double c) {
+    double high = a - b;
+    return high + (((a - high) - b) - c);
+}
+#define HALF_PI 0x1.921fb54442d18p0
+#define HALF_PI_REST 0x1.1a62633145c07p-54
+/* Beyond one half, asin a = pi/2 - 2 asin sqrt((1 - a) / 2). */
 INLINE double v_arcsin(double x) {
     double a = fabs(x);
-    double z = a < 0.5 ? x * x : (1.0 - a) * 0.5;
-    double r = arc_ratio(z);
-    double s = sqrt(z);
-    double f = of_bits(bits_of(s) & (int64_t)0xffffffff00000000ULL);
-    double c = s > 0.0 ? (z - f * f) / (s + f) : 0.0;
-    double far = 0x1.921fb54442d18p-1 - ((2.0 * s * r - (0x1.1a62633145c07p-54 - 2.0 * c)) - (0x1.921fb54442d18p-1 - 2.0 * f));
-    return a < 0.5 ? fused(x, r, x) : copysign(far, x);
+    double z = a > 0.5 ? (1.0 - a) * 0.5 : x * x;
+    double s = sqrt(z), r = arc_excess(z);
+    double far = less_both(HALF_PI, 2.0 * s, fused(2.0 * s, r, root_rest(z, s)) - HALF_PI_REST);
+    return copysign(a > 0.5 ? far : fused(a, r, a), x);
 }
 INLINE double v_arccos(double x) {
     double a = fabs(x);
-    double z = a < 0.5 ? x * x : (1.0 - a) * 0.5;
-    double r = arc_ratio(z);
-    double s = sqrt(z);
-    double f = of_bits(bits_of(s) & (int64_t)0xffffffff00000000ULL);
-    double c = s > 0.0 ? (z - f * f) / (s + f) : 0.0;
-    double near = 0x1.921fb54442d18p0 - (x - (0x1.1a62633145c07p-54 - x * r));
-    double above = 2.0 * (f + (r * s + c));
-    double below = 2.0 * (0x1.921fb54442d18p0 - (s + (r * s - 0x1.1a62633145c07p-54)));
-    double far = x < 0.0 ? below : above;
-    return a < 0.5 ? near : far;
+    double z = a > 0.5 ? (1.0 - a) * 0.5 : x * x;
+    double s = sqrt(z), r = arc_excess(z);
+    double rest = fused(2.0 * s, r, root_rest(z, s));
+    double near = HALF_PI - (x - (HALF_PI_REST - x * r));
+    double below = less_both(2.0 * HALF_PI, 2.0 * s, rest - 2.0 * HALF_PI_REST);
+    return a > 0.5 ? (x < 0.0 ? below : 2.0 * s + rest) : near;
 }
 
 INLINE double v_arctan(double x) {

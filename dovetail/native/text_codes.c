@@ -94,6 +94,29 @@ static int64_t finish(table *in, int64_t found)
     return found;
 }
 
+/* One loop for each width of offsets, and for rows of which none is missing: a text that is its own key, and stands where
+   it is looked for first, is found without a call. */
+static inline __attribute__((always_inline)) int64_t code_rows(table *in, const char *data, const void *offsets,
+    int32_t width, const uint8_t *valid, int64_t start, int64_t rows, int32_t *places, int64_t *firsts)
+{
+#define OFFSET(row) (width == 8 ? ((const int64_t *)offsets)[row] : ((const int32_t *)offsets)[row])
+    for (int64_t i = 0, row = start; i < rows; i++, row++) {
+        if (valid && !(valid[row >> 3] >> (row & 7) & 1)) { places[i] = -1; continue; }
+        const char *text = data + OFFSET(row);
+        int64_t length = OFFSET(row + 1) - OFFSET(row), before = in->count;
+        if (length <= 8) {
+            uint64_t word = key_of(text, length, in->seed);
+            const entry *one = in->entries + address(in, word, (int32_t)length);
+            if (one->word == word && one->length == length && one->place >= 0) { places[i] = one->place; continue; }
+        }
+        places[i] = (int32_t)place_of(in, text, length);
+        if (places[i] < 0) return -1;
+        if (places[i] == before) firsts[before] = i;
+    }
+    return in->count;
+#undef OFFSET
+}
+
 /* The place of each of `rows` texts of Arrow, from `start` on, -1 where it is missing, and the row in which each place
    came first. `width` is the bytes of an offset. Gives how many places there are, or -1 where there is no memory. */
 int64_t code_buffers(const char *data, const void *offsets, int32_t width, const uint8_t *valid, int64_t start,
@@ -101,17 +124,9 @@ int64_t code_buffers(const char *data, const void *offsets, int32_t width, const
 {
     table in = {.seed = seed};
     if (!grow(&in)) return finish(&in, -1);
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t row = start + i;
-        if (valid && !(valid[row >> 3] >> (row & 7) & 1)) { places[i] = -1; continue; }
-        int64_t from = width == 8 ? ((const int64_t *)offsets)[row] : ((const int32_t *)offsets)[row];
-        int64_t to = width == 8 ? ((const int64_t *)offsets)[row + 1] : ((const int32_t *)offsets)[row + 1];
-        int64_t before = in.count;
-        places[i] = (int32_t)place_of(&in, data + from, to - from);
-        if (places[i] < 0) return finish(&in, -1);
-        if (places[i] == before) firsts[before] = i;
-    }
-    return finish(&in, in.count);
+    if (valid) return finish(&in, code_rows(&in, data, offsets, width, valid, start, rows, places, firsts));
+    if (width == 8) return finish(&in, code_rows(&in, data, offsets, 8, 0, start, rows, places, firsts));
+    return finish(&in, code_rows(&in, data, offsets, 4, 0, start, rows, places, firsts));
 }
 
 /* The same of Python's strings; `utf8` is PyUnicode_AsUTF8AndSize, `none` stands for what is missing. -1 also where
@@ -140,4 +155,13 @@ void look_up(const void *table, int32_t width, const int32_t *places, int64_t ro
         for (int64_t i = 0; i < rows; i++) ((uint8_t *)found)[i] = ((const uint8_t *)table)[places[i]];
     else
         for (int64_t i = 0; i < rows; i++) ((int32_t *)found)[i] = ((const int32_t *)table)[places[i]];
+}
+
+/* The first row, of those that are chosen, in which each of `count` places stands, or -1; rows after all were found are
+   not looked at. */
+void first_rows(const int32_t *places, const uint8_t *chosen, int64_t rows, int64_t count, int64_t *first)
+{
+    for (int64_t k = 0; k < count; k++) first[k] = -1;
+    for (int64_t i = 0; i < rows && count; i++)
+        if ((!chosen || chosen[i]) && first[places[i]] < 0) first[places[i]] = i, count--;
 }

@@ -66,9 +66,9 @@ def _code_arrow(column: Any) -> "tuple[Any, list[str]] | None":
     return None if found is None else (found[0].astype(np.intp), found[1])
 
 
-def code_arrow_text(array: Any) -> "tuple[Any, list[str]] | None":
-    """The same for an array of Arrow, of any length, in 32 bits; None where it is none of text or there is no kernel.
-    Other threads run meanwhile.
+def code_arrow_text(array: Any, *, into: Any = None) -> "tuple[Any, list[str]] | None":
+    """The same for an array of Arrow, of any length, in 32 bits, `into` an array of its length where one is given; None
+    where it is none of text or there is no kernel. Other threads run meanwhile.
 
     >>> import pyarrow as pa
     >>> found = code_arrow_text(pa.array(["eu", "us", "eu"]))
@@ -85,7 +85,8 @@ def code_arrow_text(array: Any) -> "tuple[Any, list[str]] | None":
     if not (is_wide or pa.types.is_string(array.type)):
         return None
     valid, offsets, data = array.buffers()
-    places, firsts = np.empty(len(array), dtype=np.int32), np.empty(len(array), dtype=np.intp)
+    places = np.empty(len(array), dtype=np.int32) if into is None else into
+    firsts = np.empty(len(array), dtype=np.intp)
     count = kernel.free.code_buffers(
         *(data.address if data else None, offsets.address, 8 if is_wide else 4, valid.address if valid else None),
         *(array.offset, len(array), _seed(), places.ctypes.data, firsts.ctypes.data),
@@ -93,9 +94,9 @@ def code_arrow_text(array: Any) -> "tuple[Any, list[str]] | None":
     return None if count < 0 else (places, array.take(pa.array(firsts[:count])).to_pylist())
 
 
-def look_up(table: Any, places: Any) -> Any:
-    """`table[places]`, of a NumPy array of values of one or four bytes and places in 32 bits, none missing. Other
-    threads run meanwhile.
+def look_up(table: Any, places: Any, *, into: Any = None) -> Any:
+    """`table[places]`, of a NumPy array of values of one or four bytes and places in 32 bits, none missing; `into` an
+    array where one is given, which may be the places. Other threads run meanwhile.
 
     >>> import numpy as np
     >>> look_up(np.array([True, False]), np.array([0, 1, 0], dtype=np.int32))
@@ -104,11 +105,33 @@ def look_up(table: Any, places: Any) -> Any:
     import numpy as np
 
     kernel = _kernel()
+    found = np.empty(len(places), dtype=table.dtype) if into is None else into
     if kernel is None or table.dtype.itemsize not in (1, 4) or places.dtype != np.int32:
-        return table[places]
+        found[:] = table[places]
+        return found
     table, places = np.ascontiguousarray(table), np.ascontiguousarray(places)
-    found = np.empty(len(places), dtype=table.dtype)
     kernel.free.look_up(*(table.ctypes.data, table.dtype.itemsize, places.ctypes.data, len(places), found.ctypes.data))
+    return found
+
+
+def first_rows(places: Any, count: int, *, chosen: Any = None) -> Any:
+    """The first row in which each of so many places stands, -1 for those that are in none, of all rows or of those that
+    are chosen.
+
+    >>> import numpy as np
+    >>> first_rows(np.array([2, 0, 2, 1], dtype=np.int32), 4, chosen=np.array([False, True, True, True]))
+    array([ 1,  3,  2, -1])
+    """
+    import numpy as np
+
+    kernel, found = _kernel(), np.full(count, -1)
+    if kernel is None or places.dtype != np.int32:
+        rows = np.arange(len(places)) if chosen is None else np.flatnonzero(chosen)
+        found[places[rows][::-1]] = rows[::-1]  # of several writes to one place, the last stays
+        return found
+    places, chosen = np.ascontiguousarray(places), None if chosen is None else np.ascontiguousarray(chosen, dtype=bool)
+    mask = None if chosen is None else chosen.ctypes.data
+    kernel.free.first_rows(places.ctypes.data, mask, len(places), count, found.ctypes.data)
     return found
 
 
@@ -134,6 +157,7 @@ class _TextKernel:
         self.holding.code_objects.argtypes = [at, long, at, at, ctypes.c_uint64, at, at]
         self.free.code_buffers.restype = self.holding.code_objects.restype = long
         self.free.look_up.argtypes, self.free.look_up.restype = [at, narrow, at, long, at], None
+        self.free.first_rows.argtypes, self.free.first_rows.restype = [at, at, long, long, at], None
 
 
 @functools.cache

@@ -3,21 +3,19 @@ bits as plain torch gives (`train/numeric/coded_optimizers`)."""
 
 import ctypes
 import functools
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dovetail.native import WIDEST_VECTORS
 from dovetail.train.numeric.coded_optimizers import WEIGHT, CodedAdam, Slots, key_of, local, prepare_slots
 from dovetail.train.spill.adamw_kernel import ThreadPool, load_kernel
 
 _SOURCE = Path(__file__).with_name("coded_adam.c")
 # Vectors, and every operation as it is written.
-_FLAGS: tuple[str, ...] = ("-pthread", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-# Compilers prefer half of the widest vectors, which is right for programs that use few.
-_FLAGS += ("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()
+_FLAGS = ("-pthread", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", *WIDEST_VECTORS)
 _NUMBERS = ("kept", "decay", "beta1", "new1", "beta2", "new2", "step_size", "inverse_root", "epsilon")
 
 
