@@ -9,6 +9,7 @@ libraries. The feed stage is the Black-Scholes of 20,000 options an item, by fou
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ from typing import Any
 import numpy
 import pandas
 import psutil
+from fetched import fetched
 from reporting import Bar, finish
 from scipy.special import erf
 
@@ -313,42 +315,49 @@ def price(item):
 fused_price = df.fuse(price)
 
 
+AHEAD_BYTES = 8 << 20  # 25 items or so: without a limit both hold what their budget of gigabytes allows
+STAGES = {"frames, 4 threads": (fused_price, "thread"), "numpy, 4 processes": (price, "process")}
+
+
 def feed_stage(items: int) -> dict[str, Any]:
-    """Items a second and memory of four workers of each kind."""
-    arrays = array_inputs("black_scholes", 20_000)
-    fused_price(arrays)
-    fused_price.wait()
-    list(dt.feed([arrays] * 2).map(price, name="price").open())  # what feeds import counts for neither way
-    found = {}
-    for way, function, worker in (
-        ("frames, 4 threads", fused_price, "thread"),
-        ("numpy, 4 processes", price, "process"),
-    ):
-        feed = dt.feed([arrays] * items).map(function, name="price")
-        stages = tuple(
-            StagePlan(name=name, worker=worker, workers=4 if name == "price" else 1) for name in ("source", "price")
-        )
-        before = psutil.Process().memory_full_info().uss
-        most = 0
-        with feed.open(FeedPlan(stages=stages)) as running:
-            stream = iter(running)
-            next(stream)
-            began, count = time.perf_counter(), 0
-            for _ in stream:
-                count += 1
-                if count % 50 == 0:
-                    own = psutil.Process().memory_full_info().uss - before
-                    most = max(most, own + sum(uss(child) for child in psutil.Process().children(recursive=True)))
-            found[f"{way}, items a second"] = count / (time.perf_counter() - began)
-        found[f"{way}, MB"] = most / 1e6
-    return {"what": "feed stage", "rows": 20_000, **found}
+    """Items a second and memory of four workers of each kind, each in a process of its own."""
+    found: dict[str, Any] = {"what": "feed stage", "rows": 20_000}
+    for way in STAGES:
+        words = [sys.executable, __file__, "--stage", way, "--items", str(items)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        found |= json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def uss(process: psutil.Process) -> int:
-    try:
-        return process.memory_full_info().uss
-    except psutil.Error:
-        return 0
+def one_stage(way: str, items: int) -> None:
+    """What `feed_stage` runs."""
+    arrays, (function, worker) = array_inputs("black_scholes", 20_000), STAGES[way]
+    if worker == "thread":
+        function(arrays)
+        function.wait()
+    list(dt.feed([arrays] * 2).map(function, name="price").open())  # what feeds import counts for neither way
+    feed = dt.feed([arrays] * items).map(function, name="price")
+    stages = tuple(
+        StagePlan(name=name, worker=worker, workers=4 if name == "price" else 1, buffer_bytes=AHEAD_BYTES)
+        for name in ("source", "price")
+    )
+    before, most = held_bytes(), 0
+    with feed.open(FeedPlan(stages=stages)) as running:
+        stream = iter(running)
+        next(stream)
+        began, count = time.perf_counter(), 0
+        for _ in stream:
+            count += 1
+            if count % 50 == 0:
+                most = max(most, held_bytes() - before)
+        rate = count / (time.perf_counter() - began)
+    print(json.dumps({f"{way}, items a second": rate, f"{way}, MB": most / 1e6}))
+
+
+def held_bytes() -> int:
+    """What this process and those that it started hold: pages that several share count once."""
+    own = psutil.Process()
+    return sum(process.memory_full_info().pss for process in (own, *own.children(recursive=True)))
 
 
 def main() -> None:
@@ -356,7 +365,12 @@ def main() -> None:
     arguments.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     arguments.add_argument("--quick", action="store_true", help="few rows, NumPy and pandas alone; writes nothing")
     arguments.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    arguments.add_argument("--stage", help=argparse.SUPPRESS)
+    arguments.add_argument("--items", type=int, help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
+    if chosen.stage:
+        one_stage(chosen.stage, chosen.items)
+        return
     if chosen.one:
         one(chosen.one)
         return
@@ -365,8 +379,11 @@ def main() -> None:
     rows, rounds = (100_000, 1) if chosen.quick else (10_000_000, 5)
     table: list[dict[str, Any]] = []
     bars: list[Bar] = []
-    for name in FUNCTIONS:
-        found = measure_arrays(name, rows, rounds, rivals=not chosen.quick)
+    with contextlib.ExitStack() as stack:
+        if not chosen.quick:
+            stack.enter_context(fetched("numexpr", "llvmlite", "numba"))
+        by_function = [measure_arrays(name, rows, rounds, rivals=not chosen.quick) for name in FUNCTIONS]
+    for name, found in zip(FUNCTIONS, by_function, strict=True):
         table.append(found)
         others = [found[key] for key in found if key.endswith(", s") and key not in ("frames, s", "numpy, s")]
         bars.append(Bar(f"{name}, times faster than numpy", found["numpy, s"] / found["frames, s"], least=8.0))
@@ -387,7 +404,8 @@ def main() -> None:
     for found in small_calls():
         table.append(found)
         bars.append(Bar(f"{found['what']}, share of numpy's time", found["frames, s"] / found["numpy, s"], most=1.1))
-    first = first_answer(rows)
+    firsts = [first_answer(rows) for _ in range(1 if chosen.quick else 3)]
+    first = {name: statistics.median(each[name] for each in firsts) for name in firsts[0]}
     table.append({"what": "first call", "rows": rows, "frames, s": first["first"], "numpy, s": first["numpy"]})
     bars.append(Bar("first answer, share of numpy's time", first["first"] / first["numpy"], most=1.0))
     bars.append(Bar("compiler, seconds of CPU", first["compiler"], most=0.5))
@@ -397,8 +415,7 @@ def main() -> None:
     rates = [stage[f"{way}, items a second"] for way in ("frames, 4 threads", "numpy, 4 processes")]
     sizes = [stage[f"{way}, MB"] for way in ("frames, 4 threads", "numpy, 4 processes")]
     bars.append(Bar("feed stage, times the items of processes", rates[0] / rates[1], least=1.8))
-    if all(sizes):
-        bars.append(Bar("feed stage, share of the processes' memory", sizes[0] / sizes[1], most=0.25))
+    bars.append(Bar("feed stage, share of the processes' memory", sizes[0] / sizes[1], most=0.25))
     code = finish("frames", table, bars, check=chosen.check, quick=chosen.quick)
     sys.exit(code)
 

@@ -15,16 +15,14 @@ sys.path.insert(0, str(ROOT))
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import statistics
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from fetched import fetched
 from reporting import Bar, finish
 from torch import nn
 
@@ -80,19 +78,6 @@ def rates(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
             ratio = found["torchao 8-bit"] / found["state-8bit"]
             bars.append(Bar("device: state-8bit over torchao's", ratio, least=1.0))
     return rows, bars
-
-
-@contextlib.contextmanager
-def fetched(package: str) -> Iterator[None]:
-    """Within, a package can be imported, without what it needs itself: from a folder of its own if it is not
-    installed, and not at all where that cannot be had."""
-    with tempfile.TemporaryDirectory() as folder:
-        if importlib.util.find_spec(package) is None:
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, package]
-            done = subprocess.run(command, capture_output=True, text=True)
-            print(done.stderr[-300:] if done.returncode else f"{package}: in a folder of its own")
-            sys.path.append(folder)
-        yield
 
 
 def turns(contestants: dict[str, Update], settle: Callable[[], None]) -> tuple[dict[str, float], dict[str, float]]:
