@@ -76,7 +76,7 @@ def compare(
         sessions["fp8"] = open_session(device, {"approximate": "fp8"}, compiled=compiled, quick=quick)
     except TechniqueRefused as reason:
         print(f"fp8 was refused: {reason}")
-    step_seconds, losses = train(sessions, device, seconds=2.0 if quick else seconds)
+    step_seconds, losses = train(sessions, device, seconds=0.5 if quick else seconds)
     how = "compiled" if compiled else "eager"
     rows = [show(f"{name}, {how}", step_seconds[name], losses[name]) for name in sessions]
     for session in sessions.values():

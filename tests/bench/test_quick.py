@@ -240,10 +240,13 @@ def test_what_is_learned_does_not_depend_on_nodes(part: str, exact: str) -> None
     assert f"met     {part}, {exact}" in done.stdout
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_products_in_8_bits_are_set_beside_exact_ones_where_they_can_be_had() -> None:
     done = run("bench/fp8.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "one block's products alone" in done.stdout
+    assert "dovetail run --allow fp8" in done.stdout
 
 
 @pytest.mark.process

@@ -73,6 +73,7 @@ def test_nodes_are_shown_with_kinds_prices_and_notices(machines, tmp_path):
     assert leaving["prices"] == {"fast in a, spot": 0.25}
 
 
+@pytest.mark.slow
 def test_the_links_of_a_node_that_joins_are_measured(machines, tmp_path):
     cluster, numbers = survey(tmp_path)
     until = time.monotonic() + PATIENCE_SECONDS
