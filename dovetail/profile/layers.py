@@ -13,7 +13,6 @@ import bisect
 import contextlib
 import copy
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from dovetail.profile.model_guard import forget_gradients, hooks, untouched
 from dovetail.train.base import Training
 from dovetail.train.cutting.interceptor import visible_modules
 from dovetail.train.loop import AUTOCAST, to_device
+from dovetail.train.postponed_compiler import uncompiled
 from dovetail.vocabulary import LayerProfile
 
 Layers = tuple[LayerProfile, ...]
@@ -50,7 +50,8 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
     if training.loss is None or any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
         return (), ()
     try:
-        with untouched(training.model, device=device), _uncompiled():
+        # Hooks would be compiled along, and CUDA events in them never recorded.
+        with untouched(training.model, device=device), uncompiled():
             calls = _trace(training, batch, device)
             passes = [_time(training, batch, device, calls) for _ in range(repeats)] if calls else []
         return _profiles(training.model, calls, passes), edges(calls)
@@ -58,12 +59,6 @@ def measure_layers(training: Training, batch: Any, *, device: torch.device, repe
         # Scripted and distributed models may refuse hooks with whatever they like. Layers are
         # extra knowledge; the session that takes whole steps is where a fault of the model is reported.
         return (), ()
-
-
-def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Within, what the program has compiled runs as written: torch's compiler would compile hooks along, and of their
-    CUDA events make ones that are never recorded."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 def _trace(training: Training, batch: Any, device: torch.device) -> list[LayerCall]:

@@ -6,6 +6,7 @@ compiled. While nobody has imported it nothing can be, and the marks say nothing
 not known here imports the compiler as it always did.
 """
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 COMPILER = "torch._dynamo"
+COMPILED_CALL = "_compiled_call_impl"
+"""What torch's modules call instead of `forward` where it is set, as `Module.compile` does."""
 _MARKED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 _MARKED_STEP = _use_grad_for_differentiable(lambda: None).__code__
 
@@ -60,3 +63,18 @@ def _make_step(marked: Any) -> Callable[..., Any]:
             return marked.__wrapped__(self, *args, **kwargs)
 
     return step
+
+
+def is_compiled(thing: Any) -> bool:
+    """Whether the program has a module or function compiled, by `torch.compile(thing)` or `module.compile()`.
+
+    >>> is_compiled(nn.Linear(1, 1))
+    False
+    """
+    names = getattr(thing, "__dict__", {})
+    return names.get(COMPILED_CALL) is not None or hasattr(thing, "_orig_mod") or "_torchdynamo_orig_callable" in names
+
+
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Within, what the program has compiled runs as written."""
+    return torch.compiler.set_stance("force_eager") if COMPILER in sys.modules else contextlib.nullcontext()

@@ -2,9 +2,9 @@
 
 torch's global generator is reseeded from a key before every batch, every microbatch and every evaluation, so a task
 that was stopped draws what it would have drawn. Modules that draw (dropout and the like) reseed once more on entry
-from their own name, so that they draw the same whichever device or process they sit in. Python's and NumPy's
-generators, from which only some feeds and losses draw, are reseeded at each epoch and carried in the checkpoint:
-reseeding them at every step costs 60 µs on a slow core, more than all the rest.
+from their own name, so that they draw the same whichever device or process they sit in; what the program has compiled
+does so as a whole. Python's and NumPy's generators, from which only some feeds and losses draw, are reseeded at each
+epoch and carried in the checkpoint: reseeding them at every step costs 60 µs on a slow core, more than all the rest.
 
 Activation checkpointing runs a module's forward again during backward, and must draw the same there. A module
 called several times has one key a call, and the run inside backward finds its key by the generator's seed on entry,
@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from dovetail.feeds.keys import key, mix
+from dovetail.train.postponed_compiler import COMPILED_CALL, is_compiled
 from dovetail.vocabulary import CheckpointError
 
 SCHEME = "keyed-1"
@@ -207,7 +208,8 @@ class KeyedRandomness:
         self._calls: Calls = {}
         self._carried = _Carried()
         self._watches = self._drew_before = False
-        self._release = [_call_on_entry(m, self._enter(name)) for name, m in model.named_modules() if draws(m)]
+        keyed = ((name, module) for name, module in model.named_modules() if draws(module) or is_compiled(module))
+        self._release = [_call_on_entry(module, self._enter(name)) for name, module in keyed]
 
     def begin(self, step: int, microbatch: int) -> None:
         """From here on draws belong to this step and microbatch."""
@@ -355,10 +357,14 @@ def _call_on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[],
     """Call `enter` before each forward of this module; gives what undoes it.
 
     The module becomes of a class that is its own but for `forward`. A hook would do the same, but sends every call
-    through torch's slow path: 36 µs a dropout on a slow core, against 17 µs.
+    through torch's slow path: 36 µs a dropout on a slow core, against 17 µs. Of one that is compiled a hook would be
+    compiled, too, so what it calls instead of `forward` is replaced.
     """
+    compiled = vars(module).get(COMPILED_CALL)
+    if compiled is not None:
+        return _replace_compiled_call(module, compiled, enter)
     if "forward" in vars(module) or isinstance(module, torch.jit.ScriptModule):  # patched, or not Python
-        return module.register_forward_pre_hook(lambda *arguments: enter()).remove
+        return module.register_forward_pre_hook(lambda *arguments: _enter_unless_compiling(enter)).remove
     own: Any = getattr(type(module), _OWN, type(module))
     vars(module)[_ENTER] = enter
     module.__class__ = _make_keyed_class(own)
@@ -368,6 +374,28 @@ def _call_on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[],
         vars(module).pop(_ENTER, None)
 
     return release
+
+
+def _replace_compiled_call(
+    module: nn.Module, compiled: Callable[..., Any], enter: Callable[[], None]
+) -> Callable[[], None]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        _enter_unless_compiling(enter)
+        return compiled(*arguments, **named)
+
+    vars(module)[COMPILED_CALL] = call
+
+    def release() -> None:
+        vars(module)[COMPILED_CALL] = compiled
+
+    return release
+
+
+def _enter_unless_compiling(enter: Callable[[], None]) -> None:
+    # A compiler cannot follow seeding: it would cut the program's graph there, or fail where the program asks for one
+    # (fullgraph=True). What is compiled draws from the key that was set before it was called.
+    if not torch.compiler.is_compiling():
+        enter()
 
 
 def count_call(module: nn.Module) -> None:
@@ -404,7 +432,7 @@ _ENTER, _OWN = "_dovetail_enter", "_dovetail_own_class"
 @functools.cache
 def _make_keyed_class(own: Any) -> Any:
     def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
-        vars(self)[_ENTER]()
+        _enter_unless_compiling(vars(self)[_ENTER])
         return own.forward(self, *arguments, **named)
 
     names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, _OWN: own}
@@ -446,3 +474,22 @@ def draws(module: nn.Module) -> bool:
         return bool(_DRAWING_WORDS.search(inspect.getsource(type(module).forward)))
     except (OSError, TypeError):
         return True
+
+
+def refuse_compiled_draws(model: nn.Module, loss: Any, *, name: str) -> str | None:
+    """Why a technique that must see each draw cannot train this model with this loss: the program has compiled what
+    draws, so that it happens in the compiler's own order.
+
+    >>> refuse_compiled_draws(nn.Dropout(0.1), None, name="shard") is None
+    True
+    """
+    outer = {path: module for path, module in model.named_modules() if is_compiled(module)}
+    outer |= {"": model} if is_compiled(loss) else {}
+    for path, module in outer.items():
+        inside = (".".join(filter(None, (path, own))) for own, each in module.named_modules() if draws(each))
+        if (found := next(inside, None)) is not None:
+            return (
+                f"what draws (dropout and the like) must run as Python for {name}; {found or 'the model'!r} is "
+                f"compiled. Compile what lies around it, or nothing"
+            )
+    return None

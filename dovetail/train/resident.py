@@ -11,6 +11,7 @@ from torch.utils.checkpoint import CheckpointError as RecomputationError
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.fp8_products import FP8, ScaledProducts, fast_forms, refuse_device
 from dovetail.train.loop import LoopSession
+from dovetail.train.randomness import refuse_compiled_draws
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import HalfWeights
@@ -41,6 +42,11 @@ class Resident(Technique):
         recompute = knobs.get("recompute", False)
         if recompute and members[0].training.step is not None:
             raise TechniqueRefused("activations are computed again where Dovetail takes the step; this training does.")
+        training = members[0].training
+        if recompute and (
+            reason := refuse_compiled_draws(training.model, training.loss, name="activations that are computed again")
+        ):
+            raise TechniqueRefused(reason)
         fp8 = FP8 in knobs.get("approximate", "").split("+")
         if fp8 and (reason := refuse_device(device)):
             raise TechniqueRefused(reason)

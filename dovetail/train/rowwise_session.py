@@ -17,7 +17,7 @@ from torch import nn
 from dovetail.feeds.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
 from dovetail.train.loop import is_due, to_device
-from dovetail.train.randomness import draws, generator_of
+from dovetail.train.randomness import draws, generator_of, refuse_compiled_draws
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import Ranks
 from dovetail.train.rows import (
@@ -48,6 +48,8 @@ def refuse_rows(members: Sequence[SessionMember], *, name: str) -> str | None:
     if reason := refuse_declared(member.training, name=name) or refuse_scaling(member.training, name=name):
         return reason
     model = member.training.model
+    if reason := refuse_compiled_draws(model, member.training.loss, name=name):
+        return reason
     for path, module in model.named_modules():
         trains = module.training or not model.training  # a model fresh from a hub is put into training mode as a whole
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and trains:

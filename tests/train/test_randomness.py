@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dovetail.feeds.keys import key
-from dovetail.train.randomness import KeyedRandomness, reseed
+from dovetail.train.randomness import KeyedRandomness, refuse_compiled_draws, reseed
 from dovetail.vocabulary import CheckpointError
 
 CPU = torch.device("cpu")
@@ -202,3 +202,70 @@ def test_sessions_that_take_turns_draw_what_each_would_draw_alone(turns):
     assert found == expected
     states = [copy.deepcopy(each.state()) for each in map(begun, sessions())]
     assert all(state["carried"]["numpy"][0] == "MT19937" and len(state["carried"]["numpy"]) == 5 for state in states)
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.dropout = nn.Linear(4, 4), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.inner(x)) + 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, where it compiles
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_compiled_stays_one_graph_and_draws_by_its_step(whole):
+    graphs = []
+
+    def compiler(graph, example):
+        graphs.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    def drawn(steps):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        blocks = Noisy(), Noisy()
+        for block in blocks if not whole else ():
+            block.compile(backend=compiler, fullgraph=True)
+        model = nn.Sequential(*blocks)
+        model = torch.compile(model, backend=compiler, fullgraph=True) if whole else model
+        randomness = KeyedRandomness(model, seed=0, device=CPU)
+        found = []
+        for step in steps:
+            randomness.begin(step, 0)
+            found.append(model(torch.ones(2, 4)).tolist())
+        randomness.close()
+        return found
+
+    undisturbed = drawn([1, 2, 3])
+    assert set(graphs) == {6 if whole else 3}
+    assert len({str(each) for each in undisturbed}) == 3
+    assert drawn([3]) == undisturbed[2:]
+
+
+def test_a_compiled_block_draws_the_same_whatever_was_drawn_before_it():
+    torch.manual_seed(0)
+    block = Noisy()
+    block.compile(backend="eager")
+    randomness = KeyedRandomness(block, seed=0, device=CPU)
+    randomness.begin(1, 0)
+    first = block(torch.ones(2, 4))
+    randomness.begin(1, 0)
+    torch.rand(3)
+    assert torch.equal(block(torch.ones(2, 4)), first)
+    own = vars(block)["_compiled_call_impl"]
+    randomness.close()
+    assert vars(block)["_compiled_call_impl"] is not own
+
+
+def test_what_draws_within_something_compiled_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), Noisy())
+    assert refuse_compiled_draws(model, None, name="shard") is None
+    loss = torch.compile(lambda model, batch: model(batch).sum(), backend="eager")
+    assert "for shard; '1" in str(refuse_compiled_draws(model, loss, name="shard"))
+    model[0].compile(backend="eager")
+    assert refuse_compiled_draws(model, None, name="shard") is None
+    model[1].compile(backend="eager")
+    assert "for shard; '1" in str(refuse_compiled_draws(model, None, name="shard"))
+    assert "'_orig_mod.1" in str(refuse_compiled_draws(torch.compile(model, backend="eager"), None, name="shard"))

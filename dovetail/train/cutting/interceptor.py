@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 
-_SLOT = "_compiled_call_impl"
+from dovetail.train.postponed_compiler import COMPILED_CALL
+
 # torch's modules that are made of others: these are seen. Its other modules are one operation each.
 _COMPOSED = ("torch.nn.modules.container", "torch.nn.modules.transformer")
 
@@ -63,20 +64,20 @@ class Interceptor(TorchFunctionMode, abc.ABC):
     @contextlib.contextmanager
     def intercepting(self, modules: dict[str, nn.Module]) -> Iterator[None]:
         """Within, calls of these modules and all operations outside of modules run natively come here."""
-        before = {module: vars(module).get(_SLOT) for module in modules.values()}
+        before = {module: vars(module).get(COMPILED_CALL) for module in modules.values()}
         self._opaque = {module for module in modules.values() if is_opaque(module)}
         self._own = {module: slot or module._call_impl for module, slot in before.items()}
         for path, module in modules.items():
-            vars(module)[_SLOT] = self._wrap_call(path, module)
+            vars(module)[COMPILED_CALL] = self._wrap_call(path, module)
         try:
             with self, _custom_functions(self):
                 yield
         finally:
             for module, slot in before.items():
                 if slot is None:
-                    del vars(module)[_SLOT]
+                    del vars(module)[COMPILED_CALL]
                 else:
-                    vars(module)[_SLOT] = slot
+                    vars(module)[COMPILED_CALL] = slot
 
     def _wrap_call(self, path: str, module: nn.Module) -> Callable[..., Any]:
         own = self._own[module]
@@ -133,7 +134,7 @@ def is_opaque(module: nn.Module) -> bool:
     >>> is_opaque(nn.Linear(1, 1)), is_opaque(nn.Sequential())
     (True, False)
     """
-    if isinstance(module, torch.jit.ScriptModule) or vars(module).get(_SLOT) is not None:
+    if isinstance(module, torch.jit.ScriptModule) or vars(module).get(COMPILED_CALL) is not None:
         return True
     place = type(module).__module__
     return place.startswith("torch.") and not place.startswith(_COMPOSED)

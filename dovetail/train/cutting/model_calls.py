@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dovetail.train.cutting.generator_states import generator_states, host_states
+from dovetail.train.postponed_compiler import COMPILED_CALL
 from dovetail.vocabulary import TechniqueRefused
 
 Loss = Callable[[Any, Any], Any]
@@ -149,22 +150,18 @@ def _refusing_parts(model: nn.Module) -> Iterator[None]:
 
         return called
 
-    before = [(part, vars(part).get(_CALL)) for path, part in model.named_modules() if path]
+    before = [(part, vars(part).get(COMPILED_CALL)) for path, part in model.named_modules() if path]
     for path, part in model.named_modules():
         if path:
-            vars(part)[_CALL] = refuse(path)
+            vars(part)[COMPILED_CALL] = refuse(path)
     try:
         yield
     finally:
         for part, old in before:
             if old is None:
-                vars(part).pop(_CALL, None)
+                vars(part).pop(COMPILED_CALL, None)
             else:
-                vars(part)[_CALL] = old
-
-
-# What torch's modules call instead of `forward` where it is set, as `Module.compile` does.
-_CALL = "_compiled_call_impl"
+                vars(part)[COMPILED_CALL] = old
 
 
 class _Hidden(torch.overrides.TorchFunctionMode):

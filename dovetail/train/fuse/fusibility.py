@@ -21,6 +21,8 @@ from dovetail.train.fuse.outline import outline
 from dovetail.train.fuse.shared_tensors import layout_of
 from dovetail.train.fuse.stacked_batches import Form, flatten, peek_first
 from dovetail.train.fuse.stacked_optimizers import refusal
+from dovetail.train.postponed_compiler import is_compiled
+from dovetail.train.randomness import refuse_compiled_draws
 from dovetail.train.state import parameter_names
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.vocabulary import TechniqueRefused
@@ -262,9 +264,11 @@ def _faults(training: Training) -> Iterator[str]:
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
         yield "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
         return
+    if reason := refuse_compiled_draws(model, training.loss, name="fuse"):
+        yield reason
     for name, module in model.named_modules():
         called = repr(name) if name else "the model"
-        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+        if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
             yield f"modules must run as Python; {called} is scripted or compiled"
         if isinstance(module, nn.RNNBase):
             yield f"every operation must have a rule under vmap; those of {called}, which are recurrent, have none"

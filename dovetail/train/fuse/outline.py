@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dovetail.train.fuse.dropout_masks import AGAIN, Masked, dropouts_of
 from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
 from dovetail.train.fuse.stacked_batches import Form
+from dovetail.train.postponed_compiler import uncompiled
 from dovetail.vocabulary import TechniqueRefused
 
 _MEMBERS = 2
@@ -28,7 +29,8 @@ _OURS = str(Path(__file__).parent)
 
 def outline(program: FusedProgram, model: nn.Module, layout: StackLayout, form: Form) -> Outline:
     """What a microbatch of this form does. Raises `TechniqueRefused`, naming what cannot be stacked."""
-    with _unchanged(program.skeleton), FakeTensorMode(allow_non_fake_inputs=True):
+    # Kernels that torch has compiled for the program before would be called with tensors without contents, and crash.
+    with _unchanged(program.skeleton), uncompiled(), FakeTensorMode(allow_non_fake_inputs=True):
         draws, alone = _refuse_what_it_raises("alone", lambda: _run_recorded(program, model, form))
         if replaced := [name for name, (before, after) in alone.items() if before is not after]:
             raise TechniqueRefused(f"forward must change buffers in place; it puts another in {replaced[0]!r}'s place")

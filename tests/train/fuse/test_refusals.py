@@ -71,6 +71,30 @@ def test_a_loss_that_cannot_be_stacked_is_refused_by_name(name: str) -> None:
     assert re.search(words, reason), reason
 
 
+def test_what_a_loss_has_compiled_is_not_called_with_tensors_without_contents() -> None:
+    # Inductor's kernels, which read memory, ended the process.
+    called: list[type] = []
+
+    def compiler(graph: torch.fx.GraphModule, example: list[torch.Tensor]) -> Callable[..., Any]:
+        def run(*inputs: torch.Tensor) -> Any:
+            called.extend(type(each) for each in inputs)
+            return graph.forward(*inputs)
+
+        return run
+
+    entropy = torch.compile(lambda found, wanted: F.cross_entropy(found, wanted), backend=compiler)
+    entropy(torch.ones(2, 4), torch.zeros(2, dtype=torch.int64))
+    members = gang(losing(lambda model, batch: entropy(model(batch[0]), batch[1])), [{}, {}])
+    assert FUSE.refuse(members) is None
+    assert set(called) == {torch.Tensor}
+
+
+def test_dropout_within_a_compiled_loss_is_refused_by_name() -> None:
+    compiled: Any = torch.compile(plain, backend="eager")
+    build = lambda: dataclasses.replace(perceptron(drop=0.1), loss=compiled)  # noqa: E731
+    assert "must run as Python for fuse; '2' is compiled" in str(FUSE.refuse(gang(build, [{}, {}])))
+
+
 DIFFERENT: dict[str, tuple[list[Callable[[], Training]], str]] = {
     "structure": ([perceptron, convolutional], "only one of the models has a module '6'"),
     "width": (
@@ -124,9 +148,16 @@ UNFIT: dict[str, tuple[Callable[[], Training], str]] = {
     "amsgrad": (lambda: _stepped(torch.optim.Adam, amsgrad=True), "it has amsgrad=True"),
     "running mean without momentum": (lambda: _with(nn.BatchNorm1d(4, momentum=None)), r"it calls \.item\(\)"),
     "recurrent": (lambda: _with(_Recurrent()), "are recurrent"),
+    "compiled": (lambda: _with(_compiled()), "'1' is scripted or compiled"),
     "sparse": (lambda: _with(nn.Embedding(2, 4, sparse=True)), "those of '1' are sparse"),
     "half": (lambda: _halved(), "trained parameters must be float32 or float64; '0.weight' is torch.bfloat16"),
 }
+
+
+def _compiled() -> nn.Module:
+    module = nn.Tanh()
+    module.compile(backend="eager")
+    return module
 
 
 class _Recurrent(nn.Module):

@@ -1,6 +1,7 @@
 """What spill cannot train exactly is refused before anything moves, with the reason."""
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -177,6 +178,16 @@ def test_a_compiled_module_is_refused_by_name() -> None:
     whole = reason(training(Compiled(Tower())))
     assert whole is not None
     assert "'the model'" in whole
+
+
+def test_a_module_that_is_compiled_in_place_is_refused_by_name() -> None:
+    model = Tower()
+    model.layers[2].compile(backend="eager")
+    assert "'layers.2' is scripted or compiled" in str(reason(training(model)))
+    whole = training(Tower())
+    assert whole.loss is not None
+    compiled = dataclasses.replace(whole, loss=torch.compile(whole.loss, backend="eager"))
+    assert "the loss must run as Python" in str(reason(compiled))
 
 
 @pytest.mark.parametrize("size", [0, 2])
