@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
@@ -78,3 +79,16 @@ def is_compiled(thing: Any) -> bool:
 def uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Within, what the program has compiled runs as written."""
     return torch.compiler.set_stance("force_eager") if COMPILER in sys.modules else contextlib.nullcontext()
+
+
+def run_as_written(model: nn.Module) -> Callable[[], None]:
+    """Have modules that the program compiled in place run as written; gives what undoes it."""
+    slots = [(vars(module), vars(module)[COMPILED_CALL]) for module in model.modules() if COMPILED_CALL in vars(module)]
+    for slot, _ in slots:
+        del slot[COMPILED_CALL]
+
+    def undo() -> None:
+        for slot, compiled in slots:
+            slot[COMPILED_CALL] = compiled
+
+    return undo

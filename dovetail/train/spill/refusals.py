@@ -10,6 +10,7 @@ from torch import nn
 from dovetail.train.base import Training
 from dovetail.train.numeric.coded_optimizers import LEAST_NUMBERS, CodedSteps, is_coded
 from dovetail.train.postponed_compiler import is_compiled
+from dovetail.train.randomness import refuse_compiled_draws
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.train.weights import find_hooked
 
@@ -32,12 +33,14 @@ def refusal(training: Training, *, name: str = "spill") -> str | None:
         return "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
     if is_compiled(training.loss):
         return "the loss must run as Python, for weights come and go as it calls modules; it is compiled"
+    if reason := refuse_compiled_draws(training.model, training.loss, name=name):
+        return reason
     for path, module in training.model.named_modules():
         if module._forward_pre_hooks and any(True for _ in module.parameters()):
             return f"weights must be read by forward; {path or 'the model'!r} has hooks that run before it is there"
         if getattr(module, "max_norm", None) is not None:
             return f"forward must leave weights as they are; {path!r} changes its own (max_norm)"
-        if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             return f"modules must run as Python; {path or 'the model'!r} is scripted or compiled"
     if (parameter := find_hooked(training.model)) is not None:
         return f"gradients must be seen by the optimizer alone; parameter {parameter!r} has hooks"

@@ -14,6 +14,7 @@ from torch import nn
 from dovetail.planning.techniques.spill import Layout, Segment, StreamingRates
 from dovetail.train.base import SessionMember, StepReport, Training
 from dovetail.train.loop import LoopSession
+from dovetail.train.postponed_compiler import run_as_written
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.spill.device_resources import ArenaSize, DeviceResources
 from dovetail.train.spill.forecast import Forecast, SegmentTimes, link_rates, pace, with_times
@@ -60,6 +61,27 @@ class SpillSession(LoopSession):
         self._knobs, self._optimizer = knobs, training.optimizer
         self._budget = knobs.device_budget(device)
         self._waits = training.clip_norm is not None
+        # What streams the weights would be compiled along, and cut the program's graphs.
+        self._compile_again = run_as_written(training.model)
+        try:
+            self._cut(training, device)
+        except BaseException:
+            self._compile_again()
+            raise
+        super().__init__(member, device=device, threads=threads)
+        self._resources = resources or DeviceResources(device, threads=threads)
+        self._owns_resources = resources is None
+        try:
+            self._set_up(training, turnstile)
+        except BaseException:  # whoever is refused goes on, and must find threads and pinned memory as they were
+            self._random.close()
+            self._compile_again()
+            if self._owns_resources:
+                self._resources.close()
+            raise
+
+    def _cut(self, training: Training, device: torch.device) -> None:
+        """Into segments, with the parts of the optimizer that update them."""
         self._segments = prepare(training.model, budget_bytes=self._budget, precision=training.precision, device=device)
         self._parts = {segment: part(self._optimizer, segment) for segment in self._segments if segment.trainable}
         self._optimizer.state.clear()  # the parts have it
@@ -71,20 +93,10 @@ class SpillSession(LoopSession):
             self._parts,
             self._optimizer,
             device=device,
-            knobs=knobs,
+            knobs=self._knobs,
             accumulate=training.accumulate,
             holds=self._waits or training.accumulate > 1,
         )
-        super().__init__(member, device=device, threads=threads)
-        self._resources = resources or DeviceResources(device, threads=threads)
-        self._owns_resources = resources is None
-        try:
-            self._set_up(training, turnstile)
-        except BaseException:  # whoever is refused goes on, and must find threads and pinned memory as they were
-            self._random.close()
-            if self._owns_resources:
-                self._resources.close()
-            raise
 
     def _set_up(self, training: Training, turnstile: Callable[[LiveSegment], None]) -> None:
         knobs = self._knobs
@@ -230,6 +242,7 @@ class SpillSession(LoopSession):
             self.drain()
         self._spilled.close()
         self._random.close()
+        self._compile_again()
         for segment in self._segments:
             self._resources.itineraries.pop(segment, None)
             for entry in segment.entries:

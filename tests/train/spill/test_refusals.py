@@ -180,10 +180,13 @@ def test_a_compiled_module_is_refused_by_name() -> None:
     assert "'the model'" in whole
 
 
-def test_a_module_that_is_compiled_in_place_is_refused_by_name() -> None:
+def test_what_draws_is_refused_where_it_is_compiled_in_place_and_so_is_a_compiled_loss() -> None:
     model = Tower()
     model.layers[2].compile(backend="eager")
-    assert "'layers.2' is scripted or compiled" in str(reason(training(model)))
+    assert reason(training(model)) is None
+    model.layers.append(nn.Dropout(0.1))
+    model.layers[-1].compile(backend="eager")
+    assert "what draws (dropout and the like) must run as Python for spill" in str(reason(training(model)))
     whole = training(Tower())
     assert whole.loss is not None
     compiled = dataclasses.replace(whole, loss=torch.compile(whole.loss, backend="eager"))

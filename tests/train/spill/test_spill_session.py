@@ -514,3 +514,25 @@ def test_a_variable_that_no_checkpoint_has_is_refused() -> None:
     with pytest.raises(ProgramError, match="changes must be declared; its variable 'seen'"):
         session.advance()
     session.close()
+
+
+def test_what_is_compiled_in_place_streams_as_written_and_is_compiled_again_afterwards() -> None:
+    calls: list[str] = []
+
+    def compiler(graph: torch.fx.GraphModule, example: list[torch.Tensor]) -> Any:
+        calls.append("compiled")
+        return graph.forward
+
+    model = Tower()
+    for layer in model.layers:
+        layer.compile(backend=compiler)
+    slots = [vars(layer)["_compiled_call_impl"] for layer in model.layers]
+    session = SPILL.open([programs.fresh(lambda: training(model))], device=CPU, threads=1, knobs={})
+    session.advance()
+    session.evaluate()
+    assert not calls
+    session.close()
+    assert [vars(layer)["_compiled_call_impl"] for layer in model.layers] == slots
+    with pytest.raises(DoesNotFit):
+        SPILL.open([programs.fresh(lambda: training(model))], device=CPU, threads=1, knobs={"host_bytes": 1})
+    assert [vars(layer)["_compiled_call_impl"] for layer in model.layers] == slots
