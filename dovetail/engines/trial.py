@@ -123,6 +123,7 @@ def _measure_once(
             family=order.family,
             build_seconds=build_seconds,
             scratch=around.home / "scratch",
+            task_steps=_last_step(order.members[0].task, training),
             # Others are predicted from the layers of one that foretells.
             layers=len(order.devices) == 1 and not others and is_whole and spec_of(order.technique).foretells,
             knobs=local_knobs(order.technique, knobs, around),
@@ -130,6 +131,11 @@ def _measure_once(
         found = dataclasses.replace(found, evaluate_seconds=found.evaluate_seconds / part)
         is_beside = around.device.type != "cpu" and not spec_of(order.technique).on_host
         return _predict_sustained(found, feeds[0], around, is_beside=is_beside) if feeds else found
+
+
+def _last_step(task: Task, training: Training) -> int | None:
+    steps_per_epoch = training.steps_per_epoch()
+    return None if task.stop.steps is None and steps_per_epoch is None else task.stop.last_step(steps_per_epoch)
 
 
 def _read_ahead(

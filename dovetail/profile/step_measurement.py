@@ -7,6 +7,7 @@ afterwards: measure a training of its own. Knows sessions; knows nothing of engi
 import contextlib
 import dataclasses
 import functools
+import math
 import statistics
 import tempfile
 import time
@@ -67,11 +68,13 @@ def measure(
     least_steps: int = 5,
     seconds: float = 0.2,
     most_seconds: float = 60.0,
+    task_steps: int | None = None,
 ) -> Profile:
     """The profile of a training with a technique on one device kind and count.
 
     Steps are timed until there are `least_steps` and `seconds` of them, and at the latest after `most_seconds`,
-    warm-up included, if at least one was timed. `batch` is the first batch where the caller has it already;
+    warm-up included, if at least one was timed. There are no more than `task_steps`: a schedule such as `OneCycleLR`
+    raises beyond the steps that it was made for. `batch` is the first batch where the caller has it already;
     without, one is drawn. `others` are the rest of a gang, of the same family: a step is then one of all of them,
     and the profile's knobs say how many `members` there were. `scratch` is a directory on the disk that checkpoints
     go to. Raises what the session raises.
@@ -102,8 +105,10 @@ def measure(
                 seconds,
                 most_seconds,
                 waited=lambda: sum(map(session.waited_seconds, range(len(members)))),
+                task_steps=task_steps,
             )
-            busy_seconds = _busy_seconds(session, advance, timing.step_seconds)
+            is_over = task_steps is not None and timing.steps + BUSY_TIMES * BUSY_STEPS > task_steps
+            busy_seconds = 0.0 if is_over else _busy_seconds(session, advance, timing.step_seconds)
             if shortfall := next(filter(None, map(session.shortfall, range(len(members)))), ""):
                 raise TechniqueRefused(shortfall)
             evaluate_seconds, evaluated = _time_call(session.evaluate, device)
@@ -206,17 +211,24 @@ def _steps(
     most_seconds: float,
     *,
     waited: Callable[[], float],
+    task_steps: int | None = None,
 ) -> "_Timing":
     begin = time.perf_counter()
     first: list[float] = []
+    if task_steps is not None:
+        warmup = min(warmup, task_steps - 1)
     while len(first) < warmup and time.perf_counter() - begin < most_seconds:
         first.append(_time_call(advance, device)[0])
     # Training does not wait for an accelerator after each step, so a trial does not either, unless steps are very long:
     # a spilled step of 1.05 s took 1.22 s with a wait at its end.
     together = least if device.type == "cuda" and least * min(first, default=0.0) < most_seconds / 3 else 1
+    most = math.inf if task_steps is None else task_steps - len(first)
+    together = int(min(together, most))
     timed: list[float] = []
     waited_before = waited()
     while not _is_enough(timed, together, least, seconds, late=time.perf_counter() - begin > most_seconds):
+        if together * (len(timed) + 1) > most:
+            break
         stretch_seconds, reports = _time_call(lambda: [advance() for _ in range(together)][-1], device)
         timed.append(stretch_seconds / together)
     median = statistics.median(timed if together == 1 or len(timed) >= LEAST_STRETCHES else timed[-2:])
@@ -226,18 +238,20 @@ def _steps(
         compile_seconds=more if more > COMPILING_SECONDS else 0.0,
         waits_seconds=(waited() - waited_before) / (together * len(timed)),
         report=reports[0],
+        steps=len(first) + together * len(timed),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Timing:
     """The median seconds of a step, what the first steps took beyond that where they compiled something, for how long
-    each waited for its batches in the mean, and the last step's report."""
+    each waited for its batches in the mean, the last step's report, and how many steps were taken."""
 
     step_seconds: float
     compile_seconds: float
     waits_seconds: float
     report: StepReport
+    steps: int
 
 
 def _is_enough(timed: list[float], together: int, least: int, seconds: float, *, late: bool) -> bool:

@@ -125,6 +125,22 @@ def test_first_slow_steps_do_not_count_once_steps_have_settled(monkeypatch):
     assert timing.step_seconds == pytest.approx(0.129)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4, 40])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_more_steps_are_taken_than_the_task_has(device, steps, monkeypatch):
+    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (1e-6, action()))
+    taken = []
+
+    def advance():
+        taken.append(len(taken))
+        return [StepReport(step=len(taken), loss=torch.tensor(0.0), metrics={})]
+
+    timing = step_measurement._steps(
+        advance, torch.device(device), 3, 5, 0.2, 60.0, waited=lambda: 0.0, task_steps=steps
+    )
+    assert 1 <= len(taken) == timing.steps <= steps
+
+
 def test_no_batches(tmp_path):
     empty = training()
     empty.batches = []
