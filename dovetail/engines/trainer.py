@@ -15,6 +15,7 @@ from dovetail.engines.worker_context import WorkerContext, event_of, reporting_f
 from dovetail.store import folder_of
 from dovetail.train import checkpoint as checkpoints
 from dovetail.train.base import StepReport, Training, TrainingSession
+from dovetail.train.loop import to_number
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.schedulers import steps_on_metrics
 from dovetail.train.shard_evaluation import EvaluationVisit, ShardEvaluation
@@ -471,7 +472,10 @@ def _make_best_value(metric: str | None, goal: str | None) -> BestValue | None:
 def _stepwise(loss: float, metrics: Mapping[str, Any]) -> dict[str, float]:
     check_names(metrics)
     # Named apart from what evaluation reports, which may well have a loss of its own.
-    return {"train/loss": loss, **{f"train/{name}": float(value) for name, value in metrics.items()}}
+    return {
+        "train/loss": loss,
+        **{f"train/{name}": to_number(value, name=name, of="a step") for name, value in metrics.items()},
+    }
 
 
 def check_names(metrics: Mapping[Any, Any]) -> None:

@@ -50,13 +50,14 @@ class LoopSession(TrainingSession):
         self._random.begin(self._step, 0)
         if self._undeclared is None:
             self._undeclared = UndeclaredState(self._training)
+        self._demand = "the model must accept every batch"
         try:
             report = self._take_step(batches)
         except (torch.OutOfMemoryError, MemoryError, ProgramError, TechniqueRefused):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # what a step exits from is its task, not the worker of many
             raise TrainingError(
-                f"the model must accept every batch; step {self._step + 1} (epoch {self._cursor.epoch}, batch "
+                f"{self._demand}; step {self._step + 1} (epoch {self._cursor.epoch}, batch "
                 f"{self._cursor.index}) raised {type(error).__name__}: {error}. The batch was {describe(batches[-1])}."
             ) from error
         self._step += 1
@@ -83,7 +84,7 @@ class LoopSession(TrainingSession):
                 module.training = mode
         if not isinstance(metrics, Mapping):
             raise ProgramError(f"evaluate must give a dict of metrics, got {type(metrics).__name__}.")
-        return {str(name): float(value) for name, value in metrics.items()}
+        return {str(name): to_number(value, name=name, of="evaluate") for name, value in metrics.items()}
 
     def observe(self, metrics: Mapping[str, float], member: int = 0) -> None:
         """Step the schedulers that step with a metric."""
@@ -91,6 +92,7 @@ class LoopSession(TrainingSession):
 
     def _step_schedulers(self) -> None:
         """Called by each technique when the optimizer has taken its step, before it counts."""
+        self._demand = "the schedule must have a step for each of the optimizer's"
         step_schedulers(self._training, step=self._step + 1)
 
     def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
@@ -122,7 +124,7 @@ class LoopSession(TrainingSession):
                 self._random.begin(self._step, number)
             with self._computing():
                 found = loss_of(self._training.model, batch)
-            loss, metrics = found if isinstance(found, tuple) else (found, {})
+            loss, metrics = split_loss(found)
             self._scale_loss(loss / len(batches) if len(batches) > 1 else loss).backward()
             yield loss.detach(), metrics
 
@@ -139,6 +141,7 @@ class LoopSession(TrainingSession):
         """Clip these gradients, and let the optimizer take its step; with fp16, unless gradients have overflowed."""
         optimizer, clip_norm = self._training.optimizer, self._training.clip_norm
         assert isinstance(optimizer, torch.optim.Optimizer)
+        self._demand = "the optimizer must step with the gradients that there are"
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
         if clip_norm is not None:
@@ -153,6 +156,40 @@ class LoopSession(TrainingSession):
     def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         return StepReport(step=self._step + 1, loss=mean, metrics=metrics)
+
+
+def split_loss(found: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
+    """What a loss function gave, as the loss and the metrics. Raises `ProgramError` where it is no loss.
+
+    >>> loss, metrics = split_loss((torch.ones((), requires_grad=True), {"hits": 3}))
+    >>> loss.item(), metrics
+    (1.0, {'hits': 3})
+    """
+    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    loss, metrics = pair
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad and isinstance(metrics, Mapping):
+        return loss, metrics
+    is_constant = isinstance(loss, torch.Tensor) and not loss.requires_grad
+    raise ProgramError(
+        f"Training.loss must give one number to minimise, as a tensor that depends on parameters that are trained, or "
+        f"that and a dict of metrics; it gave {describe(found)}{', which depends on none' if is_constant else ''}."
+    )
+
+
+def to_number(value: Any, *, name: Any, of: str) -> float:
+    """A metric's value. Raises `ProgramError` where it is no number.
+
+    >>> to_number(torch.tensor([0.5]), name="accuracy", of="evaluate")
+    0.5
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        shape = f" of shape {list(value.shape)}" if hasattr(value, "shape") else ""
+        raise ProgramError(
+            f"{of} must give numbers as metrics; its {name!r} is a {type(value).__name__}{shape}. Give one number, "
+            f"such as its mean, or leave it out."
+        ) from error
 
 
 def is_due(step: int) -> bool:

@@ -1,16 +1,19 @@
 """What a loop of one task holds, whatever takes its steps."""
 
 import collections
+import dataclasses
 import itertools
+import sys
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from dovetail.testing import programs
-from dovetail.train import RESIDENT, SPILL, Training, TrainingSession
+from dovetail.train import RESIDENT, SPILL, SessionMember, Training, TrainingSession
 from dovetail.train.loop import describe, to_device
 from dovetail.vocabulary import ProgramError, TrainingError
 
@@ -191,6 +194,59 @@ def test_anything_else_is_told_with_the_step_and_the_batch(technique: str) -> No
     session = opened(technique, batches=[(torch.ones(2, 3), torch.ones(2, 1))])
     with pytest.raises(TrainingError, match=r"step 1 \(epoch 0, batch 1\).*float32\[2, 3\], float32\[2, 1\]"):
         session.advance()
+    session.close()
+
+
+@pytest.mark.parametrize("technique", ["resident", "spill"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda loss: loss.item(), "it gave float."),
+        (lambda loss: None, "it gave NoneType."),
+        (lambda loss: loss.detach(), r"it gave float32\[\], which depends on none"),
+        (lambda loss: torch.stack([loss, loss]), r"it gave float32\[2\]"),
+        (lambda loss: (loss, {}, 3), r"it gave \(float32\[\], {}, int\)"),
+    ],
+)
+def test_what_is_no_loss_is_said_to_be_none(technique: str, given: Any, words: str) -> None:
+    session = opened(technique, loss=lambda model, batch: given(model(batch[0]).mean()))
+    with pytest.raises(ProgramError, match=f"Training.loss must give one number.*{words}"):
+        session.advance()
+    session.close()
+
+
+def test_a_step_that_exits_is_told_as_one_that_raises() -> None:
+    session = opened("resident", loss=lambda model, batch: sys.exit("enough"))
+    with pytest.raises(TrainingError, match=r"step 1 .* raised SystemExit: enough"):
+        session.advance()
+    session.close()
+
+
+def test_an_optimizer_and_a_schedule_are_not_taken_for_the_model() -> None:
+    training = build()
+    optimizer = torch.optim.AdamW(training.model.parameters(), capturable=True)  # not on a CPU
+    session = RESIDENT.open(
+        [SessionMember(training=dataclasses.replace(training, optimizer=optimizer))], device=CPU, threads=1
+    )
+    with pytest.raises(TrainingError, match="the optimizer must step with the gradients that there are; step 1 "):
+        session.advance()
+    training = build()
+    assert isinstance(training.optimizer, torch.optim.Optimizer)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(training.optimizer, max_lr=0.1, total_steps=2)
+    session = RESIDENT.open(
+        [SessionMember(training=dataclasses.replace(training, schedule=schedule))], device=CPU, threads=1
+    )
+    session.advance()
+    session.advance()
+    with pytest.raises(TrainingError, match="the schedule must have a step for each of the optimizer's; step 3 "):
+        session.advance()
+
+
+@pytest.mark.parametrize("value", ["good", None, torch.ones(3), numpy.ones(3)])
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    session = opened("resident", evaluate=lambda model: {"accuracy": value})
+    with pytest.raises(ProgramError, match=f"evaluate must give numbers.*'accuracy' is a {type(value).__name__}"):
+        session.evaluate()
     session.close()
 
 
