@@ -69,7 +69,7 @@ def _make_step(marked: Any) -> Callable[..., Any]:
 def is_compiled(thing: Any) -> bool:
     """Whether the program has a module or function compiled, by `torch.compile(thing)` or `module.compile()`.
 
-    >>> is_compiled(nn.Linear(1, 1))
+    >>> is_compiled(torch.nn.Linear(1, 1))
     False
     """
     names = getattr(thing, "__dict__", {})
