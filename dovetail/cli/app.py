@@ -390,7 +390,9 @@ def export(
             "Training.keep_best has one kept, else, or with --last, its last value.",
         ),
     ] = None,
-    goal: Annotated[str, typer.Option(help="Whether more or less of --best's metric is better: max or min.")] = "max",
+    goal: Annotated[
+        str, typer.Option(help="Whether more or less of --best's metric is better: max or min. Else its name says so.")
+    ] = "",
     last: Annotated[
         bool, typer.Option("--last", help="Export the last weights even where Training.keep_best has kept better ones.")
     ] = False,
@@ -404,11 +406,11 @@ def export(
 
         if (task is None) == (best is None):
             raise DovetailError("export must be told which task: its name, or --best METRIC, one of the two.")
-        if goal not in ("max", "min"):
+        if goal not in ("", "max", "min"):
             raise DovetailError(f"--goal must be max or min, got {goal!r}.")
         found = open_result(store, workload=workload)
         if best is not None:
-            chosen = found.best(best, goal=goal, last=last)
+            chosen = found.best(best, goal=goal or None, last=last)
         else:
             chosen = found[match_task(task or "", table(found))["task"]]
         value = "" if best is None else f", {best} {chosen.value(best, last=last):.4g}"

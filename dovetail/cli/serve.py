@@ -21,7 +21,10 @@ def serve(
     ] = "",
     lose: Annotated[float, typer.Option(help="The share of rows that a cascade may lose at most.")] = 0.001,
     confidence: Annotated[float, typer.Option(help="How sure that is.")] = 0.95,
-    goal: Annotated[str, typer.Option(help="Whether more of the metric is better: max, or min.")] = "max",
+    goal: Annotated[
+        str,
+        typer.Option(help="Whether more of the metric is better: max or min. Without it its name says so, else max."),
+    ] = "",
     workload: Annotated[
         str | None,
         typer.Option(
@@ -98,6 +101,7 @@ def serve(
         from dovetail.verbs.retrain import RowTraining
         from dovetail.verbs.serve_model import ServedChoice, plan_on_cluster, serve_by_ray
         from dovetail.verbs.serve_model import serve as serve_models
+        from dovetail.vocabulary.work import suggest_goal
 
         retrain = None
         if on_drift and workload:
@@ -105,7 +109,7 @@ def serve(
         choice = ServedChoice(
             store=store,
             metric=best or cascade,
-            goal=goal,
+            goal=goal or suggest_goal(best or cascade) or "max",
             workload=None if on_drift else workload,  # what is trained anew is a workload of another name
             lose=lose if cascade else None,
             confidence=confidence,

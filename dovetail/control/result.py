@@ -16,6 +16,7 @@ from dovetail.vocabulary.notebook_html import html_lines, html_table
 from dovetail.vocabulary.redact import Redactor
 from dovetail.vocabulary.units import show_seconds, show_some
 from dovetail.vocabulary.user_text import escape_controls
+from dovetail.vocabulary.work import suggest_goal
 
 if TYPE_CHECKING:
     import optuna
@@ -107,10 +108,12 @@ class Result:
     judged: tuple[str, ...] = ()
     """Of each family whose approximations were to keep to tolerances: whether they do, why, and what it took."""
 
-    def best(self, metric: str, *, goal: str = "max", last: bool = False) -> TaskResult:
-        """The task whose metric is best; `goal` is max or min. Compared is its value with the weights that `model` and
+    def best(self, metric: str, *, goal: str | None = None, last: bool = False) -> TaskResult:
+        """The task whose metric is best; `goal` is max or min: without it what the metric's name says, as of a loss,
+        else max. Compared is its value with the weights that `model` and
         `export` give: at the best checkpoint where `Training.keep_best` has one kept, else, or with `last`, at the last
         evaluation. NaN is never best."""
+        goal = goal or suggest_goal(metric) or "max"
         if goal not in ("max", "min"):
             raise DovetailError(f"goal must be 'max' or 'min', got {goal!r}.")
         scored = [task for task in self.tasks if not math.isnan(task.value(metric, last=last))]

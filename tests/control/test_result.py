@@ -52,6 +52,15 @@ def test_the_best_by_its_last_value(home):
     assert found.best("accuracy", goal="min").name == "low"
 
 
+def test_the_best_of_a_loss_is_the_smallest(home):
+    with Store(home, write=True) as store:
+        for record, value in zip(TASKS[:2], (0.1, 0.9), strict=True):
+            store.add(points=[Point(task=record.identity, name="loss", step=100, value=value, at_seconds=100)])
+    found = open_result(home)
+    assert found.best("loss").name == "low"
+    assert found.best("loss", goal="max").name == "high"
+
+
 def test_a_metric_that_nobody_reported_is_refused_with_those_that_were(home):
     with pytest.raises(DovetailError, match=r"some task must have reported 'acuracy'.*\['accuracy'\]"):
         open_result(home).best("acuracy")
