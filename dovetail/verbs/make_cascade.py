@@ -17,7 +17,7 @@ def cascade(
     calibrate: Any,
     lose: float = 0.001,
     confidence: float = 0.95,
-    goal: str = "max",
+    goal: str | None = None,
     batch_rows: int = 64,
     device: str | None = None,
 ) -> ModelCascade:
@@ -25,6 +25,7 @@ def cascade(
     whose `metric` is best. At most the share `lose` of rows are answered wrongly that this model would have answered
     rightly, with probability `confidence` over the rows to `calibrate` with: a pair of inputs and labels, or batches of
     such pairs, that no training has seen. Half of them choose models and thresholds, the others test the promise.
+    `goal` is that of `Result.best`.
 
     Models are classifiers over the same classes, of whichever programs; what each takes is measured on `device` (an
     accelerator where there is one) for calls of `batch_rows` rows. Where no cascade pays, the best model alone comes
