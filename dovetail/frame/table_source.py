@@ -84,11 +84,9 @@ def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None
 
 def _one_chunk(column: Any) -> Any:
     """An array of Arrow, copied only where it lies in several."""
-    return (
-        column.chunk(0)
-        if getattr(column, "num_chunks", 0) == 1
-        else getattr(column, "combine_chunks", lambda: column)()
-    )
+    if not hasattr(column, "num_chunks"):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _number_arrow(array: Any) -> tuple[numpy.ndarray, list[Any]]:
