@@ -114,6 +114,7 @@ class Controller:
             now=engine.now,
             offers=offers,
             find=engine.find,
+            probe=engine.probe_urls,
             may_grow=engine.may_grow,
         )
         self._ledger, self._running, self._queues = self._state.ledger, self._state.running, self._state.queues

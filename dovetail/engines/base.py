@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.vocabulary import Event, FrozenDict, StageProfile, Task
+from dovetail.vocabulary.shards import UrlProbe
 
 REMOTE_CORES = "DOVETAIL_REMOTE_CORES"
 """The variable of a worker's environment that says at which socket its feeds may borrow cores of other nodes; not there
@@ -124,6 +125,11 @@ class Engine(abc.ABC):
 
     def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]] | None:
         """Which of these paths exist on which nodes, by the nodes' names; None where that cannot be told."""
+        return None
+
+    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe] | None:
+        """What the nodes that these URLs are given with found, reading the beginning of each; those that cannot be read
+        there are left out. None where that cannot be told."""
         return None
 
     @abc.abstractmethod

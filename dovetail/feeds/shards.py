@@ -10,13 +10,16 @@ import hashlib
 import inspect
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.feeds.keys import key
 from dovetail.vocabulary import ProgramError
-from dovetail.vocabulary.shards import SEEDED, DataShard, ShardSet
+from dovetail.vocabulary.shards import SEEDED, DataShard, ShardSet, UrlProbe
+
+_PROBE_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +149,27 @@ def copy_once(url: str, folder: Path) -> str:
             files.get_file(there, str(path.with_suffix(".part")))
             path.with_suffix(".part").rename(path)
     return str(path)
+
+
+def probe_url(url: str) -> UrlProbe | None:
+    """Read the beginning of a file, to learn at what rate it comes; None where it cannot be read here.
+
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe_file("/right.txt", b"text")
+    >>> probe_url("memory://right.txt").size_bytes, probe_url("memory://wrong.txt")
+    (4, None)
+    """
+    import fsspec
+
+    try:
+        files, there = fsspec.core.url_to_fs(url)
+        size = int(files.size(there) or 0)  # which connects, too
+        began = time.perf_counter()
+        read = len(files.cat_file(there, start=0, end=_PROBE_BYTES))
+        seconds = time.perf_counter() - began
+    except Exception:  # of as many kinds as there are file systems
+        return None
+    return UrlProbe(size_bytes=max(size, read), bytes_per_second=max(read, 1) / max(seconds, 1e-9))
 
 
 class ShardReader:

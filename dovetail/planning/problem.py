@@ -43,11 +43,11 @@ class EvaluationTour:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTour:
     """What a task whose data lies on nodes has left to visit: the shards of each epoch and the steps on each, in this
-    order where it `is_ordered`; which nodes are `homes` of each shard, and how many bytes move where it is read from
-    another (a shard that is not among `read_bytes` cannot be), once for each node where it is among `copied`, which
-    says from where. Its state is on node `at` from `ready_seconds` on. One that runs now keeps its `option`.
-    `first_epoch` is the number of the first epoch. Between epochs, or parts of them, stand the shards of an
-    `evaluation`, each with no steps. Copies of the model exchange `gradient_bytes`.
+    order where it `is_ordered`; which nodes are `homes` of each shard, and how long another takes to read it (one that
+    is not among `read_seconds` cannot be read there), once for each node where it is among `copied`, which says from
+    where. Its state is on node `at` from `ready_seconds` on. One that runs now keeps its `option`. `first_epoch` is the
+    number of the first epoch. Between epochs, or parts of them, stand the shards of an `evaluation`, each with no
+    steps. Copies of the model exchange `gradient_bytes`.
 
     >>> ShardTour(epochs=((("a", 10), ("b", 10)),), homes={"a": ("n0",), "b": ("n1",)}).is_ordered
     False
@@ -55,7 +55,7 @@ class ShardTour:
 
     epochs: tuple[tuple[tuple[str, int], ...], ...]
     homes: Mapping[str, tuple[str, ...]]
-    read_bytes: Mapping[str, int] = FrozenDict()
+    read_seconds: Mapping[str, float] = FrozenDict()
     copied: Mapping[str, str] = FrozenDict()
     is_ordered: bool = False
     state_bytes: int = 0

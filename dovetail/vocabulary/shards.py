@@ -59,6 +59,18 @@ class DataShard:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UrlProbe:
+    """What a node found that read the beginning of a file elsewhere: its size, and what came a second.
+
+    >>> UrlProbe(size_bytes=40_000_000, bytes_per_second=8e6).bytes_per_second
+    8000000.0
+    """
+
+    size_bytes: int
+    bytes_per_second: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSet:
     """The shards of one task, each read once an epoch, in an order that `seed` decides or, where `order` is "any",
     whoever plans. A step takes `accumulate` batches, all of one shard.

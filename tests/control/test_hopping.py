@@ -1,7 +1,7 @@
 """Tasks whose shards lie on nodes, through the whole loop on the simulated engine."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from dovetail.planning.hopping import OpenShop, ShopDevice, Tour, shop_bound
 from dovetail.store import Store
 from dovetail.vocabulary import DataShard, Event, Fingerprint, Node, ShardSet, Task
 from dovetail.vocabulary.events import AttemptLost, CheckpointSaved, DevicesReleased, DevicesVacated
+from dovetail.vocabulary.shards import UrlProbe
 
 from .simulations import (
     RiggedEngine,
@@ -304,6 +305,28 @@ def test_a_shard_lies_where_labels_and_paths_say(shard, found, homes, wrong) -> 
     places = ShardPlaces(lambda paths: found)
     where, why = places.homes(ShardSet(shards=(shard,)), labelled({"site": "left"}, {"site": "right"}))
     assert wrong in why if wrong else (where, why) == ({"left": homes}, "")
+
+
+def test_what_comes_from_elsewhere_is_read_once_for_each_place_and_what_cannot_be_is_not_offered() -> None:
+    asked: list[dict[str, str]] = []
+
+    def probe(readers: Mapping[str, str]) -> dict[str, UrlProbe]:
+        asked.append(dict(readers))
+        found = UrlProbe(size_bytes=5_000_000, bytes_per_second=1e6)
+        return {url: found for url in readers if "broken" not in url}
+
+    def shard(name: str, server: str, size: int = 0) -> DataShard:
+        return DataShard(name=name, url=f"http://{server}/{name}", node="site=left", batches=4, size_bytes=size)
+
+    facts = ShardSet(shards=(shard("a", "near", 3_000_000), shard("b", "near", 9_000_000), shard("c", "near"),
+                             shard("d", "broken", 1_000_000)))  # fmt: skip
+    on = labelled({"site": "left"}, {"site": "right"})
+    places = ShardPlaces(lambda paths: None, probe)
+    homes, _ = places.homes(facts, on)
+    for _ in range(2):
+        found = places.read_seconds(facts, homes, on)
+        assert {name: round(seconds) for name, seconds in found.items()} == {"a": 3, "b": 9, "c": 5}
+    assert asked == [dict.fromkeys(["http://near/b", "http://near/c", "http://broken/d"], "n1")]
 
 
 def test_a_task_whose_shard_lies_nowhere_fails_with_the_reason() -> None:

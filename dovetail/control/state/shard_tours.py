@@ -1,21 +1,25 @@
 """Where the shards of tasks lie, and what each task has left to visit.
 
-Knows labels and paths of nodes, asks the engine which node has which path, once, and never what is in one.
+Knows labels and paths of nodes, asks the engine which node has which path and at what rate files elsewhere come, once,
+and never what is in one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
+from dovetail.planning.hopping import link_between_nodes
 from dovetail.planning.problem import EvaluationTour, ShardTour
 from dovetail.vocabulary import Cluster, DataShard, Node, Profile, ShardSet
-from dovetail.vocabulary.shards import ANY
+from dovetail.vocabulary.shards import ANY, UrlProbe
 
 Find = Callable[[Collection[str]], Mapping[str, Collection[str]] | None]
 """Which of some paths exist on which nodes; None where that cannot be told."""
+Probe = Callable[[Mapping[str, str]], Mapping[str, UrlProbe] | None]
+"""What nodes find that read the beginning of these URLs; None where that cannot be told."""
 
 
 class ShardPlaces:
-    """Which nodes of a cluster hold which shards.
+    """Which nodes of a cluster hold which shards, and how long others take to read one.
 
     >>> from dovetail.vocabulary import Kind
     >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2)
@@ -24,8 +28,9 @@ class ShardPlaces:
     ({'a': ('n0',)}, '')
     """
 
-    def __init__(self, find: Find) -> None:
-        self._find = find
+    def __init__(self, find: Find, probe: Probe = lambda readers: None) -> None:
+        self._find, self._probe = find, probe
+        self._probed: dict[str, UrlProbe | None] = {}
         self._found: dict[str, frozenset[str]] = {}
         self._asked: frozenset[str] = frozenset()
 
@@ -41,6 +46,43 @@ class ShardPlaces:
                 return {}, wrong
             found[shard.name] = homes
         return found, ""
+
+    def read_seconds(self, facts: ShardSet, homes: Mapping[str, tuple[str, ...]], cluster: Cluster) -> dict[str, float]:
+        """How long a node takes to read each shard that lies on others, of those that it can read: by what such a node
+        found that read the beginning of it, or of another one from the same place, or else by the link.
+
+        >>> from dovetail.vocabulary import Kind
+        >>> cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2)
+        >>> shard = DataShard(name="a", url="s3://bucket/a", node="n0", batches=4, size_bytes=20_000_000)
+        >>> read = lambda readers: {url: UrlProbe(size_bytes=0, bytes_per_second=1e7) for url in readers}
+        >>> facts, homes = ShardSet(shards=(shard,)), {"a": ("n0",)}
+        >>> ShardPlaces(lambda paths: None, read).read_seconds(facts, homes, cluster)["a"]
+        2.0005
+        >>> ShardPlaces(lambda paths: None).read_seconds(facts, homes, cluster)["a"]
+        0.1605
+        """
+        nodes = dict.fromkeys(device.node for device in cluster.devices)
+        readers = {
+            shard: next(node for node in nodes if node not in homes[shard.name])
+            for shard in facts.shards
+            if shard.url and len(homes[shard.name]) < len(nodes)
+        }
+        missing = {
+            _origin(shard): (shard.url, node) for shard, node in readers.items() if _origin(shard) not in self._probed
+        }
+        if missing:
+            answer = self._probe(dict(missing.values()))
+            if answer is None:
+                link = link_between_nodes(cluster)
+                return {shard.name: link.seconds(shard.size_bytes) for shard in readers}
+            self._probed |= {origin: answer.get(url) for origin, (url, _) in missing.items()}
+        found = {shard: self._probed[_origin(shard)] for shard in readers}
+        latency = link_between_nodes(cluster).latency_seconds
+        return {
+            shard.name: latency + (shard.size_bytes or probe.size_bytes) / probe.bytes_per_second
+            for shard, probe in found.items()
+            if probe is not None
+        }
 
     def _look(self, paths: set[str], nodes: set[str]) -> Mapping[str, frozenset[str]] | None:
         """Which nodes have each path, asked once for each path and set of nodes."""
@@ -76,6 +118,12 @@ def _homes(
             f"{', '.join(names)}{label}. Add the node that has it, or correct its path."
         )
     return hinted or there, ""
+
+
+def _origin(shard: DataShard) -> str:
+    """What files have in common that come at one rate; of one whose size is not known, the file itself."""
+    server = "/".join(shard.url.split("/")[:3])
+    return f"{shard.node} {server}" if shard.size_bytes else shard.url
 
 
 def _matches(node: Node, wanted: str) -> bool:
@@ -161,8 +209,3 @@ def needs_tour(homes: Iterable[tuple[str, ...]], cluster: Cluster) -> bool:
     """Whether some shard does not lie everywhere."""
     nodes = {device.node for device in cluster.devices}
     return any(nodes.difference(each) for each in homes)
-
-
-def read_bytes(facts: ShardSet) -> dict[str, int]:
-    """The shards that can be read from anywhere, and what that moves."""
-    return {each.name: each.size_bytes for each in facts.shards if each.url}

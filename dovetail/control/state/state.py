@@ -17,10 +17,10 @@ from dovetail.control.state.queues import Queues
 from dovetail.control.state.recovery import Recovery
 from dovetail.control.state.shard_tours import (
     Find,
+    Probe,
     ShardPlaces,
     evaluation_tour,
     needs_tour,
-    read_bytes,
     tour_of,
 )
 from dovetail.control.state.snapshot import Offers, Waiting, snapshot, unplaceable, without
@@ -86,9 +86,10 @@ class State:
         now: Callable[[], float],
         offers: Offers | None = None,
         find: Find = lambda paths: None,
+        probe: Probe = lambda readers: None,
         may_grow: bool = False,
     ) -> None:
-        self._places = ShardPlaces(find)
+        self._places = ShardPlaces(find, probe)
         self.cluster, self.settings, self.now = cluster, settings, now
         self._workload, self._is_outdated = workload, False
         self.tasks: dict[TaskId, Task] = {task.identity: task for task in workload.tasks}
@@ -385,10 +386,11 @@ class State:
             return None
         tour = tour_of(facts, homes=homes, chosen=one.shard_orders, start=start, until=until, evaluations=evaluations)
         sizes = [each for each in self.ledger.profiles() if each.family == one.fingerprint.family]  # type: ignore[union-attr]
+        read_seconds = self._places.read_seconds(facts, homes, self.cluster)
         return dataclasses.replace(
             tour,
-            read_bytes=read_bytes(facts),
-            copied={each.name: each.url for each in facts.shards if each.copy},
+            read_seconds=read_seconds,
+            copied={each.name: each.url for each in facts.shards if each.copy and each.name in read_seconds},
             state_bytes=max((each.parameter_bytes + each.optimizer_bytes for each in sizes), default=0),
             gradient_bytes=max((each.parameter_bytes for each in sizes), default=0),
             evaluation=evaluation_tour(evaluated, evaluated_homes, sizes) if evaluated is not None else None,

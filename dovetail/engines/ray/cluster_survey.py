@@ -21,12 +21,16 @@ from dovetail.engines.provisioning.base import NUMBER
 from dovetail.engines.ray.connection import installed
 from dovetail.engines.ray.node_links import measure_links
 from dovetail.engines.ray.node_monitor import find_notices
+from dovetail.feeds.shards import probe_url
 from dovetail.planning.options.kinds import SHEETS
 from dovetail.store import known_links
 from dovetail.vocabulary import Cluster, Device, DovetailError, Kind, Node, dumps, from_json
+from dovetail.vocabulary.shards import UrlProbe
 from dovetail.vocabulary.units import show_seconds
 
 LOOK_SECONDS = 55.0
+# So long the controller waits for what files elsewhere come at; others' orders wait with it.
+PROBE_SECONDS = 20.0
 CLOCK_SECONDS = 60.0
 _ACCELERATOR, _KIND = "accelerator_type:", "kind:"
 
@@ -117,6 +121,30 @@ def find_paths(nodes: Mapping[str, str], paths: Sequence[str]) -> dict[str, list
             found[node] = ray.get(call, timeout=LOOK_SECONDS)
         except ray.exceptions.RayError:
             found[node] = []
+    return found
+
+
+def probe_urls(readers: Mapping[str, str]) -> dict[str, UrlProbe]:
+    """What nodes, these by Ray's numbers, find that read the beginning of each of these files. One that cannot be read
+    there in time is left out."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = installed()
+    remote = ray.remote(probe_url)
+    calls = {
+        remote.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(number, soft=False)).remote(
+            url
+        ): url
+        for url, number in readers.items()
+    }
+    ready, silent = ray.wait(list(calls), num_returns=len(calls), timeout=PROBE_SECONDS) if calls else ([], [])
+    for call in silent:
+        ray.cancel(call, force=True)
+    found: dict[str, UrlProbe] = {}
+    for call in ready:
+        with contextlib.suppress(ray.exceptions.RayError):
+            if (probe := ray.get(call)) is not None:
+                found[calls[call]] = probe
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.engines.fork_server import PRELOADED
 from dovetail.engines.ray.arrivals import Arrivals, RefusedNode
-from dovetail.engines.ray.cluster_survey import find_paths
+from dovetail.engines.ray.cluster_survey import find_paths, probe_urls
 from dovetail.engines.ray.connection import installed
 from dovetail.engines.ray.core_borrowing import GROUP
 from dovetail.engines.ray.host import Host
@@ -28,6 +28,7 @@ from dovetail.store import make_scratch
 from dovetail.vocabulary import Cluster, DovetailError, dumps, to_json
 from dovetail.vocabulary.events import Warned
 from dovetail.vocabulary.node_events import DevicesJoined, DevicesLeft, NodeLeaving
+from dovetail.vocabulary.shards import UrlProbe
 
 RESERVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
@@ -92,6 +93,10 @@ class RayEngine(WorkerEngine):
         """Which of these paths exist on which of the nodes that are there."""
         present = {node: number for node, number in self._nodes.items() if not self._monitor.lost(number)}
         return find_paths(present, sorted(paths))
+
+    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe]:
+        """What the nodes find that read, all at once, the beginning of each file."""
+        return probe_urls({url: self._nodes[node] for url, node in readers.items() if node in self._nodes})
 
     def _give_back(self) -> None:
         for link in list(self._links.values()):

@@ -147,16 +147,15 @@ def _best(
     free = {device.name: device.free_seconds for device in devices}
     ways: dict[str, float] = {}
     best: tuple[_Visits, Tours] | None = None
-    reads = [False, True] if any(tour.read_bytes for tour in tours.values()) else [False]
+    reads = [False, True] if any(tour.read_seconds for tour in tours.values()) else [False]
     for afar in reads:
         visits: _Visits = {}
         planned = tuple(
-            _tour(task, tour, options[task], problem.cluster, free, visits, link=link if afar else None)
-            for task, tour in tours.items()
+            _tour(task, tour, options[task], problem.cluster, free, visits, afar=afar) for task, tour in tours.items()
         )
         if not all(where for tour in planned for where in tour.visit_seconds.values()):
             continue
-        shop = OpenShop(devices=tuple(devices), tours=planned, link=link, copies=_copies(tours, link) if afar else {})
+        shop = OpenShop(devices=tuple(devices), tours=planned, link=link, copies=_copies(tours) if afar else {})
         found = plan_tours(shop)
         check_tours(found, shop)
         elsewhere = "copying shards once as well" if shop.copies else "reading from afar as well"
@@ -167,10 +166,10 @@ def _best(
     return *best, ways
 
 
-def _copies(tours: Mapping[TaskId, ShardTour], link: HopLink) -> dict[str, ShardCopy]:
+def _copies(tours: Mapping[TaskId, ShardTour]) -> dict[str, ShardCopy]:
     """What a node takes to have a copy of each shard that may have one."""
     return {
-        source: ShardCopy(seconds=link.seconds(tour.read_bytes[shard]), nodes=frozenset(tour.homes[shard]))
+        source: ShardCopy(seconds=tour.read_seconds[shard], nodes=frozenset(tour.homes[shard]))
         for tour in tours.values()
         for shard, source in tour.copied.items()
     }
@@ -197,7 +196,7 @@ def _tour(
     free: Mapping[str, float],
     visits: _Visits,
     *,
-    link: HopLink | None,
+    afar: bool,
 ) -> Tour:
     """One task's tour. Visits that are not of a whole shard have names of their own, as they take another time."""
     epochs: list[tuple[str, ...]] = []
@@ -210,8 +209,8 @@ def _tour(
             names.append(name)
             visits[task, number, name] = (shard, steps)
             if name not in seconds:
-                seconds[name] = dict(_where(tour, shard, steps, options, cluster, free, link))
-                if link is not None and steps and shard in tour.copied:
+                seconds[name] = dict(_where(tour, shard, steps, options, cluster, free, afar=afar))
+                if afar and steps and shard in tour.copied:
                     copied[name] = tour.copied[shard]
         epochs.append(tuple(names))
     return Tour(
@@ -233,7 +232,8 @@ def _where(
     options: Mapping[str, Option],
     cluster: Cluster,
     free: Mapping[str, float],
-    link: HopLink | None,
+    *,
+    afar: bool,
 ) -> Iterator[tuple[str, float]]:
     evaluation = None if steps else tour.evaluation
     homes = tour.homes[shard] if evaluation is None else evaluation.homes[shard]
@@ -248,8 +248,8 @@ def _where(
             seconds = option.seconds((steps,))
         if device.node in homes:
             yield device.name, seconds
-        elif link is not None and evaluation is None and shard in tour.read_bytes:
-            reads = 0.0 if shard in tour.copied else link.seconds(tour.read_bytes[shard])
+        elif afar and evaluation is None and shard in tour.read_seconds:
+            reads = 0.0 if shard in tour.copied else tour.read_seconds[shard]
             yield device.name, seconds + reads
 
 

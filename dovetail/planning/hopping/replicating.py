@@ -54,7 +54,7 @@ def weigh(
     seconds = sum(_seconds(tour, options[task], len(nodes), link) for task, tour in tours.items())
     if reason := _why_not(tours):
         return Replicating(nodes=len(nodes), seconds=seconds, reason=_refusal(reason))
-    gangs = _gangs(problem, tours, link)
+    gangs = _gangs(problem, tours)
     if not gangs or len(tours) < len(problem.tours):
         return Replicating(nodes=len(nodes), seconds=seconds, reason=_refusal("no such copies have been measured"))
     own = {family for option in gangs for family in option.families}
@@ -71,7 +71,7 @@ def _why_not(tours: Mapping[TaskId, ShardTour]) -> str:
         return "some visits are under way"
     if any(tour.evaluation is not None for tour in tours.values()):
         return "shards of an evaluation lie on nodes, too"
-    fixed = sorted({shard for tour in tours.values() for shard in tour.homes.keys() - tour.read_bytes.keys()})
+    fixed = sorted({shard for tour in tours.values() for shard in tour.homes.keys() - tour.read_seconds.keys()})
     if fixed:
         return f"all of them would have to read the rows of the same batch, and shard {fixed[0]!r} has no url for that"
     return ""
@@ -87,18 +87,17 @@ def _seconds(tour: ShardTour, options: Mapping[str, Option], copies: int, link: 
     step = max(option.step_seconds[0] for option in options.values())
     ring = 2 * (copies - 1) * link.latency_seconds + ring_share(copies) * tour.gradient_bytes / link.bytes_per_second
     visits = [visit for epoch in tour.trainings for visit in epoch]
-    return sum(steps * (step / copies + ring) for _, steps in visits) + _reading_seconds(tour, copies, link)
+    return sum(steps * (step / copies + ring) for _, steps in visits) + _reading_seconds(tour, copies)
 
 
-def _reading_seconds(tour: ShardTour, copies: int, link: HopLink) -> float:
+def _reading_seconds(tour: ShardTour, copies: int) -> float:
     visited = [shard for epoch in tour.trainings for shard, _ in epoch]
     once = dict.fromkeys(shard for shard in visited if shard in tour.copied)
     read = [*once, *(shard for shard in visited if shard not in tour.copied)]
-    away = [(copies - len(tour.homes[shard])) * tour.read_bytes.get(shard, 0) for shard in read]
-    return sum(link.seconds(size) for size in away if size > 0)
+    return sum(max(copies - len(tour.homes[shard]), 0) * tour.read_seconds.get(shard, 0.0) for shard in read)
 
 
-def _gangs(problem: Problem, tours: Mapping[TaskId, ShardTour], link: HopLink) -> tuple[Option, ...]:
+def _gangs(problem: Problem, tours: Mapping[TaskId, ShardTour]) -> tuple[Option, ...]:
     """What is offered of copies over several nodes to all families with shards, as it is with reading shards from afar
     in every step; nothing unless each of them has an offer."""
     found, missing = list[Option](), False
@@ -108,13 +107,13 @@ def _gangs(problem: Problem, tours: Mapping[TaskId, ShardTour], link: HopLink) -
             wanted = [o for o in problem.options if o.families == (family.name,) and o.nodes > 1]
             wanted = [option for option in wanted if option.technique == "replicate"]
             missing |= not wanted or len(own) < len(family.members)
-            found += [_reading_too(option, own, link) for option in wanted]
+            found += [_reading_too(option, own) for option in wanted]
     return () if missing else tuple(found)
 
 
-def _reading_too(option: Option, tours: list[ShardTour], link: HopLink) -> Option:
+def _reading_too(option: Option, tours: list[ShardTour]) -> Option:
     steps = [sum(steps for epoch in tour.trainings for _, steps in epoch) for tour in tours]
     reading = max(
-        _reading_seconds(tour, option.nodes, link) / count for tour, count in zip(tours, steps, strict=True) if count
+        _reading_seconds(tour, option.nodes) / count for tour, count in zip(tours, steps, strict=True) if count
     )
     return dataclasses.replace(option, step_seconds=tuple(each + reading for each in option.step_seconds))

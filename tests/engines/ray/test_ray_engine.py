@@ -3,11 +3,14 @@
 import collections
 import contextlib
 import dataclasses
+import functools
+import http.server
 import itertools
 import os
 import re
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -118,6 +121,19 @@ def test_each_node_is_found_with_its_cores(ray):
     assert sorted(ray.nodes) == ["n0", "n1", "n2"]
     cores = sorted(os.sched_getaffinity(0))
     assert [device.index for device in ray.cluster.devices][:2] == [cores[n % len(cores)] for n in range(2)]
+
+
+def test_nodes_say_at_what_rate_files_elsewhere_come_and_which_cannot_be_read(ground, tmp_path):
+    (tmp_path / "shard").write_bytes(bytes(2_000_000))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/shard"
+        found = ground.engine.probe_urls({url: "n0", f"{url}-missing": "n0"})
+        server.shutdown()
+    assert found.keys() == {url}
+    assert found[url].size_bytes == 2_000_000
+    assert found[url].bytes_per_second > 0
 
 
 @pytest.mark.slow

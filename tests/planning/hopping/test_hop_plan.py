@@ -6,7 +6,6 @@ import pytest
 
 from dovetail.planning import check, plan_list
 from dovetail.planning.hopping import link_between_nodes, orders_of, plan_with_shards, unvisitable
-from dovetail.planning.links import NETWORK_BYTES_PER_SECOND
 from dovetail.planning.pipeline.partition import Fabric
 from dovetail.planning.problem import EvaluationTour, Problem, ShardTour
 from dovetail.vocabulary import Cluster, Family, FrozenDict, Kind, Link, Member, Option, Plan, Rejection, Schedule
@@ -68,9 +67,9 @@ def test_others_are_planned_behind_the_visits() -> None:
 def test_shards_are_read_from_afar_where_that_ends_sooner() -> None:
     # One shard has nearly all steps: its node would be busy while the other idles.
     long = {"epochs": ((("a", 50), ("b", 1)),), "homes": HOMES}
-    for size_bytes, afar in ((1, True), (1 << 50, False)):
+    for seconds, afar in ((0.001, True), (1e6, False)):
         found = problem(4)
-        tour = ShardTour(**long, read_bytes={"a": size_bytes})  # type: ignore[arg-type]
+        tour = ShardTour(**long, read_seconds={"a": seconds})  # type: ignore[arg-type]
         found = dataclasses.replace(found, tours=dict.fromkeys(found.tours, tour))
         plan = plan_with_shards(found, plan_list)
         nodes = {each.devices[0][:2] for each in schedule_of(plan).placements if each.shard == "a"}
@@ -80,11 +79,10 @@ def test_shards_are_read_from_afar_where_that_ends_sooner() -> None:
 
 def test_a_shard_that_may_be_copied_moves_once_for_each_node() -> None:
     long = {"epochs": ((("a", 50), ("b", 1)),), "homes": HOMES}
-    size_bytes = int(30 * NETWORK_BYTES_PER_SECOND)
     ends = {}
     for copied in ({}, {"a": "s3://bucket/a"}):
         found = problem(8)
-        tour = ShardTour(**long, read_bytes={"a": size_bytes}, copied=copied)  # type: ignore[arg-type]
+        tour = ShardTour(**long, read_seconds={"a": 30.0}, copied=copied)  # type: ignore[arg-type]
         plan = plan_with_shards(dataclasses.replace(found, tours=dict.fromkeys(found.tours, tour)), plan_list)
         ends[bool(copied)] = schedule_of(plan).makespan_seconds
         afar = [each for each in schedule_of(plan).placements if each.shard == "a" and each.devices == ("n1:0",)]
@@ -127,7 +125,7 @@ def weighed(*, measured: bool, urls: bool = True, **fields: object) -> tuple[Pro
         epochs=((("a", 100), ("b", 100)),),
         homes=HOMES,
         gradient_bytes=25_000_000,
-        read_bytes={"a": 30_000_000, "b": 30_000_000} if urls else {},
+        read_seconds=dict.fromkeys("ab", 5e-4 + 30e6 / 125e6) if urls else {},
         **fields,  # type: ignore[arg-type]
     )
     found = dataclasses.replace(
