@@ -3,9 +3,9 @@
 - `gangs`: four ranks on one node, two and four learn the same bits (`nodes_gangs`).
 - `come-and-go`: a sweep begins on one node and is joined by two, of which one leaves with a notice and one vanishes.
   How long it takes, next to what is possible on the nodes as they came and went (`dovetail simulate --replay`), and
-  whether every task has learned what it learns alone. Steps sleep, since all nodes share this machine's cores: what is
-  judged is how soon nodes are used and emptied, and what is lost with them; the second bar leaves out how much slower
-  others on the machine made the steps.
+  whether every task has learned what it learns alone. Steps sleep for a tenth of a second and compute for a few
+  thousandths, since all nodes share this machine's cores: what is judged is how soon nodes are used and emptied, and
+  what is lost with them; the second bar leaves out how much slower others on the machine made the steps.
 - `spend`: a daemon that rents by a day of prices, next to what the simulation says that costs (`nodes_spend`).
 
 `python bench/nodes.py [gangs] [come-and-go] [spend] [--check] [--quick]`
@@ -45,8 +45,8 @@ class Case:
     """What is trained, and how long a notice is."""
 
     tasks: int = 12
-    steps: int = 1500
-    step_seconds: float = 0.02
+    steps: int = 300
+    step_seconds: float = 0.1
     notice_seconds: float = 20.0
 
 

@@ -105,7 +105,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(sorted(EVENTS)), ANYTHING, st.dictionaries(st.sampled_from(["step", "points", "path"]), ANYTHING)
 )

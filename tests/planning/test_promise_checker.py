@@ -225,7 +225,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem(where, [known], options, tasks=tasks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problems(), st.data())
 def test_every_plan_is_accepted_and_every_planted_promise_refused(given_problem: Problem, data: st.DataObject) -> None:
     for option in given_problem.options:  # each on its own, whether or not it is the one that plans choose

@@ -28,7 +28,7 @@ PLAIN = Recipe(
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(max_examples=75, deadline=None, phases=PHASES)
+@settings(max_examples=40, deadline=None, phases=PHASES)
 @given(recipe=recipes(), way=ways((*ALONE, *GANGS)))
 def test_in_one_process(recipe, way):
     said, _ = verdict(recipe, way)
@@ -36,7 +36,7 @@ def test_in_one_process(recipe, way):
 
 
 @pytest.mark.process
-@settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(recipe=recipes(), way=ways((*RANKED, "resident")))
 def test_among_ranks(recipe, way, followers: Followers):
     said, _ = verdict(recipe, way, followers)

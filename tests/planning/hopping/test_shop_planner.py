@@ -20,7 +20,7 @@ from dovetail.planning.hopping import (
 from .shops import even_shop, shops, shortest_tours
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.one_of(shops(), shops(copied=True)))
 def test_every_plan_passes_the_check_and_keeps_the_bound(shop: OpenShop) -> None:
     plan = plan_tours(shop, most_visits=200)
@@ -30,7 +30,7 @@ def test_every_plan_passes_the_check_and_keeps_the_bound(shop: OpenShop) -> None
 
 
 # The factor is what was found, not what is proven, so the examples are the same in every run.
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(shops(most_visits=5))
 def test_the_best_there_is_lies_between_the_bound_and_the_plan(shop: OpenShop) -> None:
     plan, best = plan_tours(shop), shortest_tours(shop)

@@ -14,7 +14,7 @@ from dovetail.vocabulary.markets import Market, Offer, PriceHistory, RentalTerms
 from tests.planning.market.histories import HOUR, SURE, hourly, offers, spot
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     prices=st.lists(st.one_of(st.none(), st.floats(0.1, 5.0)), min_size=30, max_size=60),
     hours=st.floats(1.0, 12.0),
@@ -34,7 +34,7 @@ def test_the_deadline_is_kept_whatever_spot_does(
     assert (found.ended <= terms.deadline_seconds * (1 + 1e-9)).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(prices=st.lists(st.one_of(st.none(), st.floats(0.1, 5.0)), min_size=30, max_size=40), change=st.integers(8, 20))
 def test_decisions_know_no_later_price(prices: list[float | None], change: int) -> None:
     terms = RentalTerms(deadline_seconds=24 * HOUR)

@@ -51,7 +51,7 @@ def with_deadlines(problem: Problem, seed: int) -> Problem:
     return dataclasses.replace(problem, families=families)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(problems(), st.integers(0, 1000))
 def test_brute_force_agrees_on_what_can_be_kept_and_how_soon_all_ends(drawn: Problem, seed: int) -> None:
     problem = with_deadlines(drawn, seed)

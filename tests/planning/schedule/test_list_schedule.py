@@ -25,7 +25,7 @@ def makespan(problem: Problem) -> float:
     return schedule_of(plan(problem)).makespan_seconds
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems())
 def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(problem: Problem) -> None:
     made = plan(problem)
@@ -38,7 +38,7 @@ def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(
 
 
 # The factor is what was found, not what is proven, so the examples are the same in every run.
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(problems())
 def test_within_twice_the_best_schedule_and_the_bound_below_it(problem: Problem) -> None:
     made = plan(problem)

@@ -60,7 +60,7 @@ def aimed(problem: Problem, name: str) -> Problem:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(problem=problems())
 def test_brute_force_agrees_and_every_plan_passes_the_check(name: str, problem: Problem) -> None:
     problem = aimed(priced(problem), name)
@@ -76,7 +76,7 @@ def test_brute_force_agrees_and_every_plan_passes_the_check(name: str, problem: 
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 1000))
 def test_the_order_in_which_a_problem_is_written_changes_nothing(name: str, problem: Problem, seed: int) -> None:
     problem, shuffle = aimed(priced(problem), name), random.Random(seed)
@@ -87,7 +87,7 @@ def test_the_order_in_which_a_problem_is_written_changes_nothing(name: str, prob
 
 
 @pytest.mark.parametrize("name", ["mean", "weighted", "first:2", "target:chance=0.3"])
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(problem=problems())
 def test_doubling_all_times_doubles_the_value(name: str, problem: Problem) -> None:
     problem = aimed(priced(problem), name)

@@ -65,7 +65,7 @@ def drawn(tasks: int, *, seed: int, nodes: int = 1, devices: int = 4) -> Problem
     return Problem(cluster=cluster, families=tuple(families), options=tuple(offered))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(), st.sampled_from([0.0, 2.0]))
 def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(problem: Problem, work: float) -> None:
     made = plan(problem, work=work)
@@ -76,7 +76,7 @@ def test_every_plan_passes_the_check_places_every_task_once_and_keeps_the_bound(
         assert each.duration_seconds == each.option.seconds(each.steps)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(problems())
 def test_brute_force_agrees(problem: Problem) -> None:
     made = plan(problem, work=3.0)
@@ -86,7 +86,7 @@ def test_brute_force_agrees(problem: Problem) -> None:
     assert made.bound_seconds <= best * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(problems(), st.integers(0, 1000))
 def test_the_order_in_which_a_problem_is_written_changes_nothing(problem: Problem, seed: int) -> None:
     shuffle = random.Random(seed)
@@ -99,13 +99,13 @@ def test_the_order_in_which_a_problem_is_written_changes_nothing(problem: Proble
     assert makespan(other) == makespan(problem)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(problems())
 def test_doubling_all_times_doubles_the_makespan(problem: Problem) -> None:
     assert makespan(scaled(problem, 2.0)) == pytest.approx(2 * makespan(problem), rel=PRECISION)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(problems(), st.data())
 def test_a_device_more_worsens_neither_bound_nor_makespan(problem: Problem, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(problem.cluster.devices)).kind

@@ -39,9 +39,9 @@ def test_without_outcomes_the_order_is_the_files_and_a_budget_buys_the_dearest_i
     assert RoutingPolicy(MODELS).order("q", None, upstreams()) == ["small", "large"]
     expected = MODELS[1].price(500, 250)
     policy = RoutingPolicy(MODELS, budget=expected / 2)
-    chosen = []
+    chosen, models = [], upstreams()
     for _ in range(200):
-        name = policy.order("q", None, upstreams())[0]
+        name = policy.order("q", None, models)[0]
         price = MODELS[0 if name == "small" else 1].price(500, 250)
         policy.record_spend(price, by_model={name: price})
         chosen.append(price)
