@@ -22,6 +22,7 @@ from dovetail.engines.worker import PROCESS_NAME
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind
+from tests.engines.forking import forking_engine
 from tests.engines.worker_pids import worker_pids
 
 # Twenty take a minute or more: CI makes do with fewer, and with the same laws.
@@ -80,7 +81,7 @@ def cluster() -> Cluster:
 def _run(sweep: Path, home: Path, *, nemesis: "Nemesis | None" = None) -> None:
     workload = load_workload(str(sweep))
     with Store(home, write=True) as store:
-        engine = LocalEngine(cluster(), home=home)
+        engine = forking_engine(cluster(), home=home)
         controller = Controller(
             workload,
             cluster=cluster(),

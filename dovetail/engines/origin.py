@@ -10,7 +10,7 @@ from dovetail.vocabulary import Cluster
 
 # What reading a workload may change without a worker that started before it being another: it is told. The last two
 # libraries set that come with scikit-learn.
-_HARMLESS = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+_HARMLESS = {"PYTHONPATH", "PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 class Origin:

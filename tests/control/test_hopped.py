@@ -8,11 +8,11 @@ import torch
 
 from dovetail import describe
 from dovetail.control import Controller, Settings
-from dovetail.engines import LocalEngine
 from dovetail.engines.worker import PROCESS_NAME
 from dovetail.store import Store, clear_scratch
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.vocabulary import Cluster, Kind, Stop, Workload
+from tests.engines.forking import forking_engine
 
 from .hop_program import ASKED, NODES, STEPS, small, write_shards
 
@@ -42,7 +42,7 @@ def tasks(folder, order, **fields):
 def run(folder, home, order, *, saves=None, observe=lambda found: None, hear=lambda events: None, **fields):
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, memory_bytes=8 << 30)
     workload = Workload(name="hop", tasks=tasks(folder, order, **fields))
-    engine = LocalEngine(cluster, home=home)
+    engine = forking_engine(cluster, home=home)
     try:
         with Store(home, write=True) as store:
             made = Controller(

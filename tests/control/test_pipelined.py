@@ -24,6 +24,7 @@ from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
 from dovetail.vocabulary import Cluster, Kind, read_event
 from dovetail.web.timetable_charts import read_timetables
+from tests.engines.forking import forking_engine
 from tests.engines.worker_pids import worker_pids
 
 STEPS = 200
@@ -203,7 +204,7 @@ def test_planners_choose_the_timetable_and_ranks_follow_it_to_the_bit(tmp_path, 
     (tmp_path / "sweep.py").write_text(INTERLEAVED)
     cluster = on_cores(2)
     with Store(tmp_path / "store", write=True) as store:
-        engine = LocalEngine(cluster, home=tmp_path / "store")
+        engine = forking_engine(cluster, home=tmp_path / "store")
         controller = Controller(
             load_workload(str(tmp_path / "sweep.py")),
             cluster=cluster,

@@ -5,9 +5,9 @@ import pytest
 
 from dovetail.control import Controller, loop
 from dovetail.describe import load_workload
-from dovetail.engines import LocalEngine
 from dovetail.store import Store
 from dovetail.vocabulary import Cluster, Kind
+from tests.engines.forking import forking_engine
 
 SWEEP = """
 import dovetail as dt
@@ -45,7 +45,7 @@ def test_a_worker_that_hangs_does_not_hold_up_a_stop(tmp_path: Path, monkeypatch
             found.post("stop", reason="enough")
 
     with Store(tmp_path / "store", write=True) as store:
-        engine = LocalEngine(cluster, home=tmp_path / "store")
+        engine = forking_engine(cluster, home=tmp_path / "store")
         controller = Controller(
             load_workload(str(tmp_path / "sweep.py")), cluster=cluster, store=store, engine=engine, observe=observe
         )

@@ -20,6 +20,7 @@ from dovetail.testing.engines import (
 )
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.forking import forking_engine
 from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
@@ -31,7 +32,7 @@ CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 def ground(tmp_path_factory):
     """One engine for all tests here: a worker takes seconds to start."""
     home = tmp_path_factory.mktemp("engine")
-    engine = LocalEngine(CLUSTER, home=home)
+    engine = forking_engine(CLUSTER, home=home)
     yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
     engine.close()
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.engines import LocalEngine
 from dovetail.planning import TECHNIQUES
 from dovetail.testing.cut_links import cut_links
 from dovetail.testing.engines import MANY_STEPS, Ground, belongs, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.forking import forking_engine
 from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,7 @@ CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     home = tmp_path_factory.mktemp("engine")
-    engine = LocalEngine(CLUSTER, home=home)
+    engine = forking_engine(CLUSTER, home=home)
     yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
     engine.close()
 
@@ -184,6 +184,6 @@ def test_stopping_without_saving_ends_all_ranks(ground):
 
 
 def test_closing_a_busy_engine(tmp_path, ground):
-    engine = LocalEngine(CLUSTER, home=tmp_path)
+    engine = forking_engine(CLUSTER, home=tmp_path)
     engine.start(together(ground, task_of(ground, "steady"), until_step=MANY_STEPS))
     engine.close()

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.engines import LocalEngine, worker_engine
+from dovetail.engines import worker_engine
 from dovetail.engines.worker import HEARTBEAT_SECONDS, Idle
 from dovetail.testing.engines import Ground, drain, ends_of, write_program
 from dovetail.train import Training
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.forking import forking_engine
 
 CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=2)
 
@@ -47,7 +48,7 @@ def stalling(calls: int = 40) -> Training:
 @pytest.mark.process
 def test_a_rank_that_stalls_is_named_with_its_last_action(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_engine, "STALL_SECONDS", 3.0)
-    engine = LocalEngine(CLUSTER, home=tmp_path)
+    engine = forking_engine(CLUSTER, home=tmp_path)
     ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
     program = Program(reference="tests.engines.test_stalls:stalling")
     task = Task(name="stalling", program=program, stop=Stop(steps=1000))

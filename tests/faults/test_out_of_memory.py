@@ -9,11 +9,11 @@ import torch
 
 from dovetail.control import Controller, Settings
 from dovetail.describe import load_workload
-from dovetail.engines import LocalEngine
 from dovetail.store import Store
 from dovetail.train import RESIDENT, SessionMember, checkpoint
 from dovetail.train.build import build
 from dovetail.vocabulary import Cluster, Kind
+from tests.engines.forking import forking_engine
 
 # A trial sees the small batches alone; the device holds four rows.
 SWEEP = """
@@ -43,7 +43,7 @@ def test_the_same_batches_are_taken_in_more_parts_until_they_fit(tmp_path: Path)
     cluster, home = Cluster.uniform(Kind(name="cpu", processor="cpu")), tmp_path / "store"
     workload = load_workload(str(tmp_path / "sweep.py"))
     with Store(home, write=True) as store:
-        engine = LocalEngine(cluster, home=home)
+        engine = forking_engine(cluster, home=home)
         settings = Settings(save_every_steps=100, retries=0)
         controller = Controller(workload, cluster=cluster, store=store, engine=engine, settings=settings)
         controller.reconcile()
@@ -126,7 +126,7 @@ def carried_out(folder: Path, *, most: int, few: int, exact: bool):
     workload, home = load_workload(str(folder / "sweep.py")), folder / "store"
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"))
     with Store(home, write=True) as store:
-        engine = LocalEngine(cluster, home=home)
+        engine = forking_engine(cluster, home=home)
         settings = Settings(save_every_steps=50, retries=0, exact=exact)
         controller = Controller(workload, cluster=cluster, store=store, engine=engine, settings=settings)
         controller.reconcile()

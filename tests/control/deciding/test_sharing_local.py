@@ -10,11 +10,11 @@ from dovetail.control import Controller, Settings, open_result
 from dovetail.control.deciding.base import Decider
 from dovetail.control.deciding.sharing import Sharing
 from dovetail.describe import load_workload
-from dovetail.engines import LocalEngine
 from dovetail.planning.share.policies import POLICIES
 from dovetail.store import Store
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind
+from tests.engines.forking import forking_engine
 
 SWEEP = """
 import dovetail as dt
@@ -42,7 +42,7 @@ CLUSTER = Cluster.uniform(Kind(name="cpu", processor="cpu"), devices_per_node=mi
 
 def run(sweep: Path, home: Path, *, decider: Decider | None = None) -> None:
     with Store(home, write=True) as store:
-        engine = LocalEngine(CLUSTER, home=home)
+        engine = forking_engine(CLUSTER, home=home)
         try:
             controller = Controller(
                 load_workload(str(sweep)),

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dovetail.engines import LocalEngine
 from dovetail.testing.engines import Ground, belongs, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import Cluster, Kind, Program, Stop, Task
+from tests.engines.forking import forking_engine
 from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,7 @@ STEPS = 30
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     home = tmp_path_factory.mktemp("engine")
-    engine = LocalEngine(CLUSTER, home=home, silence_seconds=60.0)
+    engine = forking_engine(CLUSTER, home=home, silence_seconds=60.0)
     yield Ground(engine=engine, cluster=CLUSTER, reference=write_program(home), home=home)
     engine.close()
 
