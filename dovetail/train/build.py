@@ -39,6 +39,7 @@ def build(task: Task, *, home: Path | None = None, isolation: Isolation | None =
 
     Raises `ProgramError` or `InvalidWorkload`, naming the task.
     """
+    postpone_compiler()
     with _naming(task):
         function, arguments = _load(task, home, isolation)
         reseed(task.seed, "build")
@@ -100,7 +101,6 @@ class Builder:
         self._home = home
         self._kept: dict[str, _Kept] = {}
         self._taken: list[_Taken] = []  # since `forget_taken`
-        postpone_compiler()
 
     @property
     def is_full_of_taken(self) -> bool:

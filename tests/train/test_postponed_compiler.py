@@ -11,11 +11,12 @@ import sys
 import torch
 
 from dovetail.profile.flow import Flow
-from dovetail.train.build import Builder
+from dovetail.train.build import build
 from dovetail.train.postponed_compiler import COMPILER
+from dovetail.vocabulary import Program, Stop, Task
 
-Builder()
-Builder()
+for _ in range(2):
+    build(Task(name="a", program=Program(reference="tests.engines.programs:steady"), stop=Stop(steps=1)))
 MADE_OTHERWISE = {"Optimizer", "LBFGS", "SparseAdam"}
 OPTIMIZERS = [each for name, each in vars(torch.optim).items() if isinstance(each, type) and name not in MADE_OTHERWISE]
 
