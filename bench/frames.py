@@ -410,7 +410,7 @@ def main() -> None:
     bars.append(Bar("first answer, share of numpy's time", first["first"] / first["numpy"], most=1.0))
     bars.append(Bar("compiler, seconds of CPU", first["compiler"], most=0.5))
     bars.append(Bar("memory beyond inputs and outputs, MiB", first["beyond"] / 2**20, most=64.0))
-    stage = feed_stage(60 if chosen.quick else 600)
+    stage = feed_stage(16 if chosen.quick else 600)
     table.append(stage)
     rates = [stage[f"{way}, items a second"] for way in ("frames, 4 threads", "numpy, 4 processes")]
     sizes = [stage[f"{way}, MB"] for way in ("frames, 4 threads", "numpy, 4 processes")]

@@ -1,13 +1,15 @@
 """Every place that writes a file, and what must be so there afterwards, whatever happened while it wrote.
 
-Run as `python -m tests.faults.write_sites [NAME ...]`: prints what calls each site makes, in how many ways it was
-interrupted, and what was wrong. A process of its own, with one thread, so that it can be forked.
+Run as `python -m tests.faults.write_sites MOST [NAME ...]`: prints what calls each site makes, in how many ways it can
+be interrupted, of which so many are drawn and tried, and what was wrong. A process of its own, with one thread, so that
+it can be forked.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -49,8 +51,9 @@ class Site:
     refusals: tuple[str, ...] = ("DovetailError",)
 
 
-def interrupted(site: Site) -> dict[str, object]:
-    """Interrupt the site at each of its calls in each way; then go on as the next process would."""
+def interrupted(site: Site, most: int) -> dict[str, object]:
+    """Interrupt the site at each of its calls in each way, or in so many that are drawn; then go on as the next process
+    would."""
     # In memory where that can be: syncing is what takes time, and only a power cut asks for it.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
@@ -66,7 +69,8 @@ def interrupted(site: Site) -> dict[str, object]:
         ways = [(at, mode) for at, call in enumerate(whole.calls) for mode in _modes(call)]
         # Killed after a call is killed before the next one, so `after` has something of its own after the last.
         ways.append((len(whole.calls) - 1, "after"))
-        wrong = [problem for at, mode in ways if (problem := _once(site, base, at, mode))]
+        tried = random.sample(ways, min(most, len(ways)))
+        wrong = [problem for at, mode in tried if (problem := _once(site, base, at, mode))]
     return {"calls": list(whole.calls), "ways": len(ways), "wrong": wrong}
 
 
@@ -345,4 +349,5 @@ SITES = {
 
 if __name__ == "__main__":
     assert programs  # the program that is trained, importable in any child
-    print(json.dumps({name: interrupted(SITES[name]) for name in sys.argv[1:] or SITES}))
+    count, *names = sys.argv[1:]
+    print(json.dumps({name: interrupted(SITES[name], int(count)) for name in names or SITES}))
