@@ -39,7 +39,8 @@ class ServedChoice:
 
     store: Path
     metric: str
-    goal: str = "max"
+    goal: str | None = None
+    """As of `Result.best`: without it, what the metric's name says."""
     workload: str | None = None
     lose: float | None = None
     """At most this share may be lost; None: the best model alone."""
