@@ -101,7 +101,6 @@ def serve(
         from dovetail.verbs.retrain import RowTraining
         from dovetail.verbs.serve_model import ServedChoice, plan_on_cluster, serve_by_ray
         from dovetail.verbs.serve_model import serve as serve_models
-        from dovetail.vocabulary.work import suggest_goal
 
         retrain = None
         if on_drift and workload:
@@ -109,7 +108,7 @@ def serve(
         choice = ServedChoice(
             store=store,
             metric=best or cascade,
-            goal=goal or suggest_goal(best or cascade) or "max",
+            goal=goal or None,
             workload=None if on_drift else workload,  # what is trained anew is a workload of another name
             lose=lose if cascade else None,
             confidence=confidence,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.describe.installed import is_dovetail, is_installed
 from dovetail.engines.base import order_log
 from dovetail.engines.fork_server import PRELOADED, ForkServer
 from dovetail.engines.origin import Origin, environment_of
@@ -19,6 +21,8 @@ from dovetail.engines.worker_messages import MessageReader
 from dovetail.vocabulary import Cluster, FrozenDict, dumps
 
 LOG_TAIL_BYTES = 3000
+# What is read of it for that, and for where a process was when it ended.
+_LAST_BYTES = 1 << 15
 # What `read_printed` gives at once, at most.
 _PRINTED_BYTES = 1 << 18
 
@@ -158,8 +162,8 @@ class WorkerProcess(WorkerHandle):
             return f"{name} closed its socket"
         if code < 0:
             hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
-            return f"{name} was killed by {signal.Signals(-code).name}{hint}"
-        return f"{name} exited with code {code}"
+            return f"{name} was killed by {signal.Signals(-code).name}{hint}{last_place(self._last_written())}"
+        return f"{name} exited with code {code}{last_place(self._last_written())}"
 
     def ending(self) -> str:
         """How the process ended by its own doing. What others send to end one (the kernel, where memory runs out; an
@@ -182,12 +186,34 @@ class WorkerProcess(WorkerHandle):
 
     def log_tail(self) -> str:
         """The end of what the worker wrote since its order began, to the order's own log and to that of the worker."""
+        return self._last_written()[-LOG_TAIL_BYTES:]
+
+    def _last_written(self) -> str:
         found = _tail(self._order_log, 0) if self._order_log is not None else ""
-        return (found + _tail(self.log, self._log_from))[-LOG_TAIL_BYTES:]
+        # A crash also names every extension that was loaded, in one line of some thousand letters.
+        return re.sub(r"Extension modules: .*\n", "", found + _tail(self.log, self._log_from))
+
+
+def last_place(log: str) -> str:
+    """Where a process was when it ended, by the last stack in its log: the innermost line of the user's own.
+
+    >>> last_place('''Stack (most recent call first):
+    ...   File "/venv/lib/site-packages/torch/nn/functional.py", line 9 in linear
+    ...   File "/home/me/sweep.py", line 13 in loss
+    ... ''')
+    ' at sweep.py:13 in loss'
+    >>> last_place("nothing of the kind")
+    ''
+    """
+    stacks = re.findall(r"\(most recent call first\):\n((?:  File .*\n?)+)", log)
+    lines = re.findall(r'File "(.*)", line (\d+) in (.*)', stacks[-1]) if stacks else []
+    own = [each for each in lines if not is_installed(each[0]) and not is_dovetail(each[0])]
+    path, line, function = own[0] if own else ("", "", "")
+    return f" at {Path(path).name}:{line} in {function}" if own else ""
 
 
 def _tail(log: Path, since: int) -> str:
     with contextlib.suppress(OSError), open(log, "rb") as file:
-        file.seek(max(since, log.stat().st_size - LOG_TAIL_BYTES))
+        file.seek(max(since, log.stat().st_size - _LAST_BYTES))
         return file.read().decode(errors="replace")
     return ""

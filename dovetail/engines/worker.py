@@ -10,6 +10,7 @@ thread; a second thread reads the socket, a third sends heartbeats.
 import concurrent.futures
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import gc
 import importlib
@@ -25,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dovetail.engines.device_load import DeviceLoad
 from dovetail.engines.imports import ImportTeller
@@ -464,6 +465,22 @@ def _prctl(option: int, value: Any) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
+def _tell_endings() -> None:
+    """Have whatever ends this process at once, a crash below Python or an `os._exit` of a program's own, leave in the
+    log where that was: there is no exception that says so."""
+    faulthandler.enable(file=2)
+    exit_at_once, process = os._exit, os.getpid()
+
+    def exit_and_tell(status: int) -> NoReturn:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if os.getpid() == process and caller.partition(".")[0] != "dovetail":  # processes that it forks end so as well
+            sys.stdout.flush()
+            faulthandler.dump_traceback(file=2, all_threads=False)
+        exit_at_once(status)
+
+    os._exit = exit_and_tell
+
+
 def prepare() -> None:
     """Make this process one of a controller's."""
     die_with_parent()
@@ -475,6 +492,7 @@ def serve(channel: socket.socket, cores: list[int]) -> None:
     """Carry out what comes on the channel, on these cores, or on any where none are given. Does not return."""
     redact = Redactor(variables=os.environ)
     sys.stdout, sys.stderr = Masking(sys.stdout, redact), Masking(sys.stderr, redact)
+    _tell_endings()
     _prctl(_PR_SET_NAME, PROCESS_NAME.encode())
     if cores:
         os.sched_setaffinity(0, cores)

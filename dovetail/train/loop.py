@@ -18,6 +18,7 @@ from dovetail.train.schedulers import observe_metrics, step_schedulers
 from dovetail.train.undeclared import UndeclaredState
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
+MODEL_ACCEPTS = "the model must accept every batch"
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -41,6 +42,7 @@ class LoopSession(TrainingSession):
         self._data_waits = DataWaits(device)
         self._step = self._watched_steps = 0
         self._undeclared: UndeclaredState | None = None
+        self._demand = MODEL_ACCEPTS  # what a step that raises has not kept, by what it was about
 
     def advance(self, live: Sequence[int] = (0,)) -> list[StepReport]:
         """Take one optimizer step."""
@@ -50,21 +52,25 @@ class LoopSession(TrainingSession):
         self._random.begin(self._step, 0)
         if self._undeclared is None:
             self._undeclared = UndeclaredState(self._training)
-        self._demand = "the model must accept every batch"
+        self._demand = MODEL_ACCEPTS
         try:
             report = self._take_step(batches)
         except (torch.OutOfMemoryError, MemoryError, ProgramError, TechniqueRefused):
             raise
         except (Exception, SystemExit) as error:  # what a step exits from is its task, not the worker of many
-            raise TrainingError(
-                f"{self._demand}; step {self._step + 1} (epoch {self._cursor.epoch}, batch "
-                f"{self._cursor.index}) raised {type(error).__name__}: {error}. The batch was {describe(batches[-1])}."
-            ) from error
+            raise self.failure(error, batches[-1]) from error
         self._step += 1
         self._watched_steps += 1
         if is_due(self._watched_steps):
             self._undeclared.check(self._watched_steps)
         return [report]
+
+    def failure(self, error: BaseException, batch: Any) -> TrainingError:
+        """What is said of a step of this batch that raised."""
+        return TrainingError(
+            f"{self._demand}; step {self._step + 1} (epoch {self._cursor.epoch}, batch {self._cursor.index}) raised "
+            f"{type(error).__name__}: {error}. The batch was {describe(batch)}."
+        )
 
     def waited_seconds(self, member: int = 0) -> float:
         """For how long its steps have waited for their batches, while the device had nothing to compute."""

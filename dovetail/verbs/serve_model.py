@@ -20,7 +20,7 @@ from dovetail.serve.server.measuring import measure_server
 from dovetail.serve.server.model_server import LOOPBACK, listen, run_loop, serve_model
 from dovetail.serve.server.ray_deployment import DeploymentSettings, serve_on_ray
 from dovetail.serve.server.schema import Schema
-from dovetail.serve.server.served_model import ServedModel, best_device, inputs_of
+from dovetail.serve.server.served_model import ServedModel, best_device, inputs_of, required_count
 from dovetail.train.build import build
 from dovetail.verbs.engine_places import open_place
 from dovetail.verbs.latency_promise import LatencyPromise, ServingPlanner, offers_here, offers_on, priced_cluster
@@ -39,7 +39,8 @@ class ServedChoice:
 
     store: Path
     metric: str
-    goal: str = "max"
+    goal: str | None = None
+    """As of `Result.best`: without it, what the metric's name says."""
     workload: str | None = None
     lose: float | None = None
     """At most this share may be lost; None: the best model alone."""
@@ -100,7 +101,8 @@ class ServedChoice:
 
 def schema_of(task: TaskResult) -> Schema:
     """What a task's model takes, by the first batch of its program."""
-    return Schema.of(inputs_of(next(iter(build(task.task, home=task.home).batches))))
+    training = build(task.task, home=task.home)
+    return Schema.of(inputs_of(next(iter(training.batches)), count=required_count(training.model)))
 
 
 def load_served(store: Path, workload: str | None, stages: tuple[tuple[str, float], ...], last: str) -> ServedModel:
@@ -114,7 +116,15 @@ def load_served(store: Path, workload: str | None, stages: tuple[tuple[str, floa
     before = [(name, result[name].model(), threshold) for name, threshold in stages]
     answering = ModelCascade(before, (last, model), device=torch.device(device)) if before else model
     found = ServedModel(answering, schema, device)
-    found.answer(schema.example(1))  # a first call takes longer than others, and nobody is to wait for it
+    try:
+        found.answer(schema.example(1))  # a first call takes longer than others, and nobody is to wait for it
+    except Exception as error:
+        names = ", ".join(field.name for field in schema.fields)
+        raise DovetailError(
+            f"a served model must answer what its batches hold beside the labels, here {names}; it raised "
+            f"{type(error).__name__}: {error}. Let a batch be (inputs, labels), ((one, another), labels), or a dict by "
+            f"the names of the model's forward."
+        ) from error
     return found
 
 

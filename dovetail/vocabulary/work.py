@@ -54,6 +54,11 @@ class Program:
 
 _MAXIMISED = ("acc", "f1", "auc", "precision", "recall", "bleu", "rouge", "score", "reward", "return", "iou", "psnr")
 _MINIMISED = ("loss", "error", "perplexity")
+# As whole words alone: "map" also begins "mape".
+_MAXIMISED_WORDS = frozenset(("r2", "map", "ndcg", "mrr", "dice", "ssim", "mcc"))
+_MINIMISED_WORDS = frozenset(
+    ("mse", "rmse", "mae", "mape", "rmsle", "nll", "ppl", "bpb", "bpc", "bpd", "wer", "cer", "fid")
+)
 
 
 def name_tasks(text: str, names: Mapping[TaskId, str]) -> str:
@@ -68,13 +73,14 @@ def name_tasks(text: str, names: Mapping[TaskId, str]) -> str:
 def suggest_goal(metric: str) -> str | None:
     """Whether a metric is to be `max` or `min`, as far as its name tells.
 
-    >>> suggest_goal("loss"), suggest_goal("valid_accuracy"), suggest_goal("wer")
-    ('min', 'max', None)
+    >>> suggest_goal("loss"), suggest_goal("valid_accuracy"), suggest_goal("val/rmse"), suggest_goal("speed")
+    ('min', 'max', 'min', None)
     """
     lower = metric.lower()
-    if any(word in lower for word in _MINIMISED):
+    words = set(re.split(r"[^a-z0-9]+", lower))
+    if any(word in lower for word in _MINIMISED) or words & _MINIMISED_WORDS:
         return "min"
-    return "max" if any(word in lower for word in _MAXIMISED) else None
+    return "max" if any(word in lower for word in _MAXIMISED) or words & _MAXIMISED_WORDS else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import hashlib
 import math
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -69,7 +68,6 @@ def unruly():
 
 def exiting():
     print("these are my last words")
-    sys.stdout.flush()
     os._exit(3)
 
 

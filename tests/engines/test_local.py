@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -183,7 +184,7 @@ def test_a_wait_is_ended_by_who_asks_for_something(another, monkeypatch):
 def test_a_worker_that_exits_is_lost_with_its_last_words(ground):
     end, _ = run(ground, task_of(ground, "exiting"), device=1)
     assert end.kind == "lost"
-    assert "exited with code 3" in end.reason
+    assert re.search(r"exited with code 3 at programs.py:\d+ in exiting", end.reason)
     assert "these are my last words" in end.log
 
 

@@ -68,7 +68,7 @@ def test_a_trial_that_is_lost_each_time_costs_its_option_and_not_the_task(store)
     assert set(statuses(found).values()) == {"finished"}
     (rejected,) = events_of(store, "rejected")
     assert (rejected.rejection.technique, rejected.rejection.count) == ("resident", 2)
-    assert rejected.rejection.reason.startswith("its trial was lost each time. a task may be lost 1 times in a row")
+    assert rejected.rejection.reason.startswith("its trial was lost each time: a task may be lost 1 times in a row")
 
 
 CARD = Kind(name="card", processor="cuda", memory_bytes=8 << 30)

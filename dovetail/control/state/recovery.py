@@ -118,7 +118,7 @@ class Recovery:
         )
         if order is not None and order.purpose == "measure":
             # The option's fault until shown otherwise: others are tried.
-            return self._rejected(event, order, f"its trial was lost each time. {reason}", lost=True)
+            return self._rejected(event, order, f"its trial was lost each time: {reason}", lost=True)
         return [self._ledger.event(TaskFailed, event.task, reason=reason, log=event.log)]
 
     def _after_gang(self, task: TaskId) -> list[Event]:

@@ -146,6 +146,8 @@ class ModelApp:
             given = safetensors.numpy.load(body)
         except safetensors.SafetensorError as error:
             raise BadRequest(f"the body must be safetensors; found: {error}.") from error
+        except KeyError as error:  # what NumPy has no type for
+            raise BadRequest(f"the tensors must be of types that NumPy has; found {error.args[0]}.") from error
         names = [field.name for field in self._schema.fields]
         if set(given) != set(names):
             raise BadRequest(f"the tensors must be {names}; got {sorted(given)}.")

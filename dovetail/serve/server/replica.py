@@ -145,6 +145,9 @@ def _run(pipe: Connection, load: Callable[[], Answering], threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         model = load()
+    except DovetailError as error:
+        pipe.send(("failed", str(error)))
+        return
     except Exception as error:
         pipe.send(("failed", f"a model must be loaded to be served; found: {type(error).__name__}: {error}"))
         return

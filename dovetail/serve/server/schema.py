@@ -8,8 +8,6 @@ import numpy
 
 from dovetail.vocabulary import DovetailError
 
-_ANY = 16
-
 
 class BadRequest(DovetailError):
     """A request that the schema refuses.
@@ -21,11 +19,13 @@ class BadRequest(DovetailError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputField:
-    """One tensor of the inputs, without its rows: a dimension of None may be of any length, alike in a request."""
+    """One tensor of the inputs, without its rows: a dimension of None may be of any length, alike in a request.
+    `seen` is the shape that the example had."""
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+    seen: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,11 +92,9 @@ class Schema:
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
 
     def example(self, rows: int) -> list[numpy.ndarray]:
-        """Zeros that fit, with a few for what may be of any length."""
-        return [
-            numpy.zeros((rows, *(_ANY if size is None else size for size in field.shape)), dtype=field.dtype)
-            for field in self.fields
-        ]
+        """Zeros of the shape that the program's own batches have: what may be of any length would take another time
+        than theirs, or be more than the model has places for."""
+        return [numpy.zeros((rows, *field.seen), dtype=field.dtype) for field in self.fields]
 
     def describe(self) -> dict[str, Any]:
         """For people and programs that ask what to send."""
@@ -114,17 +112,26 @@ def _field(name: str, value: numpy.ndarray, may_vary: bool) -> InputField:
             f"a model is served where its inputs are arrays of numbers with rows; {name} is {value.dtype}."
         )
     varies = may_vary and value.dtype.kind in "iu"
-    return InputField(name, str(value.dtype), tuple(None if varies else size for size in value.shape[1:]))
+    seen = value.shape[1:]
+    return InputField(name, str(value.dtype), tuple(None if varies else size for size in seen), seen)
 
 
-def _array(field: InputField, given: Any) -> numpy.ndarray:
+def _array(field: InputField, value: Any) -> numpy.ndarray:
     try:
-        found = numpy.asarray(given)
+        found = numpy.asarray(value)
     except ValueError:
         raise BadRequest(f"{field.name} must be rows of the same length; got rows of unlike lengths.") from None
     if found.size and found.dtype.kind not in "fiub":
-        raise BadRequest(f"{field.name} must be numbers; got {found.dtype.name}.")
-    if numpy.dtype(field.dtype).kind in "iu" and found.dtype.kind == "f":
-        raise BadRequest(f"{field.name} must be whole numbers ({field.dtype}); got fractions.")
+        given = "text" if found.dtype.kind == "U" else "null, or what is no number of 64 bits"
+        raise BadRequest(f"{field.name} must be numbers; got {given}.")
+    wanted = numpy.dtype(field.dtype)
+    if found.size and wanted.kind in "iu":
+        bounds = numpy.iinfo(wanted)  # what lies outside would come round at the other end: 256 in 8 bits is 0
+        if found.dtype.kind == "f" or found.min() < bounds.min or found.max() > bounds.max:
+            least, most = found.min(), found.max()
+            raise BadRequest(
+                f"{field.name} must be whole numbers ({field.dtype}), from {bounds.min} to {bounds.max} and without a "
+                f"point; got {least} to {most}, as {found.dtype}."
+            )
     with numpy.errstate(over="ignore"):
-        return found.astype(field.dtype)
+        return found.astype(wanted)

@@ -1,6 +1,7 @@
 """Models as a server has them: arrays in, arrays out; and what a program's batches say that a model takes."""
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,16 +50,37 @@ class ServedModel:
         return self.model.reached.numpy() if isinstance(self.model, ModelCascade) else None
 
 
-def inputs_of(batch: Any) -> Any:
-    """What a model is told of a batch: the first of a pair, all but the labels by name, else all of it."""
+def inputs_of(batch: Any, *, count: int = 1) -> Any:
+    """What a model is told of a batch: by name all but the labels; of a tuple the first, which may be several, or the
+    first `count`; else all of it."""
     if isinstance(batch, Mapping):
-        found = {name: torch.as_tensor(value).numpy() for name, value in batch.items() if name not in _LABELS}
+        found = {name: _rows(value) for name, value in batch.items() if name not in _LABELS}
         if not found:
             raise DovetailError(f"a batch must have inputs beside labels to be served; it has {sorted(batch)}.")
         return found
-    if isinstance(batch, tuple | list):
+    if not isinstance(batch, tuple | list):
+        return _rows(batch)
+    if isinstance(batch[0], Mapping):
         return inputs_of(batch[0])
-    return torch.as_tensor(batch).numpy()
+    parts = batch[0] if isinstance(batch[0], tuple | list) else batch[:count]
+    return tuple(_rows(each) for each in parts) if len(parts) > 1 else _rows(parts[0])
+
+
+def required_count(model: nn.Module) -> int:
+    """How many inputs a model's `forward` must be given, one at least."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = inspect.signature(model.forward).parameters.values()
+    return max(1, sum(each.kind in by_place and each.default is inspect.Parameter.empty for each in found))
+
+
+def _rows(value: Any) -> numpy.ndarray:
+    try:
+        found: numpy.ndarray = torch.as_tensor(value).detach().numpy()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DovetailError(
+            f"a model is served where its batches hold arrays of numbers, of types that NumPy has; found: {error}"
+        ) from error
+    return found
 
 
 def best_device() -> str:

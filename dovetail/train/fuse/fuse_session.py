@@ -1,7 +1,8 @@
 """A session of fused tasks: batches in, one step of the whole stack, a report for each; and its knobs."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from dovetail.train.fuse.shared_tensors import layout_of, share_tensors
 from dovetail.train.fuse.stack import Stack
 from dovetail.train.fuse.stacked_batches import Form, flatten, stack
 from dovetail.train.fuse.stacked_optimizers import rule_for
-from dovetail.train.loop import describe, to_device
+from dovetail.train.loop import to_device
 from dovetail.train.state import TrainingState
-from dovetail.vocabulary import CheckpointError, ProgramError, TechniqueRefused, TrainingError
+from dovetail.vocabulary import CheckpointError, ProgramError, TechniqueRefused
 
 _WAYS = ("off", "graph", "full")
 
@@ -109,18 +110,29 @@ class FuseSession(GangSession[FusedMember]):
         batches = self._take_batches(rows)
         if rows != self._stack.rows:
             self._restack(rows)
-        parts = self._parts(batches)
-        numbers = self._stack.numbers().to(self._device, non_blocking=True)
         try:
+            parts = self._parts(batches)
+            numbers = self._stack.numbers().to(self._device, non_blocking=True)
             losses, metrics = self._compute(parts, numbers)
-        except (torch.OutOfMemoryError, MemoryError, ProgramError, TechniqueRefused):
+        except (torch.OutOfMemoryError, MemoryError):
             raise
-        except Exception as error:
-            raise self._failure(batches, error) from error
+        except (Exception, SystemExit) as error:
+            self._try_each(batches)
+            if isinstance(error, ProgramError | TechniqueRefused):
+                raise
+            raise TechniqueRefused(
+                f"a stack must take what each of its models takes by itself; it raised {type(error).__name__}: {error}"
+            ) from error
         self._stack.count()
         self.last_losses = losses
-        found = zip(self._stack.members, losses.unbind(), metrics, strict=True)
-        return [member.count_step(loss, own) for member, loss, own in found]
+        reports: list[StepReport] = []
+        for member, loss, own in zip(self._stack.members, losses.unbind(), metrics, strict=True):
+            with _blaming(len(reports)):
+                try:
+                    reports.append(member.count_step(loss, own))
+                except Exception as error:
+                    raise member.failure(error, batches[len(reports)][-1]) from error
+        return reports
 
     def state(self, member: int = 0) -> TrainingState:
         """Everything that decides how one member goes on."""
@@ -171,12 +183,9 @@ class FuseSession(GangSession[FusedMember]):
 
     def _take_batches(self, rows: Sequence[int]) -> list[list[Any]]:
         taken: list[list[Any]] = []
-        try:
-            for number in rows:
+        for number in rows:
+            with _blaming(len(taken)):
                 taken.append(self._members[number].take())
-        except Exception as error:
-            error.member = len(taken)  # type: ignore[attr-defined]
-            raise
         return taken
 
     def _parts(self, batches: Sequence[Sequence[Any]]) -> list[StackPart]:
@@ -289,19 +298,19 @@ class FuseSession(GangSession[FusedMember]):
 
     # What goes wrong
 
-    def _failure(self, batches: Sequence[Sequence[Any]], error: Exception) -> TrainingError:
-        """Whose fault it was: that of the first whose own model rejects its batch too."""
-        guilty, batch = 0, batches[0][-1]
+    def _try_each(self, batches: Sequence[Sequence[Any]]) -> None:
+        """Raise what the first says whose own model rejects its batch too: it was that one's fault."""
         for place, member in enumerate(self._stack.members):
-            try:
+            with _blaming(place):
                 for batch in batches[place]:
                     member.try_alone(to_device(batch, self._device))
-            except Exception as own:
-                guilty, error = place, own
-                break
-        found = TrainingError(
-            f"the model must accept every batch; {self._stack.members[guilty].describe_step()} raised "
-            f"{type(error).__name__}: {error}. The batch was {describe(batch)}."
-        )
-        found.member = guilty  # type: ignore[attr-defined]
-        return found
+
+
+@contextlib.contextmanager
+def _blaming(place: int) -> Iterator[None]:
+    """Let what is raised within be the fault of the live member of this place."""
+    try:
+        yield
+    except Exception as error:
+        error.member = place  # type: ignore[attr-defined]
+        raise

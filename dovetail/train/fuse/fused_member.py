@@ -9,12 +9,12 @@ import torch
 from dovetail.feeds import Cursor
 from dovetail.feeds.loaders import draws_at_first
 from dovetail.train.base import SessionMember, StepReport, Training
-from dovetail.train.loop import LoopSession
+from dovetail.train.loop import MODEL_ACCEPTS, LoopSession, split_loss
 from dovetail.train.randomness import KeyedRandomness
 from dovetail.train.schedulers import schedulers_of
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import HalfWeights
-from dovetail.vocabulary import TechniqueRefused
+from dovetail.vocabulary import ProgramError, TechniqueRefused
 
 
 class FusedMember(LoopSession):
@@ -47,15 +47,12 @@ class FusedMember(LoopSession):
 
     def take(self) -> list[Any]:
         """Take the batches of its next step."""
+        self._demand = MODEL_ACCEPTS
         return self._cursor.take(self._training.accumulate)
 
     def begin(self, microbatch: int) -> None:
         """Let random numbers from here on be those of this microbatch of its next step."""
         self._random.begin(self._step, microbatch)
-
-    def describe_step(self) -> str:
-        """The step that the member is at, in words."""
-        return f"step {self._step + 1} (epoch {self._cursor.epoch}, batch {self._cursor.index})"
 
     def count_step(self, loss: torch.Tensor, metrics: dict[str, Any]) -> StepReport:
         """Count a step that the stack has taken; gives its report."""
@@ -84,11 +81,16 @@ class FusedMember(LoopSession):
         self._random.close()
 
     def try_alone(self, batch: Any) -> None:
-        """Raise what this member raises for its batch by itself."""
+        """Raise what is said where this member by itself raises for its batch, or gives no loss."""
         loss_of = self._training.loss
         assert loss_of is not None
-        with self._as_computed(), torch.no_grad(), self._computing():
-            loss_of(self._training.model, batch)
+        try:
+            with self._as_computed(), self._computing():
+                split_loss(loss_of(self._training.model, batch))
+        except (torch.OutOfMemoryError, MemoryError, ProgramError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.failure(error, batch) from error
 
     def _before_epoch(self, epoch: int, index: int) -> None:
         # Later batches draw nothing, and members that take turns with Python's and NumPy's generators pay 0.1 ms each.

@@ -163,6 +163,54 @@ def test_whose_batch_it_was(tmp_path: Path) -> None:
     assert failure.value.member == 1
 
 
+def _exit(*_: Any) -> None:
+    raise SystemExit("no more")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "message"),
+    [
+        (lambda model, batch: model(batch[0]), ProgramError, r"must give one number to minimise.* it gave float32\[5"),
+        (
+            lambda model, batch: model(batch[0][:, :3]),
+            TrainingError,
+            r"must accept every batch; step 2 .* raised RuntimeError",
+        ),
+        (_exit, TrainingError, r"must accept every batch; step 2 .* raised SystemExit: no more\. The batch was"),
+    ],
+)
+def test_whose_later_batch_is_bad(spoil: Any, kind: type[Exception], message: str) -> None:
+    """A batch of a shape that the stack has not seen yet, so that it is traced once more."""
+
+    def build(count: int) -> Training:
+        training = perceptron()
+        whole = training.loss
+        training.batches = [training.batches[0], tuple(each[:count] for each in training.batches[1])]
+        training.loss = lambda model, batch: (spoil if len(batch[0]) == 5 else whole)(model, batch)
+        return training
+
+    session = fused(build, [{"count": 6}, {"count": 5}])
+    session.advance((0, 1))
+    with pytest.raises(kind, match=message) as failure:
+        session.advance((0, 1))
+    assert failure.value.member == 1
+
+
+def test_whose_schedule_ended() -> None:
+    def build(total: int) -> Training:
+        training = perceptron()
+        training.schedule = torch.optim.lr_scheduler.OneCycleLR(training.optimizer, 0.1, total_steps=total)
+        return training
+
+    session = fused(build, [{"total": 9}, {"total": 2}])
+    steps(session, (0, 1), 2)
+    with pytest.raises(
+        TrainingError, match=r"the schedule must have a step for each .*; step 3 .* ValueError"
+    ) as found:
+        session.advance((0, 1))
+    assert found.value.member == 1
+
+
 def test_whose_batches_ran_out() -> None:
     def build(count: int) -> Training:
         training = perceptron()
