@@ -214,8 +214,9 @@ def serve(
     listener = listen(host, port)
     load, about = choice.choose()
     said(str(about.get("cascade", about["model"])))
-    schema, replan = choice.schema(), None
+    schema, replan = None, None
     if promise is not None:
+        schema = choice.schema()
         cores = len(os.sched_getaffinity(0)) if best_device() == "cpu" else math.inf
         measured = measure_server(load, schema, threads=threads, cores=cores)
         planner = ServingPlanner(promise, offers_here(measured.curve), front=measured.front)
@@ -228,7 +229,7 @@ def serve(
     run_loop(
         serve_model(
             load,
-            schema,
+            lambda: (schema or choice.schema(), choice.reference()),
             listener,
             choose=choice.choose,
             about=about,
@@ -239,7 +240,6 @@ def serve(
             within=within,
             token=token,
             replan=replan,
-            reference=choice.reference(),
             retrain=retrain,
             said=said,
         )

@@ -75,9 +75,13 @@ def _quickest_run(serving: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(serving)
 
 
+Reference = tuple[list[numpy.ndarray], numpy.ndarray]
+"""Rows with the class of each."""
+
+
 async def serve_model(
     load: Callable[[], Answering],
-    schema: Schema,
+    describe: Callable[[], tuple[Schema, Reference | None]],
     listener: socket.socket,
     *,
     choose: Callable[[], tuple[Callable[[], Answering], dict[str, Any]]] | None = None,
@@ -89,21 +93,29 @@ async def serve_model(
     within: float = 1.0,
     token: str = "",
     replan: Callable[[float], ServingPlan | None] | None = None,
-    reference: tuple[list[numpy.ndarray], numpy.ndarray] | None = None,
     retrain: Callable[[Mapping[str, Any], str, Rows, str], str] | None = None,
     said: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGTERM or SIGINT: then nothing more is taken, and what was taken is answered. `choose` says which
     model is to answer now, when a reload is asked for; `replan` is asked where requests come at another rate, and says
-    with what they are answered from then on, or None where nothing changes. `reference` are rows that were held out,
-    with the class of each: what comes later is compared with them, or else with the first rows that come. `retrain` is
-    called once where these differ (see `Retrain`), with what `choose` said of the model that answers."""
+    with what they are answered from then on, or None where nothing changes. `describe` says, while replicas load, what
+    the model takes, and gives rows that were held out, if there are any, with the class of each: what comes later is
+    compared with them, or else with the first rows that come. `retrain` is called once where these differ (see
+    `Retrain`), with what `choose` said of the model that answers."""
     from dovetail.serve.server.answer_watch import AnswerWatch, load_libraries
     from dovetail.serve.server.model_app import ModelApp
 
     queue = RequestQueue(batch_rows=batch_rows, wait_seconds=wait_seconds)
     pool = ReplicaPool(load, queue=queue, replicas=replicas, threads=threads)
     now = dict(about or {})
+    starting = asyncio.create_task(pool.start())
+    await asyncio.sleep(0)  # it starts processes first, which load while this one finds out what they take
+    try:
+        schema, reference = describe()
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
     watch = AnswerWatch(schema, said=said, retrain=functools.partial(retrain, now) if retrain else None)
 
     async def reload() -> str:
@@ -116,7 +128,7 @@ async def serve_model(
             await _refer(watch, queue, *reference)
         return str(now.get("model", ""))
 
-    await asyncio.gather(pool.start(), asyncio.to_thread(load_libraries))
+    await asyncio.gather(starting, asyncio.to_thread(load_libraries))
     freeze_loaded()
     app = ModelApp(
         pool,
