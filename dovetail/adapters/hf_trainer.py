@@ -40,8 +40,8 @@ def from_trainer(trainer: Any) -> Training:
     TRL's `SFTTrainer` included.
 
     - Taken over: model, datasets and collator, optimizer with its groups, schedule with its warm-up, clipping,
-      accumulation, bf16 and fp16, label smoothing, `compute_loss` and `compute_loss_func`, `compute_metrics`, and
-      `metric_for_best_model` as the best checkpoint to keep. Losses are divided as the `Trainer` divides them, by the
+      accumulation, bf16 and fp16, `torch_compile`, label smoothing, `compute_loss` and `compute_loss_func`,
+      `compute_metrics`, and `metric_for_best_model` as the best checkpoint to keep. Losses are divided as the `Trainer` divides them, by the
       tokens of all batches of a step where it counts them.
     - How long to train is the task's: give it `steps` or `epochs`. The schedule's length is what the arguments say
       (`max_steps`, or `num_train_epochs`), so let these agree.
@@ -68,6 +68,8 @@ def from_trainer(trainer: Any) -> Training:
     model = trainer.model.to("cpu")
     if trainer.args.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs)
+    if trainer.args.torch_compile:  # in place, so that parameters keep their names
+        model.compile(backend=trainer.args.torch_compile_backend, mode=trainer.args.torch_compile_mode)
     loader = _train_loader(trainer)
     accumulate = trainer.args.gradient_accumulation_steps
     batches, is_placed = _place(trainer, loader)

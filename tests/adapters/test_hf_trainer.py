@@ -91,6 +91,16 @@ def test_arguments_keep_their_meaning(more):
     assert furthest(theirs, taken(dt.from_trainer(made(**more)), 8)) <= 1e-6
 
 
+def test_a_model_that_the_arguments_compile_is_compiled(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "no")  # the arguments set it, for good
+    plain = taken(dt.from_trainer(made()), 3)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    training = dt.from_trainer(made(torch_compile=True, torch_compile_backend="aot_eager"))
+    assert furthest(plain, taken(training, 3)) <= 1e-6
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+
+
 def test_best_checkpoint_and_how_often_to_evaluate_are_taken_over():
     more = {"eval_strategy": "steps", "eval_steps": 7, "metric_for_best_model": "accuracy", "greater_is_better": True}
     arguments = TrainingArguments(**programs.arguments(1e-3, 0, max_steps=30, **more))
