@@ -70,7 +70,8 @@ def _await_looks(ray: Any, looks: Mapping[Any, str]) -> list[dict[str, Any]]:
         try:
             found |= {look: read_look(ray.get(look)) for look in ready}
         except ray.exceptions.RayError as error:
-            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {error}") from error
+            told = str(error).strip().splitlines()  # whose last line says what, under the frames of Ray's own
+            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {told[-1]}") from error
     return [found[look] for look in looks]
 
 

@@ -24,6 +24,8 @@ pytestmark = [
     needs_ray,
     patiently,
 ]
+# What Ray's provider of nodes on this machine takes its head to be; by another name, one head after another is begun.
+HEAD = "ray.head.default"
 EMPTY = {
     **{key: {} for key in ("auth", "docker", "file_mounts")},
     **{f"{who}setup_commands": [] for who in ("", "head_", "worker_")},
@@ -45,10 +47,10 @@ def config(address):
         "cluster_name": "here",
         "max_workers": 2,
         "provider": provider,
-        "head_node_type": "head",
+        "head_node_type": HEAD,
         "upscaling_speed": 10.0,
         "idle_timeout_minutes": 0.05,
-        "available_node_types": {**types, "head": head},
+        "available_node_types": {**types, HEAD: head},
     }
 
 
