@@ -41,8 +41,8 @@ def from_trainer(trainer: Any) -> Training:
 
     - Taken over: model, datasets and collator, optimizer with its groups, schedule with its warm-up, clipping,
       accumulation, bf16 and fp16, `torch_compile`, label smoothing, `compute_loss` and `compute_loss_func`,
-      `compute_metrics`, and `metric_for_best_model` as the best checkpoint to keep. Losses are divided as the `Trainer` divides them, by the
-      tokens of all batches of a step where it counts them.
+      `compute_metrics`, and `metric_for_best_model` as the best checkpoint to keep. Losses are divided as the
+      `Trainer` divides them, by the tokens of all batches of a step where it counts them.
     - How long to train is the task's: give it `steps` or `epochs`. The schedule's length is what the arguments say
       (`max_steps`, or `num_train_epochs`), so let these agree.
     - Batches come in the order of `trainer.train()`, which the arguments' `data_seed` or `seed` draws. A sweep over
