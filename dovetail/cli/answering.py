@@ -15,6 +15,7 @@ import typer
 
 from dovetail.vocabulary import DovetailError, Entity, StoreBusy
 from dovetail.vocabulary.redact import Redactor
+from dovetail.vocabulary.units import parse_seconds
 from dovetail.vocabulary.user_text import escape_controls, shorten
 
 EngineOption = Annotated[str, typer.Option(help="Where tasks run: local, on this machine; or ray, on a Ray cluster.")]
@@ -98,6 +99,18 @@ def ask_controller(store: Path, request: dict[str, Any]) -> Mapping[str, Any]:
     from dovetail.verbs.client import Client
 
     return Client(store).ask(request)
+
+
+def duration(text: str, option: str) -> float:
+    """Seconds of an option.
+
+    >>> duration("10min", "--move")
+    600.0
+    """
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise DovetailError(f"{option}: {error}") from None
 
 
 def entities(given: list[str] | None) -> tuple[Entity, ...]:

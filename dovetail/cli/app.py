@@ -36,10 +36,11 @@ from dovetail.cli.answering import (
     StoreOption,
     TechniquesOption,
     answering,
+    duration,
     figures,
     say,
 )
-from dovetail.cli.market import AtOption, LostOption, MarketOption, MoveOption, duration, show_rental
+from dovetail.cli.market import AtOption, LostOption, MarketOption, MoveOption, show_rental
 from dovetail.cli.track import TrackModelsOption, TrackOption
 from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dovetail.cli.answering import figures, say
+from dovetail.cli.answering import duration, figures, say
 from dovetail.verbs.console import Console, plain
 from dovetail.vocabulary import DovetailError, to_json
 from dovetail.vocabulary.markets import Offer, PriceHistory, RentalPlan, RentalTerms
-from dovetail.vocabulary.units import parse_seconds, show_seconds
+from dovetail.vocabulary.units import show_seconds
 
 if TYPE_CHECKING:
     from dovetail.control.simulation.renting import MarketOutcome
@@ -165,18 +165,6 @@ def rented_offers(
         for market in history.markets
         if given[market.kind]
     )
-
-
-def duration(text: str, option: str) -> float:
-    """Seconds of an option.
-
-    >>> duration("10min", "--move")
-    600.0
-    """
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise DovetailError(f"{option}: {error}") from None
 
 
 def _record(record: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 from dovetail.cli.answering import JsonOption, answering, say
 from dovetail.cli.serve import read_token
 from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary.extras import check_installed
 
 app = typer.Typer()
 
@@ -53,6 +54,7 @@ def route(
             return
         if models is None:
             raise DovetailError("route must be told which models there are: a TOML file; or --report with --outcomes.")
+        check_installed("the endpoint", "orjson", "starlette", "uvicorn", "prometheus_client", "httpx", extra="serve")
         from dovetail.verbs.route_requests import route_requests
 
         route_requests(

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.answering import HOME, AddressOption, EngineOption, StoreOption, answering, figures, say
+from dovetail.cli.answering import HOME, AddressOption, EngineOption, StoreOption, answering, duration, figures, say
 from dovetail.cli.drift import DataParameterOption, OnDriftOption, check_on_drift
 from dovetail.vocabulary import DovetailError
-from dovetail.vocabulary.units import parse_seconds
+from dovetail.vocabulary.extras import check_installed
 
 app = typer.Typer()
 
@@ -79,6 +79,7 @@ def serve(
     for the best one of now. SIGTERM ends it once all that was taken is answered.
     """
     with answering():
+        check_installed("a server", "orjson", "starlette", "uvicorn", "prometheus_client", extra="serve")
         if bool(best) == bool(cascade):
             raise DovetailError(
                 "what is served must be named, by --best METRIC or by --cascade METRIC, one of the two."
@@ -93,7 +94,7 @@ def serve(
         if on_drift and (cluster or engine != "local"):
             raise DovetailError(
                 "--on-drift must come with a server on this machine, without --cluster and --engine ray: there each "
-                "replica watches a part of the rows for itself."
+                "replica sees a part of the rows."
             )
         from dovetail.serve.server.ray_deployment import DeploymentSettings
         from dovetail.verbs.engine_places import check_engine
@@ -116,7 +117,7 @@ def serve(
         )
         promise = None
         if p99:
-            promise = LatencyPromise(parse_seconds(p99), rate, read_trace(trace) if trace else ())
+            promise = LatencyPromise(duration(p99, "--p99"), rate, read_trace(trace) if trace else ())
         if promise is not None and cluster:
             prices = figures(price or [], "--price", "t4=0.35")
             say(str(plan_on_cluster(choice, promise, cluster, prices=prices, threads=threads)))
@@ -127,8 +128,8 @@ def serve(
                 replicas=replicas,
                 threads=threads,
                 batch_rows=batch_rows,
-                wait_seconds=parse_seconds(wait),
-                within=parse_seconds(within),
+                wait_seconds=duration(wait, "--wait"),
+                within=duration(within, "--within"),
                 token=read_token(token_file),
             )
             serve_by_ray(choice, address=address, host=host, port=port, settings=settings, promise=promise, said=say)
@@ -139,8 +140,8 @@ def serve(
             port=port,
             replicas=replicas,
             threads=threads,
-            wait_seconds=parse_seconds(wait),
-            within=parse_seconds(within),
+            wait_seconds=duration(wait, "--wait"),
+            within=duration(within, "--within"),
             token=read_token(token_file),
             promise=promise,
             retrain=retrain,

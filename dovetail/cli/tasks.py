@@ -25,6 +25,7 @@ from dovetail.cli.answering import (
     TechniquesOption,
     answering,
     ask_controller,
+    duration,
     entities,
     say,
 )
@@ -129,7 +130,7 @@ def daemon(
             settings=settings,
             policy=policy,
             shared_by=entities(entity),
-            round_seconds=_seconds(round_),
+            round_seconds=duration(round_, "--round"),
             objective=objective,
             techniques=techniques or (),
             device_memory=device_memory,
@@ -139,9 +140,9 @@ def daemon(
             market=market,
             provision=provision,
             most=cluster,
-            move_seconds=_seconds(move),
-            lost_seconds=_seconds(lost),
-            every_seconds=_seconds(every),
+            move_seconds=duration(move, "--move"),
+            lost_seconds=duration(lost, "--lost"),
+            every_seconds=duration(every, "--every"),
             port=port,
             progress=not quiet,
             listening=lambda where: say(f"dovetail daemon on {store}, listening on {where}", err=True),
@@ -364,13 +365,6 @@ def _values(given: list[str] | None) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise DovetailError(f"--round: {error}") from None
 
 
 def _moment(text: str) -> float:

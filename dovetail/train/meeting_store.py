@@ -94,17 +94,21 @@ class MeetingStore(distributed.Store):  # type: ignore[name-defined, misc]
 
 
 def refuse_unreachable(store: MeetingStore, *, rank: int, size: int, node: str, address: str) -> None:
-    """Raise `TechniqueRefused` where a rank of another node cannot be reached by TCP from here, a `node` that others
-    reach at `address`. Called by all ranks."""
+    """Raise `TechniqueRefused`, on all ranks, where one cannot reach a rank of another node by TCP, and both are alive:
+    a `node` that others reach at `address` looks from here. Called by all ranks; waits for one that has ended, until
+    whoever watches ranks ends this one too."""
     with socket.create_server((address, 0), backlog=size) as listener:
         place = {"address": address, "port": listener.getsockname()[1], "node": node}
         store.set(f"reach/{rank}", json.dumps(place))
-        for other in range(size):
-            there = json.loads(store.get(f"reach/{other}"))
-            if there["node"] != node:
-                _refuse_unless_open(there, node=node)
-        store.set(f"reached/{rank}", "1")
-        store.wait([f"reached/{other}" for other in range(size)])  # nobody closes before all have looked
+        places = (json.loads(store.get(f"reach/{other}")) for other in range(size))
+        troubles = (_trouble_reaching(there, node=node) for there in places if there["node"] != node)
+        store.set(f"looked/{rank}", next(filter(None, troubles), ""))
+        found = [store.get(f"looked/{other}").decode() for other in range(size)]  # nobody closes before all have looked
+        if any(found):
+            # A rank that has ended cannot be reached either. What comes after the look is said by the living alone.
+            store.set(f"alive/{rank}", "1")
+            store.wait([f"alive/{other}" for other in range(size)])
+            raise TechniqueRefused(found[rank] or next(filter(None, found)))
 
 
 def notice_lost_links() -> None:
@@ -120,12 +124,13 @@ def notice_lost_links() -> None:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LOST_SECONDS * 1000))
 
 
-def _refuse_unless_open(there: dict[str, Any], *, node: str) -> None:
+def _trouble_reaching(there: dict[str, Any], *, node: str) -> str:
     try:
         socket.create_connection((there["address"], there["port"]), timeout=REACH_SECONDS).close()
     except OSError as error:
-        raise TechniqueRefused(
+        return (
             f"ranks on several nodes must reach one another by TCP; from node {node} to node {there['node']}, at "
             f"{there['address']} port {there['port']}: {error}. Open the ports between the nodes (a firewall?), or "
             f"leave techniques over several nodes out (--techniques)."
-        ) from error
+        )
+    return ""

@@ -258,17 +258,23 @@ class Halving:
     If `asynchronous` (ASHA), nobody waits: each task is judged as it arrives at a rung, and goes on if it is among the
     best 1/`factor` of those that have arrived there so far, itself included, or is the best of them.
 
+    `goal` says whether more is better ("max") or less ("min"); without it the metric's name does, as of a loss, or it
+    is "max".
+
     >>> Halving(metric="accuracy", first_steps=100, factor=3).rungs(1000)
     (100, 300, 900)
+    >>> Halving(metric="valid_loss", first_steps=100).goal
+    'min'
     """
 
     metric: str
     first_steps: int
     factor: int = 3
-    goal: str = "max"
+    goal: str | None = None
     asynchronous: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "goal", self.goal or suggest_goal(self.metric) or "max")
         if self.first_steps < 1 or self.factor < 2 or self.goal not in ("max", "min"):
             raise InvalidWorkload(
                 f"halving must have first_steps of at least 1, a factor of at least 2 and goal 'max' or 'min', "

@@ -5,7 +5,6 @@ Imports what the extra `ui` installs only when it starts.
 
 import asyncio
 import contextlib
-import importlib.util
 import ipaddress
 import os
 import socket
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from dovetail.vocabulary import DovetailError
+from dovetail.vocabulary import DovetailError, extras
 from dovetail.web.page_keys import LOOPBACK, PageKeys
 
 # So many ports are tried where the first one is taken.
@@ -24,8 +23,7 @@ PORTS = 50
 
 def check_installed() -> None:
     """Raise `DovetailError` where what the page's server needs is not there."""
-    if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise DovetailError(f"the live page must have {' and '.join(missing)} installed: pip install 'dovetail[ui]'.")
+    extras.check_installed("the live page", "starlette", "uvicorn", extra="ui")
 
 
 def serve(

@@ -40,7 +40,7 @@ def test_a_browser_is_opened_where_a_window_can_be(monkeypatch, variables: dict[
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(page_process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DovetailError, match=r"starlette and uvicorn installed: pip install 'dovetail\[ui\]'"):
         page_process.check_installed()
 
