@@ -140,7 +140,7 @@ TECHNIQUES_ASIDE |= {
     "numeric",
     "undeclared",
 }
-TECHNIQUES_ASIDE |= {"postponed_compiler", "shard_evaluation", "triton_kernels"}
+TECHNIQUES_ASIDE |= {"compiled_programs", "postponed_compiler", "shard_evaluation", "triton_kernels"}
 
 
 def test_every_technique_is_listed():

@@ -109,11 +109,12 @@ class Result:
     """Of each family whose approximations were to keep to tolerances: whether they do, why, and what it took."""
 
     def best(self, metric: str, *, goal: str | None = None, last: bool = False) -> TaskResult:
-        """The task whose metric is best; `goal` is max or min: without it what the metric's name says, as of a loss,
-        else max. Compared is its value with the weights that `model` and
+        """The task whose metric is best; `goal` is max or min: without it what tasks were to reach, else what the
+        metric's name says, as of a loss, else max. Compared is its value with the weights that `model` and
         `export` give: at the best checkpoint where `Training.keep_best` has one kept, else, or with `last`, at the last
         evaluation. NaN is never best."""
-        goal = goal or suggest_goal(metric) or "max"
+        stated = {task.task.stop.direction for task in self.tasks if task.task.stop.metric == metric}
+        goal = goal or (stated.pop() if len(stated) == 1 else None) or suggest_goal(metric) or "max"
         if goal not in ("max", "min"):
             raise DovetailError(f"goal must be 'max' or 'min', got {goal!r}.")
         scored = [task for task in self.tasks if not math.isnan(task.value(metric, last=last))]

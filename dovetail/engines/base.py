@@ -127,9 +127,9 @@ class Engine(abc.ABC):
         """Which of these paths exist on which nodes, by the nodes' names; None where that cannot be told."""
         return None
 
-    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe] | None:
-        """What the nodes that these URLs are given with found, reading the beginning of each; those that cannot be read
-        there are left out. None where that cannot be told."""
+    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe | None] | None:
+        """What the nodes that these URLs are given with found, reading the beginning of each: None where it cannot be
+        read there; nothing of those that did not answer in time. None as a whole where that cannot be told."""
         return None
 
     @abc.abstractmethod

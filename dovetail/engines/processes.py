@@ -25,6 +25,7 @@ LOG_TAIL_BYTES = 3000
 _LAST_BYTES = 1 << 15
 # What `read_printed` gives at once, at most.
 _PRINTED_BYTES = 1 << 18
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class WorkerProcess(WorkerHandle):
@@ -162,14 +163,16 @@ class WorkerProcess(WorkerHandle):
             return f"{name} closed its socket"
         if code < 0:
             hint = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
-            return f"{name} was killed by {signal.Signals(-code).name}{hint}{last_place(self._last_written())}"
+            # What others send to end it ends it anywhere.
+            place = "" if -code in _FROM_OUTSIDE else last_place(self._last_written())
+            return f"{name} was killed by {signal.Signals(-code).name}{hint}{place}"
         return f"{name} exited with code {code}{last_place(self._last_written())}"
 
     def ending(self) -> str:
         """How the process ended by its own doing. What others send to end one (the kernel, where memory runs out; an
         operator) is not."""
         code = self.process.poll()
-        if self.killed_because or code is None or -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        if self.killed_because or code is None or -code in _FROM_OUTSIDE:
             return ""
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
@@ -195,17 +198,24 @@ class WorkerProcess(WorkerHandle):
 
 
 def last_place(log: str) -> str:
-    """Where a process was when it ended, by the last stack in its log: the innermost line of the user's own.
+    """Where a process was when it ended, by the last stack in its log, of the thread that ended it: the innermost line
+    of the user's own.
 
     >>> last_place('''Stack (most recent call first):
     ...   File "/venv/lib/site-packages/torch/nn/functional.py", line 9 in linear
     ...   File "/home/me/sweep.py", line 13 in loss
     ... ''')
     ' at sweep.py:13 in loss'
+    >>> last_place('''Current thread 0x00007f01 (most recent call first):
+    ...   File "/home/me/sweep.py", line 7 in read
+    ... Thread 0x00007f00 (most recent call first):
+    ...   File "/home/me/sweep.py", line 13 in loss
+    ... ''')
+    ' at sweep.py:7 in read'
     >>> last_place("nothing of the kind")
     ''
     """
-    stacks = re.findall(r"\(most recent call first\):\n((?:  File .*\n?)+)", log)
+    stacks = re.findall(r"(?:Current thread|Stack)[^\n]*\(most recent call first\):\n((?:  File .*\n?)+)", log)
     lines = re.findall(r'File "(.*)", line (\d+) in (.*)', stacks[-1]) if stacks else []
     own = [each for each in lines if not is_installed(each[0]) and not is_dovetail(each[0])]
     path, line, function = own[0] if own else ("", "", "")

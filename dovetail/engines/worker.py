@@ -474,7 +474,8 @@ def _tell_endings() -> None:
     def exit_and_tell(status: int) -> NoReturn:
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         if os.getpid() == process and caller.partition(".")[0] != "dovetail":  # processes that it forks end so as well
-            sys.stdout.flush()
+            with contextlib.suppress(Exception):  # it may be the program's own, or closed
+                sys.stdout.flush()
             faulthandler.dump_traceback(file=2, all_threads=False)
         exit_at_once(status)
 

@@ -102,7 +102,7 @@ def reporting_failure(
     it, is reported lost. Where a session raises `error.member`, that member failed instead."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # what a program exits from is its task, not the worker of many
         if around.ranks is not None and is_of_others(error):
             reason = f"another rank is gone: {_innermost(error)}"
             for each in gang or (member,):
@@ -132,7 +132,7 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(member: MemberOrder, error: Exception, redact: Redactor) -> TaskFailed:
+def _failure(member: MemberOrder, error: BaseException, redact: Redactor) -> TaskFailed:
     said, cause = redact.excerpt(_text(error), most=_REASON_CHARACTERS), "program"
     reason = said
     if is_out_of_memory(error):

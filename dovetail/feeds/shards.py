@@ -4,6 +4,7 @@ The definition can be printed, compared and sent; nothing is read by it. A reade
 not before, so a process need only reach the shards that it reads. Knows paths and URLs; knows nothing of nodes.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -20,6 +21,8 @@ from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.shards import SEEDED, DataShard, ShardSet, UrlProbe
 
 _PROBE_BYTES = 4 << 20
+# After each try of it; a server that is busy for a moment answers the next.
+_PROBE_PAUSES = (0.5, 1.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +155,8 @@ def copy_once(url: str, folder: Path) -> str:
 
 
 def probe_url(url: str) -> UrlProbe | None:
-    """Read the beginning of a file, to learn at what rate it comes; None where it cannot be read here.
+    """Read the beginning of a file, or of the first one in a folder, to learn at what rate it comes; None where it
+    cannot be read here, also when asked again.
 
     >>> import fsspec
     >>> fsspec.filesystem("memory").pipe_file("/right.txt", b"text")
@@ -161,15 +165,21 @@ def probe_url(url: str) -> UrlProbe | None:
     """
     import fsspec
 
-    try:
-        files, there = fsspec.core.url_to_fs(url)
-        size = int(files.size(there) or 0)  # which connects, too
-        began = time.perf_counter()
-        read = len(files.cat_file(there, start=0, end=_PROBE_BYTES))
-        seconds = time.perf_counter() - began
-    except Exception:  # of as many kinds as there are file systems
-        return None
-    return UrlProbe(size_bytes=max(size, read), bytes_per_second=max(read, 1) / max(seconds, 1e-9))
+    for pause in _PROBE_PAUSES:
+        with contextlib.suppress(Exception):  # of as many kinds as there are file systems
+            files, there = fsspec.core.url_to_fs(url)
+            found = {there: files.info(there)}  # which connects, too
+            if found[there]["type"] == "directory":
+                found = files.find(there, detail=True)
+            began = time.perf_counter()
+            # Not a range of it: there are servers that answer with all of it.
+            with files.open(min(found), "rb", cache_type="none") as file:
+                read = len(file.read(_PROBE_BYTES))
+            seconds = time.perf_counter() - began
+            size = sum(each["size"] or 0 for each in found.values())
+            return UrlProbe(size_bytes=max(size, read), bytes_per_second=max(read, 1) / max(seconds, 1e-9))
+        time.sleep(pause)
+    return None
 
 
 class ShardReader:

@@ -81,7 +81,7 @@ INLINE double sine(double x, double ahead) {
     double s = y + fused(cube, -0x1.5555555555555p-3, fused(cube * z, fused(z4, q, p), tail * cosine));
     return of_bits(bits_of(s) ^ (bits_of(shifted) << 63)); /* k stands in the low bits of shifted */
 }
-INLINE double v_sin(double x) { return sine(x, 0.0); }
+INLINE double v_sin(double x) { double s = sine(x, 0.0); return x == 0.0 ? x : s; } /* -0.0 stays what it is */
 INLINE double v_cos(double x) { return sine(x, 0.5); }
 
 /* asin s = s + s r, for z = s^2 up to 1/4. */

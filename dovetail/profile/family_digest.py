@@ -20,7 +20,9 @@ from dovetail.feeds import Shards, digest
 from dovetail.profile.batch_structure import batch_bytes, structure
 from dovetail.profile.source_text import Sources, package_of, without_addresses
 from dovetail.train.base import Training
+from dovetail.train.compiled_programs import runs_compiled
 from dovetail.train.numeric import approximations_of
+from dovetail.train.postponed_compiler import is_compiled
 from dovetail.train.schedulers import schedulers_of
 from dovetail.train.shard_evaluation import ShardEvaluation
 from dovetail.vocabulary import Fingerprint
@@ -78,6 +80,7 @@ def _content(training: Training, batch: Any) -> dict[str, Any]:
         "code": _code(training),
         "batch": structure(batch),
         "optimizers": {name: _optimizer(each, training.model) for name, each in training.optimizers().items()},
+        **_compiled(training),
         "schedule": type(training.schedule).__qualname__,
         **({"schedules": _schedulers(training)} if training.schedules else {}),
         "step": [
@@ -110,6 +113,12 @@ def _module(name: str, module: nn.Module) -> list[str]:
         f"drops={bool(module.p)}, inplace={module.inplace}" if isinstance(module, _DropoutNd) else module.extra_repr()
     )
     return [name, _class_name(type(module)), without_addresses(told)]
+
+
+def _compiled(training: Training) -> dict[str, list[str]]:
+    modules = [name for name, module in training.model.named_modules() if is_compiled(module)]
+    functions = [name for name in ("loss", "evaluate", "step") if runs_compiled(getattr(training, name))]
+    return {"compiled": [*modules, "", *functions]} if modules or functions else {}
 
 
 def _class_name(cls: type) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.flat_optimizer import FlatSteps
 from dovetail.train.fuse.stacked_batches import flatten, rebuild
-from dovetail.train.loop import to_device
+from dovetail.train.loop import MODEL_ACCEPTS, OPTIMIZER_STEPS, to_device
 from dovetail.train.randomness import KeyedRandomness, Seeding, draw_again, generator_of
 from dovetail.train.replayability import (
     SeenSeedings,
@@ -284,7 +284,9 @@ class GraphSession(ResidentSession):
         if not self._clipped:
             self._clip()
         layouts = self._optimizer.layouts
+        self._demand = OPTIMIZER_STEPS
         self._optimizer.step(self._trained_parameters(), is_filled=self._replayed)
+        self._demand = MODEL_ACCEPTS
         if self._optimizer.layouts != layouts:  # graphs write to where gradients were in a row
             self._captured, self._seen = {}, {}
 

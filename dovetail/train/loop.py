@@ -19,6 +19,7 @@ from dovetail.train.undeclared import UndeclaredState
 from dovetail.vocabulary import ProgramError, TechniqueRefused, TrainingError
 
 MODEL_ACCEPTS = "the model must accept every batch"
+OPTIMIZER_STEPS = "the optimizer must step with the gradients that there are"
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -100,6 +101,7 @@ class LoopSession(TrainingSession):
         """Called by each technique when the optimizer has taken its step, before it counts."""
         self._demand = "the schedule must have a step for each of the optimizer's"
         step_schedulers(self._training, step=self._step + 1)
+        self._demand = MODEL_ACCEPTS
 
     def _run_evaluation(self, evaluate: Callable[[nn.Module], Any]) -> Any:
         """Call the user's evaluation; gives its metrics."""
@@ -147,17 +149,18 @@ class LoopSession(TrainingSession):
         """Clip these gradients, and let the optimizer take its step; with fp16, unless gradients have overflowed."""
         optimizer, clip_norm = self._training.optimizer, self._training.clip_norm
         assert isinstance(optimizer, torch.optim.Optimizer)
-        self._demand = "the optimizer must step with the gradients that there are"
+        self._demand = OPTIMIZER_STEPS
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
         if clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, clip_norm)
         if self._scaler is None:
             optimizer.step()
-            return
-        self._scaler.step(optimizer)
-        self._scaler.update()
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers step after one that was left out, too
+        else:
+            self._scaler.step(optimizer)
+            self._scaler.update()
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers step after one left out, too
+        self._demand = MODEL_ACCEPTS
 
     def _report(self, losses: list[torch.Tensor], metrics: Mapping[str, Any]) -> StepReport:
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
@@ -165,7 +168,8 @@ class LoopSession(TrainingSession):
 
 
 def split_loss(found: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
-    """What a loss function gave, as the loss and the metrics. Raises `ProgramError` where it is no loss.
+    """What a loss function gave, as the loss and the metrics. Raises `ProgramError` where it is no loss; where no
+    gradients are computed, it need depend on nothing.
 
     >>> loss, metrics = split_loss((torch.ones((), requires_grad=True), {"hits": 3}))
     >>> loss.item(), metrics
@@ -173,7 +177,8 @@ def split_loss(found: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
     """
     pair = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     loss, metrics = pair
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad and isinstance(metrics, Mapping):
+    is_number = isinstance(loss, torch.Tensor) and loss.numel() == 1
+    if is_number and (loss.requires_grad or not torch.is_grad_enabled()) and isinstance(metrics, Mapping):
         return loss, metrics
     is_constant = isinstance(loss, torch.Tensor) and not loss.requires_grad
     raise ProgramError(
@@ -196,6 +201,19 @@ def to_number(value: Any, *, name: Any, of: str) -> float:
             f"{of} must give numbers as metrics; its {name!r} is a {type(value).__name__}{shape}. Give one number, "
             f"such as its mean, or leave it out."
         ) from error
+
+
+def metric_tensor(value: Any, *, name: str, device: torch.device | None = None) -> torch.Tensor:
+    """A metric beside the loss, on a device. Raises `ProgramError` where it is no number.
+
+    >>> metric_tensor(3, name="hits")
+    tensor(3., dtype=torch.float64)
+    """
+    try:
+        return torch.as_tensor(value, dtype=torch.float64, device=device).detach()
+    except (TypeError, ValueError, RuntimeError):
+        to_number(value, name=name, of="the loss")
+        raise
 
 
 def is_due(step: int) -> bool:

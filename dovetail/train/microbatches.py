@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dovetail.train.base import SessionMember
-from dovetail.train.loop import is_due, to_device
+from dovetail.train.loop import is_due, metric_tensor, split_loss, to_device
 from dovetail.train.randomness import generator_of
 from dovetail.train.resident import ResidentSession
 from dovetail.train.rows import Rows, RowwiseDropout, Seen, compare, count_rows, cut_in_two, take_rows
@@ -81,7 +81,7 @@ class MicrobatchedSession(ResidentSession):
             # Whoever meets it knows that more parts do not help.
             error.is_smallest = rows.count == 1  # type: ignore[attr-defined]
             raise
-        return loss.detach(), {name: torch.as_tensor(value).detach() for name, value in metrics.items()}
+        return loss.detach(), {name: metric_tensor(value, name=name) for name, value in metrics.items()}
 
     def _loss(self, batch: Any, number: int, rows: Rows) -> Found:
         assert self._training.loss is not None
@@ -90,7 +90,7 @@ class MicrobatchedSession(ResidentSession):
         part = to_device(take_rows(batch, rows), self._device)
         with self._computing():
             found = self._training.loss(self._training.model, part)
-        return found if isinstance(found, tuple) else (found, {})
+        return split_loss(found)
 
     def _combine(self, found: list[Found], shares: list[float]) -> Found:
         """What the parts come to: losses and metrics are means over rows, counts are sums."""

@@ -35,7 +35,7 @@ Calls = dict[int, dict[int, int]]
 #: One seeding of a device's generator within a step: the microbatch, the number of the module that was entered (None
 #: where the microbatch began), and of its call.
 Seeding = tuple[int, int | None, int]
-_DRAWING_WORDS = re.compile(r"drop|rand|bernoulli|multinomial|normal_|noise|exponential_|gumbel", re.IGNORECASE)
+DRAWING_WORDS = re.compile(r"drop|rand|bernoulli|multinomial|normal_|noise|exponential_|gumbel", re.IGNORECASE)
 
 
 def reseed(*parts: int | str) -> None:
@@ -208,7 +208,7 @@ class KeyedRandomness:
         self._calls: Calls = {}
         self._carried = _Carried()
         self._watches = self._drew_before = False
-        keyed = ((name, module) for name, module in model.named_modules() if draws(module) or is_compiled(module))
+        keyed = ((name, module) for name, module in model.named_modules() if _has_key(module))
         self._release = [_call_on_entry(module, self._enter(name)) for name, module in keyed]
 
     def begin(self, step: int, microbatch: int) -> None:
@@ -354,7 +354,19 @@ class KeyedRandomness:
 
 
 def _call_on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[], None]:
-    """Call `enter` before each forward of this module; gives what undoes it.
+    """Call `enter` before each forward of this module; gives what undoes it."""
+    vars(module)[_ENTER] = enter
+    undo = _enter_on_call(module)
+
+    def release() -> None:
+        undo()
+        vars(module).pop(_ENTER, None)
+
+    return release
+
+
+def _enter_on_call(module: nn.Module) -> Callable[[], None]:
+    """Have the module enter, as it says itself, before each forward; gives what undoes it.
 
     The module becomes of a class that is its own but for `forward`. A hook would do the same, but sends every call
     through torch's slow path: 36 µs a dropout on a slow core, against 17 µs. Of one that is compiled a hook would be
@@ -362,40 +374,36 @@ def _call_on_entry(module: nn.Module, enter: Callable[[], None]) -> Callable[[],
     """
     compiled = vars(module).get(COMPILED_CALL)
     if compiled is not None:
-        return _replace_compiled_call(module, compiled, enter)
+        return _replace_compiled_call(module, compiled)
     if "forward" in vars(module) or isinstance(module, torch.jit.ScriptModule):  # patched, or not Python
-        return module.register_forward_pre_hook(lambda *arguments: _enter_unless_compiling(enter)).remove
+        return module.register_forward_pre_hook(lambda *arguments: _enter_unless_compiling(module)).remove
     own: Any = getattr(type(module), _OWN, type(module))
-    vars(module)[_ENTER] = enter
     module.__class__ = _make_keyed_class(own)
 
-    def release() -> None:
+    def undo() -> None:
         module.__class__ = own
-        vars(module).pop(_ENTER, None)
 
-    return release
+    return undo
 
 
-def _replace_compiled_call(
-    module: nn.Module, compiled: Callable[..., Any], enter: Callable[[], None]
-) -> Callable[[], None]:
+def _replace_compiled_call(module: nn.Module, compiled: Callable[..., Any]) -> Callable[[], None]:
     def call(*arguments: Any, **named: Any) -> Any:
-        _enter_unless_compiling(enter)
+        _enter_unless_compiling(module)
         return compiled(*arguments, **named)
 
     vars(module)[COMPILED_CALL] = call
 
-    def release() -> None:
+    def undo() -> None:
         vars(module)[COMPILED_CALL] = compiled
 
-    return release
+    return undo
 
 
-def _enter_unless_compiling(enter: Callable[[], None]) -> None:
+def _enter_unless_compiling(module: nn.Module) -> None:
     # A compiler cannot follow seeding: it would cut the program's graph there, or fail where the program asks for one
     # (fullgraph=True). What is compiled draws from the key that was set before it was called.
     if not torch.compiler.is_compiling():
-        enter()
+        vars(module)[_ENTER]()
 
 
 def count_call(module: nn.Module) -> None:
@@ -432,7 +440,7 @@ _ENTER, _OWN = "_dovetail_enter", "_dovetail_own_class"
 @functools.cache
 def _make_keyed_class(own: Any) -> Any:
     def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
-        _enter_unless_compiling(vars(self)[_ENTER])
+        _enter_unless_compiling(self)
         return own.forward(self, *arguments, **named)
 
     names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, _OWN: own}
@@ -456,6 +464,11 @@ def generator_of(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
+def _has_key(module: nn.Module) -> bool:
+    # What is compiled draws as a whole; what draws nothing must not change the key for what comes after it.
+    return draws(module) or (is_compiled(module) and any(map(draws, module.modules())))
+
+
 def draws(module: nn.Module) -> bool:
     """Whether this module by itself may draw random numbers while training.
 
@@ -471,25 +484,6 @@ def draws(module: nn.Module) -> bool:
     # A module of the user's: a word in its source is enough. A needless key costs microseconds; a missing one is
     # still exact in one process, since the microbatch's own key stands.
     try:
-        return bool(_DRAWING_WORDS.search(inspect.getsource(type(module).forward)))
+        return bool(DRAWING_WORDS.search(inspect.getsource(type(module).forward)))
     except (OSError, TypeError):
         return True
-
-
-def refuse_compiled_draws(model: nn.Module, loss: Any, *, name: str) -> str | None:
-    """Why a technique that must see each draw cannot train this model with this loss: the program has compiled what
-    draws, so that it happens in the compiler's own order.
-
-    >>> refuse_compiled_draws(nn.Dropout(0.1), None, name="shard") is None
-    True
-    """
-    outer = {path: module for path, module in model.named_modules() if is_compiled(module)}
-    outer |= {"": model} if is_compiled(loss) else {}
-    for path, module in outer.items():
-        inside = (".".join(filter(None, (path, own))) for own, each in module.named_modules() if draws(each))
-        if (found := next(inside, None)) is not None:
-            return (
-                f"what draws (dropout and the like) must run as Python for {name}; {found or 'the model'!r} is "
-                f"compiled. Compile what lies around it, or nothing"
-            )
-    return None

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError as RecomputationError
 
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
+from dovetail.train.compiled_programs import refuse_compiled_draws
 from dovetail.train.fp8_products import FP8, ScaledProducts, fast_forms, refuse_device
-from dovetail.train.loop import LoopSession
-from dovetail.train.randomness import refuse_compiled_draws
+from dovetail.train.loop import MODEL_ACCEPTS, LoopSession, to_number
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.state import TrainingState, capture, restore
 from dovetail.train.weights import HalfWeights
@@ -157,13 +157,17 @@ class ResidentSession(LoopSession):
             raise ProgramError(f"a step function must give a metric named 'loss', got {sorted(metrics)}.")
         self._step_schedulers()
         self._call_back()
-        loss = torch.as_tensor(metrics.pop("loss")).detach()
-        return StepReport(step=self._step + 1, loss=loss, metrics=metrics)
+        loss = metrics.pop("loss")
+        if not isinstance(loss, torch.Tensor):
+            loss = torch.tensor(to_number(loss, name="loss", of="a step function"))
+        return StepReport(step=self._step + 1, loss=loss.detach(), metrics=metrics)
 
     def _call_back(self) -> None:
         """Call the program's callbacks, with the weights that the optimizer keeps in their places."""
         if self._training.callbacks:
+            self._demand = "callbacks must accept the training and the step's number"
             masters = self._half.stand_ins.masters() if self._half is not None else contextlib.nullcontext()
             with masters, torch.no_grad():
                 for callback in self._training.callbacks:
                     callback(self._training, self._step + 1)
+            self._demand = MODEL_ACCEPTS

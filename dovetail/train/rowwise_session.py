@@ -16,8 +16,9 @@ from torch import nn
 
 from dovetail.feeds.cursor import digest
 from dovetail.train.base import SessionMember, StepReport
-from dovetail.train.loop import is_due, to_device
-from dovetail.train.randomness import draws, generator_of, refuse_compiled_draws
+from dovetail.train.compiled_programs import refuse_compiled_draws
+from dovetail.train.loop import is_due, metric_tensor, split_loss, to_device
+from dovetail.train.randomness import draws, generator_of
 from dovetail.train.ranked_session import RankedSession
 from dovetail.train.ranks import Ranks
 from dovetail.train.rows import (
@@ -154,14 +155,14 @@ class RowwiseSession(RankedSession):
         self._dropout.rows = rows
         with self._computing():
             found = self._run(self._training.loss, batch)
-        return found if isinstance(found, tuple) else (found, {})
+        return split_loss(found)
 
     def _mean(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> StepReport:
         """What all ranks found, together: losses and metrics are means over rows, counts are sums."""
         share = self._parts[-1].share
         weighted = [loss.detach().double()]
         for name in sorted(metrics):
-            value = torch.as_tensor(metrics[name], dtype=torch.float64, device=self._device).detach()
+            value = metric_tensor(metrics[name], name=name, device=self._device)
             weighted.append(value * (float(share > 0) if name in self._summed else share))
         total = self._ranks.sum(torch.stack(weighted))
         found = dict(zip(sorted(metrics), total[1:].unbind(), strict=True))

@@ -93,7 +93,7 @@ class UndeclaredState:
         training = self._training
         functions = [("step" if training.step is not None else "loss", training.step or training.loss)]
         functions += [(f"callbacks[{number}]", each) for number, each in enumerate(training.callbacks)]
-        found = [(whose, *each) for whose, function in functions for each in _variables_of(function, set())]
+        found = [(whose, *each) for whose, function in functions for each in reached_by(function)]
         found += [(functions[0][0], *each) for each in _added_attributes(training).items()]
         return ((whose, name, value) for whose, name, value in found if id(value) not in self._declared)
 
@@ -137,8 +137,18 @@ def _added_attributes(training: Training) -> dict[str, Any]:
     return {f"training.{name}": value for name, value in vars(training).items() if name not in fields}
 
 
+def reached_by(step: Any) -> Iterator[tuple[str, Any]]:
+    """What a callable reaches: closures, defaults, its object's attributes, and plain values and things with a state of
+    its module, by name.
+
+    >>> count = [1]
+    >>> dict(reached_by(lambda model, batch, *, scale=2.0, count=count: count))
+    {'scale': 2.0, 'count': [1]}
+    """
+    return _variables_of(step, set())
+
+
 def _variables_of(step: Any, seen: set[int], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a callable reaches: closures, defaults, its object's attributes, and plain values of its module."""
     if id(step) in seen:
         return
     seen.add(id(step))

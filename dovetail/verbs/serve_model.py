@@ -118,6 +118,8 @@ def load_served(store: Path, workload: str | None, stages: tuple[tuple[str, floa
     found = ServedModel(answering, schema, device)
     try:
         found.answer(schema.example(1))  # a first call takes longer than others, and nobody is to wait for it
+    except (DovetailError, torch.OutOfMemoryError):
+        raise
     except Exception as error:
         names = ", ".join(field.name for field in schema.fields)
         raise DovetailError(

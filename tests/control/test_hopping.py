@@ -307,26 +307,57 @@ def test_a_shard_lies_where_labels_and_paths_say(shard, found, homes, wrong) -> 
     assert wrong in why if wrong else (where, why) == ({"left": homes}, "")
 
 
-def test_what_comes_from_elsewhere_is_read_once_for_each_place_and_what_cannot_be_is_not_offered() -> None:
-    asked: list[dict[str, str]] = []
+class Probing:
+    """A node that reads a megabyte a second, but nothing that is broken, and says nothing of what is silent."""
 
-    def probe(readers: Mapping[str, str]) -> dict[str, UrlProbe]:
-        asked.append(dict(readers))
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, readers: Mapping[str, str]) -> dict[str, UrlProbe | None]:
+        self.asked.append([url.removeprefix("http://") for url in readers])
         found = UrlProbe(size_bytes=5_000_000, bytes_per_second=1e6)
-        return {url: found for url in readers if "broken" not in url}
+        return {url: None if "broken" in url else found for url in readers if "silent" not in url}
 
-    def shard(name: str, server: str, size: int = 0) -> DataShard:
-        return DataShard(name=name, url=f"http://{server}/{name}", node="site=left", batches=4, size_bytes=size)
 
-    facts = ShardSet(shards=(shard("a", "near", 3_000_000), shard("b", "near", 9_000_000), shard("c", "near"),
-                             shard("d", "broken", 1_000_000)))  # fmt: skip
+def read_twice(*shards: tuple[str, int]) -> tuple[dict[str, float], list[list[str]]]:
+    """How long it takes to read these from another node, and for which it was asked, when that is asked for twice."""
+    probing = Probing()
+    facts = ShardSet(
+        shards=tuple(
+            DataShard(name=place, url=f"http://{place}", node="site=left", batches=4, size_bytes=size)
+            for place, size in shards
+        )
+    )
     on = labelled({"site": "left"}, {"site": "right"})
-    places = ShardPlaces(lambda paths: None, probe)
+    places = ShardPlaces(lambda paths: None, probing)
     homes, _ = places.homes(facts, on)
-    for _ in range(2):
-        found = places.read_seconds(facts, homes, on)
-        assert {name: round(seconds) for name, seconds in found.items()} == {"a": 3, "b": 9, "c": 5}
-    assert asked == [dict.fromkeys(["http://near/b", "http://near/c", "http://broken/d"], "n1")]
+    found = places.read_seconds(facts, homes, on)
+    assert found == places.read_seconds(facts, homes, on)
+    return {name: round(seconds, 1) for name, seconds in found.items()}, probing.asked
+
+
+def test_what_comes_from_elsewhere_is_read_once_for_each_place() -> None:
+    found, asked = read_twice(("near/a", 3_000_000), ("near/b", 9_000_000), ("near/c", 0))
+    assert found == {"near/a": 3, "near/b": 9, "near/c": 5}
+    assert asked == [["near/a", "near/c"]]
+
+
+def test_a_file_that_cannot_be_read_says_nothing_of_others_beside_it() -> None:
+    found, asked = read_twice(("near/broken", 3_000_000), ("near/b", 9_000_000))
+    assert found == {"near/b": 9}
+    assert asked == [["near/broken"], ["near/b"]]
+
+
+def test_a_place_of_which_two_files_cannot_be_read_is_not_offered() -> None:
+    found, asked = read_twice(*((f"far/broken-{number}", 1_000_000) for number in range(9)))
+    assert found == {}
+    assert asked == [["far/broken-0"], ["far/broken-1"]]
+
+
+def test_a_place_that_nobody_answers_for_is_read_at_the_rate_of_links() -> None:
+    found, asked = read_twice(("silent/a", 1_250_000_000))
+    assert found == {"silent/a": 10.0}
+    assert asked == [["silent/a"]]
 
 
 def test_a_task_whose_shard_lies_nowhere_fails_with_the_reason() -> None:

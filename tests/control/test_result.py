@@ -1,5 +1,6 @@
 """What came of a workload, read back from a real store."""
 
+import dataclasses
 import math
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 from dovetail.control import open_result, table
 from dovetail.store import Point, Store
-from dovetail.vocabulary import DovetailError, StoreError, read_event
+from dovetail.vocabulary import DovetailError, Stop, StoreError, read_event
 from tests.control.simulations import Faults, RiggedEngine, carry_out, controller, task, workload, world
 
 TASKS = [task("low", width=1), task("high", width=2), task("broken")]
@@ -59,6 +60,18 @@ def test_the_best_of_a_loss_is_the_smallest(home):
     found = open_result(home)
     assert found.best("loss").name == "low"
     assert found.best("loss", goal="max").name == "high"
+
+
+def test_the_best_is_what_tasks_were_to_reach(tmp_path):
+    stop = Stop(steps=9, metric="energy", at_most=0.0)
+    records = [dataclasses.replace(task(name), stop=stop) for name in ("low", "high")]
+    with Store(tmp_path, write=True) as store:
+        points = [
+            Point(task=record.identity, name="energy", step=9, value=value, at_seconds=9.0)
+            for record, value in zip(records, (0.1, 0.9), strict=True)
+        ]
+        store.add(tasks=[("sweep", record) for record in records], points=points)
+    assert open_result(tmp_path).best("energy").name == "low"
 
 
 def test_a_metric_that_nobody_reported_is_refused_with_those_that_were(home):

@@ -5,6 +5,7 @@ import ctypes
 import mpmath
 import numpy
 import pytest
+import scipy.special
 
 from dovetail.frame import c_source
 from dovetail.frame.operations import OPERATIONS
@@ -38,13 +39,32 @@ def library():
     return cached_library(head + calls, c_source.FLAGS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_within_what_is_stated(library, name):
-    drawn = DRAWN[name]
+def answers(library, name, drawn):
     found = numpy.empty_like(drawn)
     getattr(library, f"all_{name}")(
         ctypes.c_void_p(drawn.ctypes.data), ctypes.c_void_p(found.ctypes.data), ctypes.c_long(drawn.size)
     )
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_of_zeros_infinities_and_nan_it_says_what_numpy_says(library, name):
+    # Beyond their limit sine and cosine are libm's.
+    special = numpy.array(
+        [0.0, -0.0, 1.0, -1.0, numpy.nan, *(() if name in ("sin", "cos") else (numpy.inf, -numpy.inf))]
+    )
+    found, wanted = answers(library, name, special), getattr(scipy.special if name == "erf" else numpy, name)(special)
+    known = ~numpy.isnan(wanted)
+    assert numpy.array_equal(numpy.isnan(found), ~known)
+    assert found[known] == pytest.approx(wanted[known], rel=1e-15)
+    assert numpy.array_equal(numpy.signbit(found[known]), numpy.signbit(wanted[known]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_within_what_is_stated(library, name):
+    drawn = DRAWN[name]
+    found = answers(library, name, drawn)
     function = getattr(mpmath, TRUE.get(name, name))
     worst = 0.0
     with mpmath.workdps(40):

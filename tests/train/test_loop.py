@@ -242,6 +242,23 @@ def test_an_optimizer_and_a_schedule_are_not_taken_for_the_model() -> None:
         session.advance()
 
 
+def refuse_to_be_called(training: Any, step: int) -> None:
+    raise KeyError("lr")
+
+
+def test_a_callback_and_a_step_function_are_not_taken_for_the_schedule() -> None:
+    session = opened("resident", callbacks=[refuse_to_be_called])
+    with pytest.raises(
+        TrainingError, match=r"callbacks must accept the training and the step's number; step 1 .*KeyErr"
+    ):
+        session.advance()
+    session.close()
+    session = opened("resident", loss=None, step=lambda training, batch: {"loss": None})
+    with pytest.raises(ProgramError, match="a step function must give numbers as metrics; its 'loss' is a NoneType"):
+        session.advance()
+    session.close()
+
+
 @pytest.mark.parametrize("value", ["good", None, torch.ones(3), numpy.ones(3)])
 def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
     session = opened("resident", evaluate=lambda model: {"accuracy": value})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dovetail.feeds.keys import key
-from dovetail.train.randomness import KeyedRandomness, refuse_compiled_draws, reseed
+from dovetail.train.randomness import KeyedRandomness, count_call, reseed, uncounted
 from dovetail.vocabulary import CheckpointError
 
 CPU = torch.device("cpu")
@@ -259,13 +259,47 @@ def test_a_compiled_block_draws_the_same_whatever_was_drawn_before_it():
     assert vars(block)["_compiled_call_impl"] is not own
 
 
-def test_what_draws_within_something_compiled_is_named():
-    model = nn.Sequential(nn.Linear(4, 4), Noisy())
-    assert refuse_compiled_draws(model, None, name="shard") is None
-    loss = torch.compile(lambda model, batch: model(batch).sum(), backend="eager")
-    assert "for shard; '1" in str(refuse_compiled_draws(model, loss, name="shard"))
-    model[0].compile(backend="eager")
-    assert refuse_compiled_draws(model, None, name="shard") is None
-    model[1].compile(backend="eager")
-    assert "for shard; '1" in str(refuse_compiled_draws(model, None, name="shard"))
-    assert "'_orig_mod.1" in str(refuse_compiled_draws(torch.compile(model, backend="eager"), None, name="shard"))
+class DrawsAfter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x):
+        return nn.functional.dropout(self.block(x), 0.5, self.training)
+
+
+def test_what_is_compiled_and_draws_nothing_leaves_the_key_as_it_is():
+    def drawn(compiles):
+        torch.manual_seed(0)
+        model = DrawsAfter()
+        if compiles:
+            model.block.compile(backend="eager")
+        randomness = KeyedRandomness(model, seed=0, device=CPU)
+        randomness.begin(1, 0)
+        found = model(torch.ones(2, 4))
+        randomness.close()
+        return found
+
+    assert torch.equal(drawn(True), drawn(False))
+
+
+def test_a_call_of_a_compiled_block_that_another_process_makes_is_counted():
+    def drawn(counts):
+        torch.manual_seed(0)
+        block = Noisy()
+        block.compile(backend="eager")
+        randomness = KeyedRandomness(block, seed=0, device=CPU)
+        randomness.begin(1, 0)
+        if counts:
+            count_call(block)
+        else:
+            block(torch.ones(2, 4))
+        found = block(torch.ones(2, 4))
+        with uncounted(block):
+            block(torch.ones(2, 4))
+        again = block(torch.ones(2, 4))
+        randomness.close()
+        return found, again
+
+    for one, other in zip(drawn(True), drawn(False), strict=True):
+        assert torch.equal(one, other)

@@ -14,8 +14,10 @@ from dovetail.vocabulary.shards import ANY, UrlProbe
 
 Find = Callable[[Collection[str]], Mapping[str, Collection[str]] | None]
 """Which of some paths exist on which nodes; None where that cannot be told."""
-Probe = Callable[[Mapping[str, str]], Mapping[str, UrlProbe] | None]
-"""What nodes find that read the beginning of these URLs; None where that cannot be told."""
+Probe = Callable[[Mapping[str, str]], Mapping[str, UrlProbe | None] | None]
+"""What nodes find that read the beginning of these URLs, as `Engine.probe_urls` says it."""
+# After so many files of one server that cannot be read none of them is asked for any more.
+_TRIED = 2
 
 
 class ShardPlaces:
@@ -30,7 +32,9 @@ class ShardPlaces:
 
     def __init__(self, find: Find, probe: Probe = lambda readers: None) -> None:
         self._find, self._probe = find, probe
-        self._probed: dict[str, UrlProbe | None] = {}
+        self._rates: dict[str, UrlProbe | None] = {}
+        self._refused: dict[str, set[str]] = {}
+        self._readers: frozenset[str] = frozenset()
         self._found: dict[str, frozenset[str]] = {}
         self._asked: frozenset[str] = frozenset()
 
@@ -67,22 +71,43 @@ class ShardPlaces:
             for shard in facts.shards
             if shard.url and len(homes[shard.name]) < len(nodes)
         }
-        missing = {
-            _origin(shard): (shard.url, node) for shard, node in readers.items() if _origin(shard) not in self._probed
-        }
-        if missing:
-            answer = self._probe(dict(missing.values()))
+        self._ask_rates(readers, frozenset(nodes))
+        link, found = link_between_nodes(cluster), {}
+        for shard in readers:
+            probe = self._rates.get(_origin(shard))
+            if probe is not None:
+                found[shard.name] = (
+                    link.latency_seconds + (shard.size_bytes or probe.size_bytes) / probe.bytes_per_second
+                )
+            elif not self._is_refused(shard):
+                found[shard.name] = link.seconds(shard.size_bytes)
+            if shard.url in self._refused.get(_origin(shard), ()):
+                found.pop(shard.name, None)
+        return found
+
+    def _ask_rates(self, readers: Mapping[DataShard, str], nodes: frozenset[str]) -> None:
+        """Have the nodes read a file of each place of which that was not asked yet, and another where that cannot be
+        read; all anew where there are other nodes. Of what nobody answers for the link's rate is taken."""
+        if nodes != self._readers:
+            self._rates, self._refused, self._readers = {}, {}, nodes
+        for _ in range(_TRIED):
+            asked: dict[str, tuple[str, str]] = {}
+            for shard, node in readers.items():
+                origin = _origin(shard)
+                if origin not in self._rates and not self._is_refused(shard):
+                    asked.setdefault(origin, (shard.url, node))
+            answer = self._probe(dict(asked.values())) if asked else None
             if answer is None:
-                link = link_between_nodes(cluster)
-                return {shard.name: link.seconds(shard.size_bytes) for shard in readers}
-            self._probed |= {origin: answer.get(url) for origin, (url, _) in missing.items()}
-        found = {shard: self._probed[_origin(shard)] for shard in readers}
-        latency = link_between_nodes(cluster).latency_seconds
-        return {
-            shard.name: latency + (shard.size_bytes or probe.size_bytes) / probe.bytes_per_second
-            for shard, probe in found.items()
-            if probe is not None
-        }
+                return
+            for origin, (url, _) in asked.items():
+                if url in answer and answer[url] is None:
+                    self._refused.setdefault(origin, set()).add(url)
+                else:
+                    self._rates[origin] = answer.get(url)
+
+    def _is_refused(self, shard: DataShard) -> bool:
+        refused = self._refused.get(_origin(shard), set())
+        return shard.url in refused or len(refused) >= _TRIED
 
     def _look(self, paths: set[str], nodes: set[str]) -> Mapping[str, frozenset[str]] | None:
         """Which nodes have each path, asked once for each path and set of nodes."""

@@ -125,9 +125,9 @@ def find_paths(nodes: Mapping[str, str], paths: Sequence[str]) -> dict[str, list
     return found
 
 
-def probe_urls(readers: Mapping[str, str]) -> dict[str, UrlProbe]:
-    """What nodes, these by Ray's numbers, find that read the beginning of each of these files. One that cannot be read
-    there in time is left out."""
+def probe_urls(readers: Mapping[str, str]) -> dict[str, UrlProbe | None]:
+    """What nodes, these by Ray's numbers, find that read the beginning of each of these files: None of one that cannot
+    be read there. One that does not come in time is left out."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray = installed()
@@ -141,11 +141,10 @@ def probe_urls(readers: Mapping[str, str]) -> dict[str, UrlProbe]:
     ready, silent = ray.wait(list(calls), num_returns=len(calls), timeout=PROBE_SECONDS) if calls else ([], [])
     for call in silent:
         ray.cancel(call, force=True)
-    found: dict[str, UrlProbe] = {}
+    found: dict[str, UrlProbe | None] = {}
     for call in ready:
         with contextlib.suppress(ray.exceptions.RayError):
-            if (probe := ray.get(call)) is not None:
-                found[calls[call]] = probe
+            found[calls[call]] = ray.get(call)
     return found
 
 

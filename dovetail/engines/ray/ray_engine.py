@@ -91,12 +91,15 @@ class RayEngine(WorkerEngine):
 
     def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]]:
         """Which of these paths exist on which of the nodes that are there."""
-        present = {node: number for node, number in self._nodes.items() if not self._monitor.lost(number)}
-        return find_paths(present, sorted(paths))
+        return find_paths(self._present(), sorted(paths))
 
-    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe]:
+    def probe_urls(self, readers: Mapping[str, str]) -> Mapping[str, UrlProbe | None]:
         """What the nodes find that read, all at once, the beginning of each file."""
-        return probe_urls({url: self._nodes[node] for url, node in readers.items() if node in self._nodes})
+        present = self._present()
+        return probe_urls({url: present[node] for url, node in readers.items() if node in present})
+
+    def _present(self) -> dict[str, str]:
+        return {node: number for node, number in self._nodes.items() if not self._monitor.lost(number)}
 
     def _give_back(self) -> None:
         for link in list(self._links.values()):

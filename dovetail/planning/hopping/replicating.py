@@ -10,7 +10,7 @@ planner's business.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from dovetail.planning.hopping.open_shop import HopLink
 from dovetail.planning.links import ring_share
@@ -52,7 +52,7 @@ def weigh(
     if len(nodes) < 2:
         return Replicating(nodes=len(nodes))
     seconds = sum(_seconds(tour, options[task], len(nodes), link) for task, tour in tours.items())
-    if reason := _why_not(tours):
+    if reason := _why_not(tours, nodes):
         return Replicating(nodes=len(nodes), seconds=seconds, reason=_refusal(reason))
     gangs = _gangs(problem, tours)
     if not gangs or len(tours) < len(problem.tours):
@@ -65,15 +65,23 @@ def weigh(
     return Replicating(nodes=len(nodes), seconds=seconds)
 
 
-def _why_not(tours: Mapping[TaskId, ShardTour]) -> str:
-    """Why copies cannot share batches; empty where they can."""
+def _why_not(tours: Mapping[TaskId, ShardTour], nodes: Set[str]) -> str:
+    """Why copies on these nodes cannot share batches; empty where they can."""
     if any(tour.option is not None for tour in tours.values()):
         return "some visits are under way"
     if any(tour.evaluation is not None for tour in tours.values()):
         return "shards of an evaluation lie on nodes, too"
-    fixed = sorted({shard for tour in tours.values() for shard in tour.homes.keys() - tour.read_seconds.keys()})
+    fixed = sorted(
+        shard
+        for tour in tours.values()
+        for shard, homes in tour.homes.items()
+        if shard not in tour.read_seconds and not nodes.issubset(homes)
+    )
     if fixed:
-        return f"all of them would have to read the rows of the same batch, and shard {fixed[0]!r} has no url for that"
+        return (
+            f"all of them would have to read the rows of the same batch, and shard {fixed[0]!r} cannot be read from "
+            f"every node"
+        )
     return ""
 
 

@@ -112,7 +112,9 @@ class _Asking:
             answer = connection.getresponse()
             said = answer.read().decode(errors="replace")
             if answer.status != HTTPStatus.OK:
-                raise DovetailError(f"a model that is served must answer rows of its schema, zeros; this one: {said}")
+                raise DovetailError(
+                    f"a model that is served must answer the first row of its batches; this one: {said}"
+                )
         return self._pool.counts.call_seconds - before
 
     def time_calls(self, count: int) -> list[float]:

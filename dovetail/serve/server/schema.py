@@ -20,12 +20,12 @@ class BadRequest(DovetailError):
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputField:
     """One tensor of the inputs, without its rows: a dimension of None may be of any length, alike in a request.
-    `seen` is the shape that the example had."""
+    `seen` is the first row of the example."""
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    seen: tuple[int, ...]
+    seen: numpy.ndarray = dataclasses.field(compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Schema:
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
 
     def example(self, rows: int) -> list[numpy.ndarray]:
-        """Zeros of the shape that the program's own batches have: what may be of any length would take another time
-        than theirs, or be more than the model has places for."""
-        return [numpy.zeros((rows, *field.seen), dtype=field.dtype) for field in self.fields]
+        """So many times the first row of the program's own batches: another one might take another time, be longer than
+        the model has places for, or be what it refuses, such as lengths of 0."""
+        return [numpy.repeat(field.seen[None], rows, axis=0) for field in self.fields]
 
     def describe(self) -> dict[str, Any]:
         """For people and programs that ask what to send."""
@@ -112,8 +112,8 @@ def _field(name: str, value: numpy.ndarray, may_vary: bool) -> InputField:
             f"a model is served where its inputs are arrays of numbers with rows; {name} is {value.dtype}."
         )
     varies = may_vary and value.dtype.kind in "iu"
-    seen = value.shape[1:]
-    return InputField(name, str(value.dtype), tuple(None if varies else size for size in seen), seen)
+    shape = tuple(None if varies else size for size in value.shape[1:])
+    return InputField(name, str(value.dtype), shape, seen=numpy.nan_to_num(value[0]))  # JSON has no NaN
 
 
 def _array(field: InputField, value: Any) -> numpy.ndarray:

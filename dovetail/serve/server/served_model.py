@@ -67,9 +67,12 @@ def inputs_of(batch: Any, *, count: int = 1) -> Any:
 
 
 def required_count(model: nn.Module) -> int:
-    """How many inputs a model's `forward` must be given, one at least."""
+    """How many inputs a model's `forward` must be given, one at least; one where it does not say, as traced ones."""
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = inspect.signature(model.forward).parameters.values()
+    try:
+        found = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values()
+    except (TypeError, ValueError):
+        return 1
     return max(1, sum(each.kind in by_place and each.default is inspect.Parameter.empty for each in found))
 
 

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from dovetail.train.cutting.model_calls import operation_name
 from dovetail.train.cutting.pieces import Like
+from dovetail.train.postponed_compiler import uncompiled
 from dovetail.train.randomness import uncounted
 from dovetail.vocabulary import TechniqueRefused
 
@@ -87,7 +88,7 @@ def shapes(
         like = Like(shape=tuple(leaf.shape), dtype=leaf.dtype, requires_grad=leaf.requires_grad)
         return absent(like, device=here if leaf.device == there else leaf.device, stride=tuple(leaf.stride()))
 
-    with uncounted(module), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with uncounted(module), uncompiled(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         args, kwargs = pytree.tree_map(fake, args), pytree.tree_map(fake, kwargs)
         if module is None:
             found = what(*args, **kwargs)

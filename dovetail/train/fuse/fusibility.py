@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dovetail.train.base import SessionMember, Training
+from dovetail.train.compiled_programs import refuse_compiled_draws
 from dovetail.train.fuse.attention_masks import rates_of
 from dovetail.train.fuse.dropout_masks import DROPOUTS
 from dovetail.train.fuse.fused_program import FusedProgram, Outline, StackLayout
@@ -22,7 +23,6 @@ from dovetail.train.fuse.shared_tensors import layout_of
 from dovetail.train.fuse.stacked_batches import Form, flatten, peek_first
 from dovetail.train.fuse.stacked_optimizers import refusal
 from dovetail.train.postponed_compiler import is_compiled
-from dovetail.train.randomness import refuse_compiled_draws
 from dovetail.train.state import parameter_names
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.vocabulary import TechniqueRefused

@@ -17,6 +17,7 @@ from torch import nn
 
 from dovetail.train.base import Training
 from dovetail.train.cutting import Cut, capture_call, loss_given
+from dovetail.train.loop import split_loss
 from dovetail.train.pipeline.deferred_gradients import Deferred
 from dovetail.train.pipeline.row_division import RowDivision
 from dovetail.train.randomness import KeyedRandomness
@@ -234,7 +235,7 @@ class LiveStage:
             # What the loss draws before it calls the model, it draws again.
             self._random.return_to(flight.mark)
             found = loss_given(training.loss, training.model, microbatch.batch, flight.outputs.pop("output"))
-        loss, metrics = found if isinstance(found, tuple) else (found, {})
+        loss, metrics = split_loss(found)
         flight.objective = loss / self._divisor if self._divisor > 1 else loss
         self.losses[microbatch.number] = loss.detach(), metrics
 

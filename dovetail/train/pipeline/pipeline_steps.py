@@ -13,7 +13,7 @@ from torch import nn
 
 from dovetail.planning.pipeline.timetables import Action
 from dovetail.train.base import StepReport
-from dovetail.train.loop import describe, to_device
+from dovetail.train.loop import OPTIMIZER_STEPS, describe, to_device
 from dovetail.train.pipeline.batches_ahead import AheadCursor
 from dovetail.train.pipeline.course import Course
 from dovetail.train.pipeline.gradient_exchange import GradientExchange, clip
@@ -266,6 +266,7 @@ class SteppingSession(RankedSession):
     def _step_optimizer(self) -> None:
         training = self._training
         assert isinstance(training.optimizer, torch.optim.Optimizer)
+        self._demand = OPTIMIZER_STEPS
         training.optimizer.step()
         self._step_schedulers()
         for parameter in self._trained.values():

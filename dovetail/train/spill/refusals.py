@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from dovetail.train.base import Training
+from dovetail.train.compiled_programs import refuse_compiled_draws, runs_compiled
 from dovetail.train.numeric.coded_optimizers import LEAST_NUMBERS, CodedSteps, is_coded
-from dovetail.train.postponed_compiler import is_compiled
-from dovetail.train.randomness import refuse_compiled_draws
 from dovetail.train.undeclared import refuse_declared, refuse_scaling
 from dovetail.train.weights import find_hooked
 
@@ -31,8 +30,12 @@ def refusal(training: Training, *, name: str = "spill") -> str | None:
         return reason
     if any(nn.parameter.is_lazy(parameter) for parameter in training.model.parameters()):
         return "parameters must have their shapes before training; some are lazy. Run one batch through the model first"
-    if is_compiled(training.loss):
-        return "the loss must run as Python, for weights come and go as it calls modules; it is compiled"
+    for what, function in (("the loss", training.loss), ("evaluate", training.evaluate)):
+        if runs_compiled(function):
+            return (
+                f"{what} must run as Python, for weights come and go as it calls modules; it is compiled, or what it "
+                f"calls is"
+            )
     if reason := refuse_compiled_draws(training.model, training.loss, name=name):
         return reason
     for path, module in training.model.named_modules():

@@ -65,10 +65,10 @@ class SpillSession(LoopSession):
         self._compile_again = run_as_written(training.model)
         try:
             self._cut(training, device)
+            super().__init__(member, device=device, threads=threads)
         except BaseException:
             self._compile_again()
             raise
-        super().__init__(member, device=device, threads=threads)
         self._resources = resources or DeviceResources(device, threads=threads)
         self._owns_resources = resources is None
         try:

@@ -13,15 +13,16 @@ import { section, taskLink } from "./parts.js";
 const FIRST = 20, MOST = 200, MOST_RANKED = 50, REFRESH_MS = 3000;
 const TITLES = { steps: (unit) => unit, trained: (unit) => `${unit} of training`, wall: (unit) => `${unit} since its start`, at: (unit) => `${unit} since the first` };
 const MINIMISED = ["loss", "error", "perplexity"], MAXIMISED = ["acc", "f1", "auc", "precision", "recall", "bleu", "rouge", "score", "reward", "return", "iou", "psnr"];
-const MAXIMISED_WORDS = new Set(["r2", "map", "ndcg", "mrr", "dice", "ssim", "mcc"]); // what is known to be minimised needs no list here: less is better unless told
+// As whole words alone: "map" also begins "mape".
+const MAXIMISED_WORDS = ["r2", "map", "ndcg", "mrr", "dice", "ssim", "mcc"], MINIMISED_WORDS = ["mse", "rmse", "mae", "mape", "rmsle", "nll", "ppl", "bpb", "bpc", "bpd", "wer", "cer", "fid"];
 
 /** Whether more of a metric is better, as far as its name, or a task's target, tells. */
 export function isMaximised(metric) {
   const target = state.rows.find((row) => row.target?.startsWith(`${metric} `))?.target ?? "";
   if (target.includes("≥")) return true;
-  const lower = metric.toLowerCase();
-  if (MINIMISED.some((word) => lower.includes(word))) return false;
-  return MAXIMISED.some((word) => lower.includes(word)) || lower.split(/[^a-z0-9]+/).some((word) => MAXIMISED_WORDS.has(word));
+  const lower = metric.toLowerCase(), words = new Set(lower.split(/[^a-z0-9]+/));
+  const tells = (parts, whole) => parts.some((word) => lower.includes(word)) || whole.some((word) => words.has(word));
+  return !tells(MINIMISED, MINIMISED_WORDS) && tells(MAXIMISED, MAXIMISED_WORDS);
 }
 
 const withoutSeed = (name) => name.split(" ").filter((word) => !word.startsWith("seed=") && !word.startsWith("#")).join(" ") || name;

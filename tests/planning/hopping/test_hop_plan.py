@@ -158,7 +158,7 @@ def test_copies_that_were_measured_are_taken_where_they_end_soonest() -> None:
 
 def test_copies_that_could_not_read_the_same_batch_are_refused_with_the_reason() -> None:
     for fields, reason in (
-        ({"urls": False}, "have to read the rows of the same batch, and shard 'a' has no url for that"),
+        ({"urls": False}, "have to read the rows of the same batch, and shard 'a' cannot be read from every node"),
         ({"option": OPTION}, "some visits are under way"),
     ):
         _, plan = weighed(measured=True, **fields)  # type: ignore[arg-type]

@@ -44,5 +44,5 @@ class Failing(Doubling):
 
 def test_a_model_that_does_not_answer_is_not_measured():
     schema = Schema.of({"left": numpy.zeros((1, 3), dtype="float32")})
-    with pytest.raises(DovetailError, match=r"must answer rows of its schema, zeros; this one: .*no zeros, please"):
+    with pytest.raises(DovetailError, match=r"must answer the first row of its batches; this one: .*no zeros, please"):
         measure_server(Failing, schema, rows=(1,))
