@@ -29,7 +29,10 @@ def search(**changes: object) -> Search:
         ({"space": 3}, "must be a dict of parameters or a function of a trial, got 3"),
         ({"space": {"width": object()}}, "'width' is of type object"),
         ({"space": {"width": dt.when(3, depth=2)}}, "'depth' is none"),
-        ({"metric": "wer"}, "whether more of 'wer' is better; its name does not say. Give goal='max' or goal='min'"),
+        (
+            {"metric": "speed"},
+            "whether more of 'speed' is better; its name does not say. Give goal='max' or goal='min'",
+        ),
         ({"goal": "least"}, "goal must be 'max' or 'min', got 'least'"),
         ({"steps": None}, "must stop after a number of steps or of epochs"),
         ({"sampler": "tpee"}, "sampler must be one of tpe, random, population, or an object of Optuna's, got 'tpee'"),

@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -34,7 +33,6 @@ from dovetail.engines.ray.shipped_code import Shipment, import_from, pack, take
 from dovetail.engines.ray.warming import WarmingNode
 from dovetail.engines.worker import READY
 from dovetail.testing.engines import write_program
-from dovetail.train.meeting_store import _refuse_unless_open
 from dovetail.vocabulary import (
     Cluster,
     Device,
@@ -44,7 +42,6 @@ from dovetail.vocabulary import (
     Program,
     Stop,
     Task,
-    TechniqueRefused,
     dumps,
     from_json,
     to_json,
@@ -455,14 +452,6 @@ def test_an_autoscaler_that_cannot_be_asked_is_named_and_owes_nothing():
         with pytest.raises(DovetailError, match=r"must answer what its autoscaler is asked; found: .*Look at"):
             ask()
     provisioner.stop("one")  # which was never taken
-
-
-def test_a_closed_port_between_two_nodes_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        _refuse_unless_open({"address": "127.0.0.1", "port": port, "node": "n1"}, node="n0")
-    with pytest.raises(TechniqueRefused, match=rf"from node n0 to node n1, at 127.0.0.1 port {port}: .*a firewall"):
-        _refuse_unless_open({"address": "127.0.0.1", "port": port, "node": "n1"}, node="n0")
 
 
 def test_a_link_is_measured_and_strangers_are_not_listened_to():

@@ -48,7 +48,7 @@ def test_patience_and_what_better_is(fields, goal, target):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"metric": "wer", "patience": 3}, "whether more of 'wer' is better; its name does not say"),
+        ({"metric": "speed", "patience": 3}, "whether more of 'speed' is better; its name does not say"),
         ({"metric": "loss", "patience": 0}, "patience must be a whole number of at least 1, got 0"),
         ({"patience": 3}, "a target must be a metric with"),
         ({"metric": "loss", "patience": 3, "goal": "up"}, "a goal must be max or min for 'loss', got 'up'"),

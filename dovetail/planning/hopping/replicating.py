@@ -75,7 +75,7 @@ def _why_not(tours: Mapping[TaskId, ShardTour], nodes: Set[str]) -> str:
         shard
         for tour in tours.values()
         for shard, homes in tour.homes.items()
-        if shard not in tour.read_seconds and not nodes.issubset(homes)
+        if shard not in tour.read_seconds and not nodes <= set(homes)
     )
     if fixed:
         return (
