@@ -4,11 +4,13 @@ have; what they hold, what an item costs, what a resize costs, and how far predi
 `python bench/feed.py [PART ...] [--check] [--quick] [--without-peers]`. A part is a pipeline by name, or `memory`,
 `overhead`, `resize`, `simulated`; all of them where none is named. The best fixed setting is searched exhaustively, in
 the same run: every kind of worker for every stage, and every number of each kind in `THREADS` and `PROCESSES`, each for
-a moment, and the best of these again for as long as ours. Others have environments of their own, which are made in a
-cache folder; whoever cannot be installed is named with the reason.
+a moment, and the best of these then by turns with ours and the loader's. Others have environments of their own, which
+are made in a cache folder; whoever cannot be installed is named with the reason.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import itertools
 import math
 import statistics
@@ -33,6 +35,8 @@ THREADS, PROCESSES = (3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), (3, 4, 6)
 BUDGET_BYTES = 256 << 20
 # A glance at each fixed setting, and how many of the best are looked at for longer.
 GLANCE_SECONDS, AGAIN = 0.8, 3
+# Then all read by turns: so often, for so long each, after what had waited for them was taken.
+ROUNDS, WINDOW_SECONDS, SKIPPED_SECONDS = 5, 3.0, 1.0
 REACHED_SECONDS = 10.0
 OTHERS = ("memory", "overhead", "resize", "simulated")
 
@@ -73,36 +77,68 @@ def measure(part: str, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]
 
 
 def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """One pipeline by everybody."""
-    seconds, warm = (1.0, 0.5) if quick else (6.0, 3.0)
-    ours = follow(pipeline, seconds=seconds, settle_seconds=warm if quick else REACHED_SECONDS)
-    best, setting = best_static(pipeline, seconds=seconds, quick=quick)
-    loader, workers = best_loader(pipeline, seconds=seconds, most=2 if quick else 8)
-    row: dict[str, Any] = {
-        "part": pipeline.name,
-        "items/s": ours["rate"],
-        "workers": ours["workers"],
-        "resizes": ours["resizes"],
-        "best fixed": best,
-        "fixed workers": setting,
-        "of best fixed": ours["rate"] / best,
-        "reached seconds": reached(ours["times"], 0.95 * best, pipeline),
-        "predicted": ours["predicted"],
-        "DataLoader": loader,
-        "loader workers": workers,
-        "over DataLoader": ours["rate"] / loader,
-    }
-    bars = [
-        Bar(f"{pipeline.name}, of the best fixed setting", row["of best fixed"], least=0.95),
-        Bar(f"{pipeline.name}, seconds until that was reached", row["reached seconds"], most=REACHED_SECONDS),
-        Bar(f"{pipeline.name}, prediction off by", abs(row["predicted"] / ours["rate"] - 1), most=0.1),
-    ]
-    for peer in PACKAGES if peers else ():
-        rate, reason = rate_of(peer, pipeline, seconds=seconds, warm_seconds=warm)
-        row[peer] = rate if rate is not None else reason
-        if rate is not None:
-            bars.append(Bar(f"{pipeline.name}, over {peer}", ours["rate"] / rate, least=0.95))
+    """One pipeline by everybody. Who is here reads by turns, a window each, for the machine is faster at one moment
+    than at the next; peers in environments of their own read between two windows of ours."""
+    candidates = glance(pipeline, quick=quick)
+    workers = best_loader(pipeline, quick=quick)
+    with contextlib.ExitStack() as opened:
+        ours = opened.enter_context(FollowedFeed(pipeline, settle_seconds=0.5 if quick else REACHED_SECONDS))
+        with contextlib.ExitStack() as beside:
+            readers = {"ours": ours.batches}
+            for plan in candidates:
+                running = beside.enter_context(define(pipeline).open(plan, budget_bytes=BUDGET_BYTES))
+                readers[in_short(plan)] = iter(running)
+            readers["DataLoader"] = iter(loader(pipeline, workers))
+            rates = by_turns(readers, pipeline, rounds=1 if quick else ROUNDS)
+            del readers["DataLoader"]
+        own, loaded = (statistics.median(rates.pop(name)) for name in ("ours", "DataLoader"))
+        medians = {name: statistics.median(found) for name, found in rates.items()}
+        setting, best = max(medians.items(), key=lambda each: each[1])
+        row: dict[str, Any] = {
+            "part": pipeline.name,
+            "items/s": own,
+            "workers": in_short(ours.plan),
+            "resizes": ours.resizes,
+            "best fixed": best,
+            "fixed workers": setting,
+            "of best fixed": own / best,
+            "reached seconds": reached(ours.times, 0.95 * ours.rate * best / own, pipeline),
+            "predicted over measured": ours.predicted / ours.rate,
+            "DataLoader": loaded,
+            "loader workers": workers,
+            "over DataLoader": own / loaded,
+        }
+        bars = [
+            Bar(f"{pipeline.name}, of the best fixed setting", row["of best fixed"], least=0.95),
+            Bar(f"{pipeline.name}, seconds until that was reached", row["reached seconds"], most=REACHED_SECONDS),
+            Bar(f"{pipeline.name}, prediction off by", abs(row["predicted over measured"] - 1), most=0.1),
+        ]
+        for peer in PACKAGES if peers else ():
+            before = window(ours.batches, pipeline)
+            rate, reason = rate_of(peer, pipeline, seconds=6.0, warm_seconds=3.0)
+            row[peer] = rate if rate is not None else reason
+            if rate is not None:
+                over = (before + window(ours.batches, pipeline)) / 2 / rate
+                row[f"over {peer}"] = over
+                bars.append(Bar(f"{pipeline.name}, over {peer}", over, least=0.95))
     return [row], bars
+
+
+def by_turns(readers: dict[str, Iterator[Any]], pipeline: Pipeline, *, rounds: int) -> dict[str, list[float]]:
+    """The rates of each, a window in every round; each has been read from before."""
+    for batches in readers.values():
+        steady_rate(batches, pipeline, warm_seconds=1.0, seconds=0.1)
+    found: dict[str, list[float]] = {name: [] for name in readers}
+    for number in range(rounds):
+        for name in sorted(readers, reverse=number % 2 == 1):
+            found[name].append(window(readers[name], pipeline))
+    return found
+
+
+def window(batches: Iterator[Any], pipeline: Pipeline) -> float:
+    """Items per second over a moment, once what waited meanwhile has been taken."""
+    going_on = dataclasses.replace(pipeline, counted_from=0)
+    return steady_rate(batches, going_on, warm_seconds=SKIPPED_SECONDS, seconds=WINDOW_SECONDS)
 
 
 def define(pipeline: Pipeline) -> Feed:
@@ -113,27 +149,46 @@ def define(pipeline: Pipeline) -> Feed:
     return found.batch(pipeline.batch)
 
 
-def follow(pipeline: Pipeline, *, seconds: float, settle_seconds: float) -> dict[str, Any]:
+class FollowedFeed:
     """The pipeline as a feed that is measured, planned, opened and followed, from nothing. It is counted after
-    `settle_seconds` from the beginning, and once it has come to where the pipeline is counted from."""
-    times, changes = [time.perf_counter()], list[FeedChange]()
-    with open_feed(define(pipeline), budget_bytes=BUDGET_BYTES, report=changes.append) as feed:
-        batches = iter(feed)
-        while times[-1] - times[0] < settle_seconds or (len(times) - 1) * pipeline.batch < pipeline.counted_from:
-            next(batches)
-            times.append(time.perf_counter())
-        settled = len(times) - 1
-        while times[-1] - times[settled] < seconds:
-            next(batches)
-            times.append(time.perf_counter())
-        plan, predicted = feed.plan, feed.predicted_per_second()
-    return {
-        "rate": (len(times) - 1 - settled) * pipeline.batch / (times[-1] - times[settled]),
-        "times": times,
-        "workers": in_short(plan),
-        "resizes": len(changes),
-        "predicted": predicted * pipeline.batch,
-    }
+    `settle_seconds` from the beginning, and once it has come to where the pipeline is counted from; `batches` go on."""
+
+    def __init__(self, pipeline: Pipeline, *, settle_seconds: float) -> None:
+        self._changes: list[FeedChange] = []
+        self.times = [time.perf_counter()]
+        self._opened = contextlib.ExitStack()
+        self._feed = self._opened.enter_context(
+            open_feed(define(pipeline), budget_bytes=BUDGET_BYTES, report=self._changes.append)
+        )
+        self.batches = iter(self._feed)
+        least = pipeline.counted_from // pipeline.batch
+        while self.times[-1] - self.times[0] < settle_seconds or len(self.times) <= least:
+            self._take()
+        settled = len(self.times) - 1
+        while self.times[-1] - self.times[settled] < (WINDOW_SECONDS if settle_seconds < 1 else 2 * WINDOW_SECONDS):
+            self._take()
+        self.rate = (len(self.times) - 1 - settled) * pipeline.batch / (self.times[-1] - self.times[settled])
+        self.predicted = self._feed.predicted_per_second() * pipeline.batch
+
+    def __enter__(self) -> "FollowedFeed":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._opened.close()
+
+    @property
+    def plan(self) -> FeedPlan:
+        """Its workers of now."""
+        return self._feed.plan
+
+    @property
+    def resizes(self) -> int:
+        """How often it has been resized."""
+        return len(self._changes)
+
+    def _take(self) -> None:
+        next(self.batches)
+        self.times.append(time.perf_counter())
 
 
 def in_short(plan: FeedPlan) -> str:
@@ -154,14 +209,11 @@ def reached(times: list[float], rate: float, pipeline: Pipeline, *, window: floa
     return math.nan
 
 
-def best_static(pipeline: Pipeline, *, seconds: float, quick: bool) -> tuple[float, str]:
-    """The best rate of all fixed settings, and which it was."""
-    glance = GLANCE_SECONDS / 2 if quick else GLANCE_SECONDS
-    found = [(fixed_rate(pipeline, plan, seconds=glance), plan) for plan in settings(pipeline, quick=quick)]
-    best = sorted(found, key=lambda each: -each[0])[: 1 if quick else AGAIN]
-    again = [(fixed_rate(pipeline, plan, seconds=seconds, warm_seconds=2.0), plan) for _, plan in best]
-    rate, plan = max(again, key=lambda each: each[0])
-    return rate, in_short(plan)
+def glance(pipeline: Pipeline, *, quick: bool) -> list[FeedPlan]:
+    """The fixed settings with the highest rates, at a glance."""
+    seconds = GLANCE_SECONDS / 2 if quick else GLANCE_SECONDS
+    found = [(fixed_rate(pipeline, plan, seconds=seconds), plan) for plan in settings(pipeline, quick=quick)]
+    return [plan for _, plan in sorted(found, key=lambda each: -each[0])[: 1 if quick else AGAIN]]
 
 
 def settings(pipeline: Pipeline, *, quick: bool) -> Iterator[FeedPlan]:
@@ -186,21 +238,26 @@ def pooled_plan(names: list[str], kinds: list[str], workers: dict[str, int]) -> 
     return FeedPlan(stages=tuple(stages))
 
 
-def fixed_rate(pipeline: Pipeline, plan: FeedPlan, *, seconds: float, warm_seconds: float = 0.5) -> float:
+def fixed_rate(pipeline: Pipeline, plan: FeedPlan, *, seconds: float) -> float:
     """Items per second with a fixed plan."""
     with define(pipeline).open(plan, budget_bytes=BUDGET_BYTES) as running:
-        return steady_rate(running, pipeline, warm_seconds=warm_seconds, seconds=seconds)
+        return steady_rate(running, pipeline, warm_seconds=0.5, seconds=seconds)
 
 
-def best_loader(pipeline: Pipeline, *, seconds: float, most: int) -> tuple[float, int]:
-    """The best rate of torch's own loader over 0 to so many workers, and with how many."""
+def best_loader(pipeline: Pipeline, *, quick: bool) -> int:
+    """With how many workers torch's own loader is fastest, of 0 to 8."""
+    seconds = 1.0 if quick else 2.0
+    counts = range(3 if quick else 9)
+    rates = [steady_rate(loader(pipeline, each), pipeline, warm_seconds=1.0, seconds=seconds) for each in counts]
+    return rates.index(max(rates))
+
+
+def loader(pipeline: Pipeline, workers: int) -> Iterable[Any]:
+    """Torch's own loader of the pipeline's items."""
     from torch.utils.data import DataLoader
 
-    found = []
-    for workers in range(most + 1):
-        batches: Iterable[Any] = DataLoader(Numbers(pipeline), batch_size=pipeline.batch, num_workers=workers)
-        found.append((steady_rate(batches, pipeline, warm_seconds=1.0, seconds=max(1.0, seconds / 2)), workers))
-    return max(found)
+    found: Iterable[Any] = DataLoader(Numbers(pipeline), batch_size=pipeline.batch, num_workers=workers)
+    return found
 
 
 # Memory, overhead, resizes, and virtual time
@@ -219,8 +276,8 @@ def memory(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
 
 def overhead(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
     """What an item costs that takes nothing."""
-    pipeline = PIPELINES["small"]
-    rate = follow(pipeline, seconds=1.0 if quick else 5.0, settle_seconds=3.0)["rate"]
+    with FollowedFeed(PIPELINES["small"], settle_seconds=0.5 if quick else 3.0) as ours:
+        rate = ours.rate
     row = {"part": "overhead", "items/s": rate, "microseconds an item": 1e6 / rate}
     return [row], [Bar("overhead, microseconds an item", 1e6 / rate, most=15.0)]
 
