@@ -31,6 +31,8 @@ from dovetail.vocabulary.units import show_seconds
 LOOK_SECONDS = 55.0
 # So long the controller waits for what files elsewhere come at; others' orders wait with it.
 PROBE_SECONDS = 20.0
+# So long Ray takes at most to notice that a node is lost.
+NOTICE_SECONDS = 15.0
 CLOCK_SECONDS = 60.0
 _ACCELERATOR, _KIND = "accelerator_type:", "kind:"
 
@@ -39,10 +41,38 @@ def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster
     """The Ray cluster to which this process is connected, and Ray's number for each of its nodes by name. Refuses one
     whose nodes do not all see the folders in `shared`: the store's directory `home`, unless told otherwise. The links
     between them are those that the store knows and, where it knows none, measured. Nodes that were given notice are
-    left out: Ray gives them nothing to do any more."""
-    ray, leaving = installed(), find_notices()
-    nodes = sorted((node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving), key=_rank)
-    folders = [home] if shared is None else list(shared)
+    left out: Ray gives them nothing to do any more; so are those that are lost meanwhile."""
+    until = time.monotonic() + LOOK_SECONDS
+    while True:
+        nodes = _present_nodes()
+        try:
+            return _survey(nodes, home, [home] if shared is None else list(shared))
+        except _Unreached:
+            if time.monotonic() > until or not _has_changed(nodes):
+                raise
+
+
+class _Unreached(DovetailError):
+    """A node that did not answer, or that others could not reach: it may have been lost meanwhile."""
+
+
+def _present_nodes() -> list[Mapping[str, Any]]:
+    leaving = find_notices()
+    return sorted((node for node in installed().nodes() if node["Alive"] and node["NodeID"] not in leaving), key=_rank)
+
+
+def _has_changed(before: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether other nodes are there than before, now or within the time that Ray takes to notice it."""
+    numbers, until = {node["NodeID"] for node in before}, time.monotonic() + NOTICE_SECONDS
+    while {node["NodeID"] for node in _present_nodes()} == numbers:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _survey(nodes: Sequence[Mapping[str, Any]], home: Path, folders: Sequence[Path]) -> tuple[Cluster, dict[str, str]]:
+    ray = installed()
     with contextlib.ExitStack() as stack:
         marks = place_marks(folders, stack)
         looks = {begin_look(node["NodeID"], marks): node["NodeManagerHostname"] for node in nodes}
@@ -51,7 +81,10 @@ def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster
         check_look(node["NodeManagerHostname"], each, folders)
     cluster, numbers = described(nodes, found)
     known = known_links(home, numbers, now=time.time())
-    measured = measure_links(numbers, known=[frozenset((link.source, link.target)) for link in known])
+    try:
+        measured = measure_links(numbers, known=[frozenset((link.source, link.target)) for link in known])
+    except (DovetailError, ray.exceptions.RayError) as error:
+        raise _Unreached(str(error).strip().splitlines()[-1]) from error
     return dataclasses.replace(cluster, links=(*known, *measured)), numbers
 
 
@@ -71,7 +104,8 @@ def _await_looks(ray: Any, looks: Mapping[Any, str]) -> list[dict[str, Any]]:
             found |= {look: read_look(ray.get(look)) for look in ready}
         except ray.exceptions.RayError as error:
             told = str(error).strip().splitlines()  # whose last line says what, under the frames of Ray's own
-            raise DovetailError(f"each node of the Ray cluster must tell what it has; found: {told[-1]}") from error
+            kind = DovetailError if isinstance(error, ray.exceptions.RayTaskError) else _Unreached
+            raise kind(f"each node of the Ray cluster must tell what it has; found: {told[-1]}") from error
     return [found[look] for look in looks]
 
 

@@ -110,8 +110,13 @@ class RayEngine(WorkerEngine):
     def _reserve(self) -> None:
         for node, number in self._nodes.items():
             self._groups[node] = self._reserve_node(node, self._cluster, number)
+        until = time.monotonic() + RESERVE_SECONDS
         for node, group in self._groups.items():
-            if not group.wait(RESERVE_SECONDS):
+            while not group.wait(1.0):
+                if self._monitor.lost(self._nodes[node]):
+                    break  # it is told as departed
+                if time.monotonic() < until:
+                    continue
                 raise DovetailError(
                     f"the devices of node {node} must be free for this run; after {RESERVE_SECONDS:.0f} s Ray could "
                     f"not reserve {group.bundle_specs[0]} there. See 'ray status' for who holds them."

@@ -21,7 +21,7 @@ import torch
 from dovetail.control import Controller, Settings
 from dovetail.engines import LocalEngine
 from dovetail.engines.provisioning.base import NUMBER
-from dovetail.engines.ray import RayEngine, survey
+from dovetail.engines.ray import RayEngine, cluster_survey, survey
 from dovetail.engines.ray.node_links import _NodeProbe, measure_links
 from dovetail.store import Store, keep_links
 from dovetail.testing.cut_links import cut_links
@@ -121,6 +121,16 @@ def test_each_node_is_found_with_its_cores(ray):
     assert sorted(ray.nodes) == ["n0", "n1", "n2"]
     cores = sorted(os.sched_getaffinity(0))
     assert [device.index for device in ray.cluster.devices][:2] == [cores[n % len(cores)] for n in range(2)]
+
+
+@pytest.mark.slow  # Ray takes a quarter of a minute to say that a node does not exist
+def test_a_node_that_is_lost_while_nodes_are_asked_is_left_out(ray, tmp_path, monkeypatch):
+    present = cluster_survey._present_nodes
+    lost = {**present()[0], "NodeID": "ab" * 28}
+    answers = iter([[*present(), lost]])
+    monkeypatch.setattr(cluster_survey, "_present_nodes", lambda: next(answers, None) or present())
+    _, numbers = survey(tmp_path)
+    assert sorted(numbers.values()) == sorted(ray.nodes.values())
 
 
 def test_nodes_say_at_what_rate_files_elsewhere_come_and_which_cannot_be_read(ground, tmp_path):
