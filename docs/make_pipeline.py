@@ -145,7 +145,7 @@ microbatches at p stages it costs (p−1)/(m+p−1) of the time and nothing else
 
 ### When a rank dies or stalls
 
-A dead process is noticed at once, one without heartbeats after 20 s. Heartbeats say what a rank is at, and for how long
+A dead process is noticed at once, one without heartbeats after 30 s. Heartbeats say what a rank is at, and for how long
 it has neither begun anything nor computed: where all ranks within a step are idle for 15 s, the one that does not wait
 for another is ended by name, with its last action. A rank that uses its core counts as computing, however long its
 step; one that sleeps for longer within a step, waiting for a network say, would be ended wrongly. The first step is
