@@ -39,10 +39,12 @@ def tasks(folder, order, **fields):
     )
 
 
-def run(folder, home, order, *, saves=None, observe=lambda found: None, hear=lambda events: None, **fields):
+def run(folder, home, order, *, saves=None, observe=lambda found: None, hear=lambda events: None, on=None, **fields):
+    """On two nodes of this machine, or on those of `on`: a cluster, and what makes an engine of it."""
     cluster = Cluster.uniform(Kind(name="cpu", processor="cpu"), nodes=2, memory_bytes=8 << 30)
+    cluster, make_engine = on or (cluster, forking_engine)
     workload = Workload(name="hop", tasks=tasks(folder, order, **fields))
-    engine = forking_engine(cluster, home=home)
+    engine = make_engine(cluster, home=home)
     try:
         with Store(home, write=True) as store:
             made = Controller(
@@ -151,8 +153,14 @@ def test_evaluation_hops_to_its_own_shards_and_gives_what_one_device_gives_to_th
     fields = {"asked": True, "every": every}
     run(data, home, "any", observe=stop, hear=kill, **fields)
     found, events = run(data, home, "any", **fields)
-    assert {one.status for one in found.values()} == {"finished"}, [one.reason for one in found.values()]
     assert len(killed) == 2
+    check_evaluated(data, home, found, events, every=every)
+
+
+def check_evaluated(data, home, found, events, *, every):
+    """Whether tasks that were evaluated on shards are as on one device, and were where those lie."""
+    fields = {"asked": True, "every": every}
+    assert {one.status for one in found.values()} == {"finished"}, [one.reason for one in found.values()]
     chosen = {event.task: event.orders for event in events if event.kind == "order_chosen"}
     assert len(chosen) == (3 if every == sum(STEPS.values()) else 0)
     started = {(event.task, event.attempt): event for event in events if event.kind == "started"}

@@ -111,7 +111,7 @@ def test_a_metric_that_is_never_reported_is_refused_by_name(program: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("keep", "message"),
-    [({"accuracy": 0.0}, "must be a number above 0"), ({"wer": 0.1}, "whose name says whether more of it is better")],
+    [({"accuracy": 0.0}, "must be a number above 0"), ({"speed": 0.1}, "whose name says whether more of it is better")],
 )
 def test_what_is_no_tolerance_is_refused(keep: dict[str, float], message: str, tmp_path: Path) -> None:
     workload = dt.grid("dovetail.testing.programs:dropout", seed=[0], steps=9)
