@@ -67,7 +67,7 @@ def test_a_daemon_shares_what_it_was_started_with(folder):
         ("lots", "--keep must be a number of checkpoints, as in --keep 2, or a metric and a tolerance"),
         ("accuracy=", "--keep must be a name and a number, as in --keep accuracy=0.002"),
         ("accuracy=-1", "a tolerance (--keep, keep=) must be a number above 0"),
-        ("wer=0.1", "whose name says whether more of it is better"),
+        ("speed=0.1", "whose name says whether more of it is better"),
     ],
 )
 def test_what_is_no_tolerance_is_refused_in_one_line(folder, keep, message):

@@ -113,7 +113,7 @@ def test_a_best_checkpoint_that_cannot_be_read_gives_the_last_with_a_warning(gro
     [
         ({"keep_best": "accuracy"}, "must report the metric 'accuracy' that Training.keep_best names"),
         ({"stop": {"metric": "accuracy", "patience": 2}}, "must report the target metric 'accuracy'"),
-        ({"keep_best": "wer"}, "whether more of 'wer' is better; its name does not say. Give goal="),
+        ({"keep_best": "speed"}, "whether more of 'speed' is better; its name does not say. Give goal="),
     ],
 )
 def test_what_evaluation_does_not_report_is_named(ground, options, message):
