@@ -74,15 +74,13 @@ class ShardPlaces:
         self._ask_rates(readers, frozenset(nodes))
         link, found = link_between_nodes(cluster), {}
         for shard in readers:
-            probe = self._rates.get(_origin(shard))
+            probe, refused = self._rates.get(_origin(shard)), self._refused.get(_origin(shard), set())
+            if shard.url in refused or (probe is None and len(refused) >= _TRIED):
+                continue
+            seconds = link.seconds(shard.size_bytes)
             if probe is not None:
-                found[shard.name] = (
-                    link.latency_seconds + (shard.size_bytes or probe.size_bytes) / probe.bytes_per_second
-                )
-            elif not self._is_refused(shard):
-                found[shard.name] = link.seconds(shard.size_bytes)
-            if shard.url in self._refused.get(_origin(shard), ()):
-                found.pop(shard.name, None)
+                seconds = link.latency_seconds + (shard.size_bytes or probe.size_bytes) / probe.bytes_per_second
+            found[shard.name] = seconds
         return found
 
     def _ask_rates(self, readers: Mapping[DataShard, str], nodes: frozenset[str]) -> None:
@@ -94,7 +92,8 @@ class ShardPlaces:
             asked: dict[str, tuple[str, str]] = {}
             for shard, node in readers.items():
                 origin = _origin(shard)
-                if origin not in self._rates and not self._is_refused(shard):
+                refused = self._refused.get(origin, set())
+                if origin not in self._rates and shard.url not in refused and len(refused) < _TRIED:
                     asked.setdefault(origin, (shard.url, node))
             answer = self._probe(dict(asked.values())) if asked else None
             if answer is None:
@@ -104,10 +103,6 @@ class ShardPlaces:
                     self._refused.setdefault(origin, set()).add(url)
                 else:
                     self._rates[origin] = answer.get(url)
-
-    def _is_refused(self, shard: DataShard) -> bool:
-        refused = self._refused.get(_origin(shard), set())
-        return shard.url in refused or len(refused) >= _TRIED
 
     def _look(self, paths: set[str], nodes: set[str]) -> Mapping[str, frozenset[str]] | None:
         """Which nodes have each path, asked once for each path and set of nodes."""

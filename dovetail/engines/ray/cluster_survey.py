@@ -84,7 +84,7 @@ def _survey(nodes: Sequence[Mapping[str, Any]], home: Path, folders: Sequence[Pa
     try:
         measured = measure_links(numbers, known=[frozenset((link.source, link.target)) for link in known])
     except (DovetailError, ray.exceptions.RayError) as error:
-        raise _Unreached(str(error).strip().splitlines()[-1]) from error
+        raise _Unreached(_last_line(error)) from error
     return dataclasses.replace(cluster, links=(*known, *measured)), numbers
 
 
@@ -103,10 +103,14 @@ def _await_looks(ray: Any, looks: Mapping[Any, str]) -> list[dict[str, Any]]:
         try:
             found |= {look: read_look(ray.get(look)) for look in ready}
         except ray.exceptions.RayError as error:
-            told = str(error).strip().splitlines()  # whose last line says what, under the frames of Ray's own
             kind = DovetailError if isinstance(error, ray.exceptions.RayTaskError) else _Unreached
-            raise kind(f"each node of the Ray cluster must tell what it has; found: {told[-1]}") from error
+            raise kind(f"each node of the Ray cluster must tell what it has; found: {_last_line(error)}") from error
     return [found[look] for look in looks]
+
+
+def _last_line(error: Exception) -> str:
+    """What an error of Ray's says, under the frames of its own."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def leaving_nodes() -> list[tuple[str, int, float]]:
