@@ -348,7 +348,7 @@ def one_stage(way: str, items: int) -> None:
         began, count = time.perf_counter(), 0
         for _ in stream:
             count += 1
-            if count % 50 == 0:
+            if count % max(1, items // 12) == 0:
                 most = max(most, held_bytes() - before)
         rate = count / (time.perf_counter() - began)
     print(json.dumps({f"{way}, items a second": rate, f"{way}, MB": most / 1e6}))
@@ -356,8 +356,11 @@ def one_stage(way: str, items: int) -> None:
 
 def held_bytes() -> int:
     """What this process and those that it started hold: pages that several share count once."""
-    own = psutil.Process()
-    return sum(process.memory_full_info().pss for process in (own, *own.children(recursive=True)))
+    own, found = psutil.Process(), 0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            found += process.memory_full_info().pss
+    return found
 
 
 def main() -> None:
