@@ -48,7 +48,8 @@ def survey(home: Path, *, shared: Sequence[Path] | None = None) -> tuple[Cluster
         try:
             return _survey(nodes, home, [home] if shared is None else list(shared))
         except _Unreached:
-            if time.monotonic() > until or not _has_changed(nodes):
+            now = time.monotonic()
+            if now > until or not _has_changed(nodes, until=min(until, now + NOTICE_SECONDS)):
                 raise
 
 
@@ -61,9 +62,9 @@ def _present_nodes() -> list[Mapping[str, Any]]:
     return sorted((node for node in installed().nodes() if node["Alive"] and node["NodeID"] not in leaving), key=_rank)
 
 
-def _has_changed(before: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether other nodes are there than before, now or within the time that Ray takes to notice it."""
-    numbers, until = {node["NodeID"] for node in before}, time.monotonic() + NOTICE_SECONDS
+def _has_changed(before: Sequence[Mapping[str, Any]], *, until: float) -> bool:
+    """Whether other nodes are there than before, now or before a moment by when Ray would have noticed it."""
+    numbers = {node["NodeID"] for node in before}
     while {node["NodeID"] for node in _present_nodes()} == numbers:
         if time.monotonic() > until:
             return False
