@@ -231,7 +231,9 @@ def _steps(
             break
         stretch_seconds, reports = _time_call(lambda: [advance() for _ in range(together)][-1], device)
         timed.append(stretch_seconds / together)
-    median = statistics.median(timed if together == 1 or len(timed) >= LEAST_STRETCHES else timed[-2:])
+    # Two that agree say it; of three that do not, one may have a step that a technique looks at more closely.
+    is_settled = together > 1 and len(timed) < LEAST_STRETCHES and _agree(timed)
+    median = statistics.median(timed[-2:] if is_settled else timed)
     more = sum(first) - len(first) * median
     return _Timing(
         step_seconds=median,
@@ -265,8 +267,10 @@ def _is_enough(timed: list[float], together: int, least: int, seconds: float, *,
 
 
 def _has_settled(timed: list[float], spent: float) -> bool:
-    if spent >= SETTLING_SECONDS:
-        return True
+    return spent >= SETTLING_SECONDS or _agree(timed)
+
+
+def _agree(timed: list[float]) -> bool:
     return len(timed) > 1 and abs(timed[-1] - timed[-2]) <= SETTLED * timed[-1]
 
 

@@ -12,13 +12,15 @@ alone, and by what bf16 rounds.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from dovetail.train import fp8_kernels, triton_kernels
+from dovetail.vocabulary import TechniqueRefused
+from dovetail.vocabulary.approximations import names_of, split_knobs
 
 FP8 = "fp8"
 ACTIVATIONS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
@@ -190,6 +192,14 @@ def refuse_device(device: torch.device) -> str | None:
         f"'fp8' must have a device whose matrix units take 8 bits (CUDA, compute capability 8.9 or more); "
         f"this one is {found}"
     )
+
+
+def wants_fp8(knobs: Mapping[str, Any], device: torch.device) -> bool:
+    """Whether a session's knobs ask for products in 8 bits. Raises `TechniqueRefused` where the device has none."""
+    wanted = FP8 in names_of(split_knobs(knobs)[0])
+    if wanted and (reason := refuse_device(device)):
+        raise TechniqueRefused(reason)
+    return wanted
 
 
 class ScaledProducts:

@@ -18,6 +18,7 @@ from torch import nn
 
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.flat_optimizer import FlatSteps
+from dovetail.train.fp8_products import wants_fp8
 from dovetail.train.fuse.stacked_batches import flatten, rebuild
 from dovetail.train.loop import MODEL_ACCEPTS, OPTIMIZER_STEPS, to_device
 from dovetail.train.randomness import KeyedRandomness, Seeding, draw_again, generator_of
@@ -63,7 +64,8 @@ class GraphReplay(Technique):
     def open(self, members: Members, *, device: torch.device, threads: int, knobs: Knobs = NO_KNOBS) -> TrainingSession:
         """A session of this one member at step 0."""
         self.check(members)
-        return GraphSession(members[0], device=device, threads=threads)
+        fp8 = wants_fp8(knobs, device)
+        return GraphSession(members[0], device=device, threads=threads, fp8=fp8)
 
 
 GRAPH = GraphReplay()
@@ -94,12 +96,12 @@ def _refusal(member: SessionMember) -> str | None:
 class GraphSession(ResidentSession):
     """A training loop on a stream of its own whose gradients are replayed."""
 
-    def __init__(self, member: SessionMember, *, device: torch.device, threads: int) -> None:
+    def __init__(self, member: SessionMember, *, device: torch.device, threads: int, fp8: bool = False) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # what building has put there
         with self._streaming():
-            super().__init__(member, device=device, threads=threads)
+            super().__init__(member, device=device, threads=threads, fp8=fp8)
         self._seen: dict[Hashable, int] = {}
         # Of each form, how generators were seeded and which parameters had gradients when a step was looked at.
         self._warmed: dict[Hashable, tuple[list[Seeding], list[nn.Parameter]]] = {}

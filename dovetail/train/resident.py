@@ -10,7 +10,7 @@ from torch.utils.checkpoint import CheckpointError as RecomputationError
 
 from dovetail.train.base import NO_KNOBS, Knobs, Members, SessionMember, StepReport, Technique, TrainingSession
 from dovetail.train.compiled_programs import refuse_compiled_draws
-from dovetail.train.fp8_products import FP8, ScaledProducts, fast_forms, refuse_device
+from dovetail.train.fp8_products import ScaledProducts, fast_forms, wants_fp8
 from dovetail.train.loop import MODEL_ACCEPTS, LoopSession, to_number
 from dovetail.train.recompute import ChangedInPlace, Recomputed
 from dovetail.train.state import TrainingState, capture, restore
@@ -47,9 +47,7 @@ class Resident(Technique):
             reason := refuse_compiled_draws(training.model, training.loss, name="activations that are computed again")
         ):
             raise TechniqueRefused(reason)
-        fp8 = FP8 in knobs.get("approximate", "").split("+")
-        if fp8 and (reason := refuse_device(device)):
-            raise TechniqueRefused(reason)
+        fp8 = wants_fp8(knobs, device)
         if (microbatches := knobs.get("microbatches", 1)) > 1:
             from dovetail.train.microbatches import MicrobatchedSession  # it is a session of this module's kind
 

@@ -158,3 +158,11 @@ def test_on_a_device(tmp_path):
     assert profile.step_seconds > 0
     assert 4 * parameters <= profile.peak_bytes  # parameters, gradients, two moments
     assert len(profile.layers) == 4
+
+
+def test_of_three_stretches_that_do_not_agree_the_middle_one_counts(monkeypatch):
+    seconds = iter([0.15, 0.15, 0.15, 0.755, 0.925, 0.765])
+    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(seconds), action()))
+    advance = lambda: [StepReport(step=1, loss=torch.tensor(0.0), metrics={})]  # noqa: E731
+    timing = step_measurement._steps(advance, torch.device("cuda"), 3, 5, 0.2, 60.0, waited=lambda: 0.0)
+    assert timing.step_seconds == pytest.approx(0.153)

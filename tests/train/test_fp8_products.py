@@ -24,6 +24,7 @@ from dovetail.train.fp8_products import (
     quantise_rows,
     refuse_products,
 )
+from dovetail.train.graph import GRAPH
 from dovetail.train.numeric import open_session
 from dovetail.vocabulary import ProgramError, TechniqueRefused
 
@@ -143,8 +144,9 @@ def test_what_cannot_be_is_refused_by_reason() -> None:
     assert "precision 'bf16'" in (refuse_products(nn.Linear(8, 8), "fp32") or "")
     assert "at least 1024 features" in (refuse_products(nn.Linear(8, 8), "bf16") or "")
     assert refuse_products(nn.Linear(1024, 1024), "bf16") is None
-    with pytest.raises(TechniqueRefused, match="this one is a cpu"):
-        open_session(RESIDENT, [wide()], device=torch.device("cpu"), threads=1, knobs={"approximate": "fp8"})
+    for technique in (RESIDENT, GRAPH):
+        with pytest.raises(TechniqueRefused, match="this one is a cpu"):
+            open_session(technique, [wide()], device=torch.device("cpu"), threads=1, knobs={"approximate": "fp8"})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

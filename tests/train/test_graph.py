@@ -61,6 +61,14 @@ def perceptron(**fields: Any) -> Training:
     return trained(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 4)), **fields)
 
 
+def wide() -> Training:
+    """Its products are large enough to be taken in 8 bits."""
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
+    data = torch.randn(64, 1024, generator=torch.Generator().manual_seed(1))
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=16, shuffle=True)
+    return trained(model, batches=batches, precision="bf16")
+
+
 def functional() -> Training:
     """Draws in its loss, where no module does."""
 
@@ -152,9 +160,9 @@ def member(build: Callable[[], Training], seed: int = 0) -> SessionMember:
 
 
 def steps(
-    technique: Technique, members: list[SessionMember], count: int = 20
+    technique: Technique, members: list[SessionMember], count: int = 20, **knobs: Any
 ) -> tuple[list[list[float]], list[dict[str, torch.Tensor]], str]:
-    with contextlib.closing(technique.open(members, device=CUDA, threads=1)) as session:
+    with contextlib.closing(technique.open(members, device=CUDA, threads=1, knobs=knobs)) as session:
         live = range(len(members))
         losses = [[float(report.loss) for report in session.advance(live)] for _ in range(count)]
         states = [{k: v.detach().clone() for k, v in session.state(number).tensors.items()} for number in live]
@@ -176,6 +184,13 @@ class TestOnCuda:
         assert replayed[2] == ""
         assert replayed[0] == plain[0]
         assert_same(replayed[1][0], plain[1][0])
+
+    def test_products_in_8_bits_are_replayed_to_the_bit(self) -> None:
+        plain, replayed = (steps(each, [member(wide)], approximate="fp8") for each in (RESIDENT, GRAPH))
+        assert replayed[2] == ""
+        assert replayed[0] == plain[0]
+        assert_same(replayed[1][0], plain[1][0])
+        assert plain[0] != steps(RESIDENT, [member(wide)])[0]
 
     def test_tasks_beside_each_other_train_as_each_alone(self) -> None:
         losses, states, shortfall = steps(BESIDE, [member(build, seed) for seed, build in enumerate(BUILDS)])

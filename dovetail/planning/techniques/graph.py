@@ -48,5 +48,5 @@ SPEC = TechniqueSpec(
     option=on_its_kind(option),
     trials=trials,
     ideal=ideal,
-    approximations=MOMENTS,
+    approximations=(*MOMENTS, "fp8"),
 )
