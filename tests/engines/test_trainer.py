@@ -123,6 +123,13 @@ def test_what_evaluation_does_not_report_is_named(ground, options, message):
     assert message in end.reason
 
 
+def test_an_evaluation_that_exits_ends_its_task_and_not_the_worker(ground):
+    member = ground.member("leaving", steps=4, name="leaving")
+    ground.run("train", [member], "resident")
+    (end,) = ground.of(member, "failed")
+    assert "SystemExit: enough" in end.reason
+
+
 @pytest.mark.parametrize("repeated", [False, True])
 def test_evaluation_by_visits_decides_what_evaluation_in_one_place_does_and_counts_once(ground, repeated):
     """The last visit's save, and then its worker's end before that was said: it is made again."""

@@ -64,7 +64,7 @@ def feeds(draw: st.DrawFn) -> list[StageProfile]:
     st.sampled_from([0.0, 0.0, 2e-3]),
     st.sampled_from([0.0, 0.0, 1e-4, 5e-3]),
 )
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 def test_a_plan_is_the_best_of_all(
     profiles: list[StageProfile],
     cores: float,

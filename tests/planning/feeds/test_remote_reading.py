@@ -107,7 +107,7 @@ def test_workers_elsewhere_that_are_seen_to_be_slow_count_for_what_they_give() -
     consumer_cpu=st.sampled_from([0.0, 2e-3]),
     consumer_lock=st.sampled_from([0.0, 0.0, 2e-3]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_plan_is_the_best_of_all_counts(
     cpu, size, bandwidth, hand, cores, elsewhere, consumer, consumer_cpu, consumer_lock
 ) -> None:

@@ -205,6 +205,7 @@ def test_the_cheapest_mix_of_a_described_cluster_is_said(store, tmp_path):
         (("--best", "nonsense"), "must have reported 'nonsense'"),
         (("--best", "accuracy", "--host", "0.0.0.0"), "must have a token"),
         (("--best", "accuracy", "--p99", "20ms"), "--rate with requests a second"),
+        (("--best", "accuracy", "--p99", "soon", "--rate", "1"), "--p99: a time must be a number with units"),
         (("--best", "accuracy", "--cluster", "4xt4"), "--cluster, --price for its kinds, and --p99"),
         (("--best", "accuracy", "--p99", "1s", "--trace", "/nowhere/trace"), "a number a line; found"),
         (("--best", "accuracy", "--p99", "2.1ms", "--rate", "1"), "must be answered within 2.1 ms"),
