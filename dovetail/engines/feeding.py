@@ -23,9 +23,11 @@ from dovetail.feeds.running import FeedStats, RunningFeed
 from dovetail.planning.feeds import StageObservation, decide, plan_feed, predict_feed
 from dovetail.planning.feeds.drift import LEAST_ITEMS
 from dovetail.planning.feeds.feed_model import FeedModel, by_stage, model_of
+from dovetail.planning.feeds.resizing import ResizeJudge
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.feeds import FeedConsumer, feed_bytes, held_bytes
+from dovetail.vocabulary.units import show_rate
 
 # Short enough to follow a disk that slows down, and long enough that rates mean something.
 LOOK_SECONDS = 1.0
@@ -148,6 +150,7 @@ class WatchedFeed:
         self._began = self._looked = time.monotonic()
         self._batches, self._consuming_seconds = 0, 0.0  # since the last look
         self._seen = self._observe()
+        self._judge = ResizeJudge()
         self._warn: Callable[[str], None] = lambda sentence: None
         self._told = 0  # how many of its notes
         if watches:
@@ -197,11 +200,17 @@ class WatchedFeed:
         observations = [_since(self._seen[name], each) for name, each in seen.items()]
         if max(each.items for each in observations) < LEAST_ITEMS:
             return  # a loader's items are whole batches, of which there may be few in a second
-        seconds, batches, consuming = now - self._looked, self._batches, self._consuming_seconds
+        since, seconds, batches, consuming = self._looked, now - self._looked, self._batches, self._consuming_seconds
         self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
         if consuming > (1 - SERVED) * seconds:
             return
         self._learn_kinds()
+        rate = batches / seconds
+        if before := self._judge.judge(rate, since_seconds=since, now_seconds=now):
+            self._resize(
+                before, f"{show_rate(rate)} came of it, too little of what was expected: taken back", rate=rate
+            )
+            return
         remote = self._look_around(now, seconds)
         now_taking = dataclasses.replace(self._load, batch_seconds=consuming / batches)
         found = decide(
@@ -209,17 +218,20 @@ class WatchedFeed:
             self.plan,
             observations,
             seconds=seconds,
-            measured_per_second=batches / seconds,
+            measured_per_second=rate,
             cores=self.room.cores,
             budget_bytes=self.room.held_bytes,
             consumer=now_taking.consumer.hurried(HEADROOM),
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
-            switch_seconds=max(SWITCH_SECONDS[stage.worker] for stage in self.plan.stages),
+            switch_seconds=_switch_seconds(self.plan),
             remote=remote,
         )
         self.profiles = found.profiles
-        if found.reason:
-            self._resize(found.plan, found.reason, rate=batches / seconds)
+        if found.reason and self._judge.may_resize(rate, now_seconds=now):
+            if found.plan.remote_workers == self.plan.remote_workers:  # cores of other nodes come when they come
+                shows = now + _switch_seconds(self.plan, found.plan)
+                self._judge.begin(self.plan, rate=rate, expected=found.expected_per_second, from_seconds=shows)
+            self._resize(found.plan, found.reason, rate=rate)
 
     def _learn_kinds(self) -> None:
         """Go by the kinds of workers that stages really have: one that cannot travel has threads, whatever was planned,
@@ -279,6 +291,11 @@ def show_workers(stage: StagePlan) -> str:
     """
     plural = {"thread": "threads", "process": "processes"}[stage.worker]
     return f"{stage.workers} {stage.worker if stage.workers == 1 else plural}"
+
+
+def _switch_seconds(*plans: FeedPlan) -> float:
+    """How long it takes until workers of these plans have started."""
+    return max(SWITCH_SECONDS[stage.worker] for plan in plans for stage in plan.stages)
 
 
 def _since(before: StageObservation, now: StageObservation) -> StageObservation:

@@ -334,7 +334,7 @@ def explain_refusal(loader: Any) -> str:
         return f"a {type(data).__name__} gives its items in an order of its own"
     if loader.batch_sampler is None:
         return "it gives items and no batches (batch_size=None)"
-    if not hasattr(loader.batch_sampler, "__len__"):
+    if not _has_length(loader.batch_sampler):
         return "its sampler has no length"
     for sampler in (loader.batch_sampler, loader.sampler):
         if not type(sampler).__module__.startswith("torch.") and _uses_carried(sampler):
@@ -350,3 +350,11 @@ def explain_refusal(loader: Any) -> str:
     if loader.num_workers and draws_globally(loader):
         return "its dataset draws random numbers, which depend on the loader's workers; with num_workers=0 they do not"
     return ""
+
+
+def _has_length(sampler: Any) -> bool:
+    try:
+        len(sampler)  # torch's own knows it where the sampler within does
+    except (TypeError, NotImplementedError):
+        return False
+    return True

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain
-from dovetail.feeds.transport import Channel, decode
+from dovetail.feeds.transport import Channel
+from dovetail.feeds.travel import unpack
 from dovetail.vocabulary import ProgramError
 
 _PR_SET_PDEATHSIG = 1
@@ -204,7 +205,7 @@ def _serve(channel: Channel) -> None:
     with contextlib.suppress(OSError):
         os.chdir(folder)
     try:
-        chain: StageChain = decode(pickled, ())
+        chain = unpack(pickled)
     except BaseException as error:
         why = (
             f"a stage of a feed must be importable where its workers run; unpickling it raised "
@@ -227,7 +228,13 @@ def _work(chain: StageChain, channel: Channel) -> None:
     torch.set_num_threads(1)
     waiting: list[Any] = []  # units that were sent ahead
     while True:
-        fields, first, last, granted, counts_cpu = waiting.pop(0) if waiting else channel.receive()
+        try:
+            fields, first, last, granted, counts_cpu = waiting.pop(0) if waiting else channel.receive()
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            channel.send(("unsendable", f"{type(error).__name__}: {error}"))
+            continue
         items = ItemRun(*fields)
         grow = _Granted(channel, waiting, granted)
         try:

@@ -108,7 +108,11 @@ class RunningFeed:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._inner.read_epoch()
-        return batches if self._tell is None else self._report_consumption(batches, self._tell)
+        return self._keep_open(batches) if self._tell is None else self._report_consumption(batches, self._tell)
+
+    def _keep_open(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same: whoever holds this iterator, if nothing else of the feed, reads it to its end."""
+        yield from batches
 
     def _report_consumption(self, batches: Iterator[Any], tell: Callable[[float], None]) -> Iterator[Any]:
         for batch in batches:

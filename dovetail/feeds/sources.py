@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from dovetail.vocabulary import ProgramError
 
 _PATTERN = "*?["
@@ -264,7 +266,8 @@ def source_of(data: Any) -> ItemSource | StreamSource:
         return _source_of_paths(_expand(os.fspath(data)))
     if isinstance(data, list | tuple) and data and all(isinstance(each, str) for each in data):
         return _source_of_paths(data)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict):
+    is_stream = isinstance(data, IterableDataset)  # which has a __getitem__ that raises
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict) and not is_stream:
         return DatasetSource(data)
     if not hasattr(data, "__iter__"):
         raise ProgramError(

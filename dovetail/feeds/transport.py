@@ -33,7 +33,12 @@ class _BufferPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and _is_plain(value):
-            return _make_tensor, (value.detach().contiguous().numpy().reshape(-1), tuple(value.shape), value.dtype)
+            # As it lies in memory: kernels are chosen by that, for pictures with channels last say.
+            order = tuple(sorted(range(value.dim()), key=value.stride, reverse=True))
+            laid = value.detach().permute(order)
+            if not laid.is_contiguous():
+                order, laid = tuple(range(value.dim())), value.detach().contiguous()
+            return _make_tensor, (laid.numpy().reshape(-1), tuple(laid.shape), value.dtype, order)
         return NotImplemented
 
 
@@ -56,8 +61,11 @@ _NUMPY_TYPES = {
 }
 
 
-def _make_tensor(flat: "numpy.typing.NDArray[Any]", shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(flat if flat.flags.writeable else flat.copy()).view(dtype).reshape(shape)
+def _make_tensor(
+    flat: "numpy.typing.NDArray[Any]", shape: tuple[int, ...], dtype: torch.dtype, order: tuple[int, ...]
+) -> torch.Tensor:
+    laid = torch.from_numpy(flat if flat.flags.writeable else flat.copy()).view(dtype).reshape(shape)
+    return laid.permute(sorted(range(len(order)), key=order.__getitem__))
 
 
 def encode(value: Any) -> tuple[bytes, list[Any]]:

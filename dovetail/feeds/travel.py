@@ -8,9 +8,10 @@ import contextlib
 import copy
 import dataclasses
 import importlib.machinery
+import pickle
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -37,8 +38,9 @@ def pack(chain: StageChain) -> tuple[bytes, list[str]]:
         if not isinstance(chain.source, ItemSource):  # a stream is read where the feed is asked for
             chain = copy.copy(chain)
             chain.source = None  # type: ignore[assignment]
+        classes = [each for each in _classes_of([*modules, sys.modules["__main__"]]) if not _why_not(each)]
         with contextlib.suppress(Exception):
-            return cloudpickle.dumps(chain), [""] * len(chain.stages)
+            return cloudpickle.dumps((classes, chain)), [""] * len(chain.stages)
         reasons = [_why_not(chain.source), *(_why_not(stage.function) for stage in chain.stages[1:])]
         stripped = copy.copy(chain)
         stripped.source = None if reasons[0] else chain.source  # type: ignore[assignment]
@@ -46,10 +48,31 @@ def pack(chain: StageChain) -> tuple[bytes, list[str]]:
             dataclasses.replace(stage, function=None) if reason else stage
             for stage, reason in zip(chain.stages, reasons, strict=True)
         )
-        return cloudpickle.dumps(stripped), reasons
+        return cloudpickle.dumps((classes, stripped)), reasons
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def unpack(packed: bytes) -> StageChain:
+    """The chain that was packed. Classes of the program's own, of which items may be made, are from then on found by
+    their names, so that items travel by these."""
+    classes, chain = pickle.loads(packed)
+    for each in classes:
+        module = sys.modules.setdefault(each.__module__, types.ModuleType(each.__module__))
+        if not hasattr(module, each.__name__):
+            setattr(module, each.__name__, each)
+    assert isinstance(chain, StageChain)
+    return chain
+
+
+def _classes_of(modules: Iterable[types.ModuleType]) -> Iterator[type]:
+    """The classes that modules define at their top."""
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            is_own = isinstance(value, type) and value.__module__ == module.__name__ and value.__qualname__ == name
+            if is_own and sys.modules.get(module.__name__) is module:
+                yield value
 
 
 def _why_not(value: Any) -> str:

@@ -30,6 +30,8 @@ from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan, StageProfile
 
 # How long each part of a measurement takes, and the least that it looks at.
 ALONE_SECONDS, RUNNING_SECONDS, LEAST_BATCHES, MOST_BATCHES = 0.5, 0.4, 3, 2000
+# So long a filter that drops whole batches is waited for, until some have come to the end.
+MOST_ALONE_SECONDS = 5.0
 # The lock is asked for so often; whoever holds it is told to let go after this long, and was holding it if that took
 # longer than half as long.
 _ASK_SECONDS, _SWITCH_SECONDS = 1e-3, 5e-4
@@ -134,9 +136,10 @@ def _measure_alone(definition: Feed, chain: StageChain) -> _Alone:
         refused=[0] * count,
     )
     with as_before(), _LockMeter(found) as meter:
-        began = time.perf_counter()
+        began, whole = time.perf_counter(), 0  # parts of which something came to the end
         for number, items in enumerate(itertools.islice(_parts(definition), MOST_BATCHES)):
-            if number >= LEAST_BATCHES and time.perf_counter() - began > ALONE_SECONDS:
+            seconds = time.perf_counter() - began
+            if seconds > (ALONE_SECONDS if whole >= LEAST_BATCHES else MOST_ALONE_SECONDS):
                 break
             for place in range(count):
                 meter.place = place
@@ -145,12 +148,16 @@ def _measure_alone(definition: Feed, chain: StageChain) -> _Alone:
                 owns = not number or bool(chain.drawing[place])
                 (work,) = chain.run(items, place, place + 1, owns_generators=owns, counts_cpu=True)
                 meter.place = None
-                if items.faults:
+                if items.faults and not definition.skip:
                     raise ProgramError(items.faults[0].message)
+                items.faults.clear()  # how many are too many is for the running feed to count
                 # The first batch imports, compiles and opens files.
                 if number:
                     found.queued[place] += _queued_seconds() - queued
                     _add(found.work[place], work)
+                if not items.values:  # a filter has dropped them all
+                    break
+            whole += bool(items.values)
     return found
 
 
@@ -328,7 +335,7 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
     found = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            for file in list(Path(f"/proc/{pid}/task").glob("*/schedstat")):  # threads end meanwhile, folders stay open
                 found += int(file.read_text().split()[0])
     return found * 1e-9
 

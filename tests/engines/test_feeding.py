@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import threading
 import time
 
 import pytest
@@ -244,3 +245,30 @@ def test_a_loader_that_is_quick_is_left_alone(ground: Ground) -> None:
     ground.run("measure", [member], "resident")
     (measured,) = ground.of(member, "measured")
     assert measured.profile.feed == ()
+
+
+TURN = threading.Lock()
+
+
+def wait_in_turn(number: int) -> torch.Tensor:
+    """However many wait, one does at a time: nothing that a stage shows tells it from a disk."""
+    with TURN:
+        time.sleep(5e-3)
+    return torch.tensor([number])
+
+
+def test_workers_that_bring_nothing_are_taken_back() -> None:
+    waiting, changes = feed(range(100_000)).map(wait_in_turn, name="wait").batch(4), list[FeedChange]()
+    following, found = watched(waiting, changes), []
+    try:
+        for batch in itertools.islice(following, 2_000):
+            found.append(batch)
+            if any("taken back" in change.reason for change in changes):
+                break
+    finally:
+        following.close()
+    grown, back = (change for change in changes if change.stage == "wait")
+    assert (back.before, back.after) == (grown.after, "1 thread")
+    assert following.plan.stage("wait").workers == 1
+    for one, other in zip(found[:5], waiting.epoch(0), strict=False):
+        assert torch.equal(one, other)

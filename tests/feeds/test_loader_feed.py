@@ -1,5 +1,6 @@
 """A loader that workers read gives a cursor what the loader itself gives it, to the bit."""
 
+import itertools
 import random
 
 import numpy
@@ -204,6 +205,11 @@ class PythonOrder:
         return 10
 
 
+class Endless(torch.utils.data.Sampler):
+    def __iter__(self):
+        return itertools.cycle(range(2))
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -220,6 +226,7 @@ class PythonOrder:
         (lambda: DataLoader(Carrying()), "its dataset carries a generator from item to item"),
         (lambda: DataLoader(Asking(), num_workers=1), r"which of the loader's workers reads it \(get_worker_info\)"),
         (lambda: DataLoader(FromTorch(), num_workers=1), "with num_workers=0 they do not"),
+        (lambda: DataLoader(Plain(), sampler=Endless(), batch_size=2), "its sampler has no length"),
         (
             lambda: DataLoader(Plain(), sampler=PythonOrder()),
             "its PythonOrder may draw its order from Python's or NumPy's",

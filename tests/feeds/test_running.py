@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.describe.programs import load_file
 from dovetail.feeds.definition import feed
 from dovetail.feeds.running import RunningFeed
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
@@ -429,3 +430,30 @@ def test_a_feed_that_reads_ahead_can_still_be_put_elsewhere():
         running.begin()
         running.load_state_dict(second)
         assert [batch.tolist() for batch in running] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_an_open_feed_that_nobody_else_holds_is_read_to_its_end():
+    assert [batch.tolist() for batch in feed(range(4)).batch(2).open()] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.process
+def test_items_of_the_programs_own_classes_pass_through_processes_as_what_they_are(tmp_path):
+    program = tmp_path / "own.py"
+    program.write_text(
+        "import typing, torch\n"
+        "class Sample(typing.NamedTuple):\n    x: torch.Tensor\n    y: int\n"
+        "def read(number): return Sample(torch.zeros(3) + number, number)\n"
+        "def turn(sample): return sample._replace(y=-sample.y)\n"
+    )
+    own = load_file(program)
+    definition = feed(range(8)).map(own.read).map(own.turn)
+    for kinds in (("thread", "thread", "process"), ("thread", "process", "thread")):  # in, and out
+        stages = tuple(
+            StagePlan(name=name, worker=kind, workers=1)
+            for name, kind in zip(("source", "read", "turn"), kinds, strict=True)
+        )
+        with definition.open(FeedPlan(stages=stages), budget_bytes=64 << 20) as running:
+            found = list(running)
+        assert running.notes == ()
+        assert {type(each) for each in found} == {own.Sample}
+        assert [each.y for each in found] == [-number for number in range(8)]

@@ -7,6 +7,7 @@ import tarfile
 
 import fsspec
 import pytest
+import torch
 from s3_server import BUCKET, Faults
 
 from dovetail.feeds.definition import feed
@@ -145,3 +146,14 @@ def test_a_feed_reads_through_s3_what_it_reads_here(shards, tmp_path, s3):
     with far.open(plan(far, worker="process", workers=2)) as running:
         assert list(running) == list(here)
     assert s3.counts
+
+
+def test_an_iterable_dataset_that_knows_its_length_is_a_stream():
+    class Counting(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+        def __len__(self):
+            return 3
+
+    assert isinstance(source_of(Counting()), StreamSource)

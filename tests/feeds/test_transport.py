@@ -63,3 +63,11 @@ def test_the_other_end_is_gone():
     theirs.close()
     with ours, pytest.raises((EOFError, ConnectionError)):
         ours.receive()
+
+
+def test_tensors_lie_in_memory_as_they_did():
+    pictures = torch.randn(2, 3, 4, 5)
+    for each in (pictures.contiguous(memory_format=torch.channels_last), pictures.transpose(1, 2), pictures[:, 1:2]):
+        found = decode(*encode(each))
+        assert torch.equal(found, each)
+        assert found.stride() == (each if each.shape[1] != 1 else each.contiguous()).stride()

@@ -130,3 +130,23 @@ def test_what_a_stage_raises_is_raised() -> None:
 
     with pytest.raises(ProgramError, match="stage 'broken' must take every item; item 0 raised LookupError: not here"):
         measure_stages(feed(range(100)).map(broken).batch(4), budget_bytes=BUDGET_BYTES)
+
+
+def refuse_some(number: int) -> int:
+    if number % 7 == 3:
+        raise ValueError("no picture")
+    return number
+
+
+def test_items_that_a_feed_may_skip_are_skipped() -> None:
+    reading = feed(range(1000), skip=200).map(refuse_some, name="read").batch(4)
+    assert profile(measure_stages(reading, budget_bytes=BUDGET_BYTES), "read").service_seconds > 0
+    with pytest.raises(ProgramError, match="item 3 raised ValueError"):
+        measure_stages(feed(range(1000)).map(refuse_some).batch(4), budget_bytes=BUDGET_BYTES)
+
+
+def test_a_filter_that_drops_whole_batches_is_read_until_some_come_through() -> None:
+    late = feed(range(5000)).filter(lambda number: number >= 2000).map(hold_the_lock).batch(10)
+    profiles = measure_stages(late, budget_bytes=BUDGET_BYTES)
+    assert profile(profiles, "hold_the_lock").service_seconds > 0
+    assert profile(profiles, "batch").inputs == 10

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, FeedModel, by_stage, model_of
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.feed_prediction import predict_feed
-from dovetail.planning.feeds.resizing import worth_resizing
+from dovetail.planning.feeds.resizing import expected_rate, worth_resizing
 from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
 from dovetail.vocabulary.units import show_number, show_rate, show_seconds
 
@@ -49,12 +49,13 @@ class StageObservation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FeedDecision:
-    """What was concluded from watching a feed: profiles that are true now, the plan to go on with, and why, which is
-    empty where the plan stays."""
+    """What was concluded from watching a feed: profiles that are true now, the plan to go on with, why, which is empty
+    where the plan stays, and what it should give."""
 
     profiles: tuple[StageProfile, ...]
     plan: FeedPlan
     reason: str = ""
+    expected_per_second: float = 0.0
 
 
 def follow_drift(
@@ -237,7 +238,9 @@ def decide(
         return FeedDecision(profiles=now, plan=plan)
     why = _why(profiles, now, plan) if _workers(proposed)[:-1] != _workers(plan)[:-1] else _WHY_REMOTE
     reason = f"{why}: {show_rate(proposed.items_per_second)} are expected instead of"
-    return FeedDecision(profiles=now, plan=proposed, reason=f"{reason} {show_number(measured_per_second)}.")
+    expected = expected_rate(current, proposed, measured_per_second=measured_per_second)
+    reason = f"{reason} {show_number(measured_per_second)}."
+    return FeedDecision(profiles=now, plan=proposed, reason=reason, expected_per_second=expected)
 
 
 def _judged(

@@ -1,9 +1,14 @@
-"""Whether a running feed is worth resizing. Knows rates; knows nothing of how a feed is resized."""
+"""Whether a running feed is worth resizing, and whether it was. Knows rates; knows nothing of how a feed is resized."""
 
 from dovetail.vocabulary.feeds import FeedPlan
 
 # Rates of a second or two differ by this much from one to the next; who follows them resizes for ever.
 MARGIN = 0.05
+# After a resize that was taken back none is tried for so long, and for twice as long after the next; unless the feed
+# gives less than this share of what it gave then, which is another feed, or another machine.
+_HOLD_SECONDS, _CHANGED = 10.0, 0.8
+# A resize stays that brings this share of the gain that was expected of it.
+_LEAST_SHARE = 0.4
 
 
 def worth_resizing(
@@ -28,9 +33,60 @@ def worth_resizing(
     """
     if not current.items_per_second:
         return proposed.items_per_second > 0
-    # A feed that gives more than predicted is no reason to expect more than predicted of another.
-    share = min(1.0, measured_per_second / current.items_per_second)
-    expected = max(share * proposed.items_per_second, min(measured_per_second, proposed.items_per_second))
+    expected = expected_rate(current, proposed, measured_per_second=measured_per_second)
     if expected < (1 + MARGIN) * measured_per_second:
         return False
     return expected * max(0.0, horizon_seconds - switch_seconds) > measured_per_second * horizon_seconds
+
+
+def expected_rate(current: FeedPlan, proposed: FeedPlan, *, measured_per_second: float) -> float:
+    """What a feed will give with another plan that gives so much now.
+
+    >>> now, then = FeedPlan(stages=(), items_per_second=100), FeedPlan(stages=(), items_per_second=150)
+    >>> expected_rate(now, then, measured_per_second=80)
+    120.0
+    """
+    # A feed that gives more than predicted is no reason to expect more than predicted of another.
+    share = min(1.0, measured_per_second / current.items_per_second) if current.items_per_second else 1.0
+    return max(share * proposed.items_per_second, min(measured_per_second, proposed.items_per_second))
+
+
+class ResizeJudge:
+    """Whether resizes bring what they were expected to. A worker that waits for the lock, or for a core that somebody
+    else has, looks like one that waits for a disk: more of them are planned, wait for longer, and look like a slower
+    disk. 58 threads became 255 in this way beside four busy processes, and gave half as much.
+
+    >>> few, many, judge = FeedPlan(stages=()), FeedPlan(stages=(), items_per_second=2), ResizeJudge()
+    >>> judge.begin(few, rate=100.0, expected=200.0, from_seconds=5.0)
+    >>> judge.judge(60.0, since_seconds=5.0, now_seconds=6.0) is few  # where to go back to
+    True
+    >>> [judge.may_resize(rate, now_seconds=now) for rate, now in ((100.0, 7.0), (100.0, 16.0), (70.0, 7.0))]
+    [False, True, True]
+    """
+
+    def __init__(self) -> None:
+        self._before: FeedPlan | None = None
+        self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
+        self._hold_seconds = _HOLD_SECONDS
+
+    def begin(self, before: FeedPlan, *, rate: float, expected: float, from_seconds: float) -> None:
+        """A feed that gave this rate with the plan `before` is resized, which shows from then on."""
+        self._before, self._rate, self._from_seconds = before, rate, from_seconds
+        self._enough = rate + _LEAST_SHARE * (expected - rate)
+
+    def may_resize(self, rate: float, *, now_seconds: float) -> bool:
+        """Whether the last resize was judged, and another may be tried."""
+        return self._before is None and (now_seconds >= self._until_seconds or rate < _CHANGED * self._rate)
+
+    def judge(self, rate: float, *, since_seconds: float, now_seconds: float) -> FeedPlan | None:
+        """The plan to go back to, where too little of what was expected came; None where enough did, or it is not known
+        yet."""
+        if self._before is None or since_seconds < self._from_seconds:
+            return None
+        before, self._before = self._before, None
+        if rate >= self._enough:
+            self._hold_seconds = _HOLD_SECONDS
+            return None
+        self._until_seconds = now_seconds + self._hold_seconds
+        self._hold_seconds *= 2
+        return before

@@ -3,6 +3,7 @@
 import pytest
 
 from dovetail.planning.feeds import worth_resizing
+from dovetail.planning.feeds.resizing import ResizeJudge
 from dovetail.vocabulary.feeds import FeedPlan
 
 
@@ -30,3 +31,27 @@ def test_what_is_won_is_set_against_what_is_missed(
         plan(now), plan(then), measured_per_second=measured, horizon_seconds=horizon, switch_seconds=switch
     )
     assert found is worth
+
+
+def judged(rate: float, *, now: float, judge: ResizeJudge) -> FeedPlan | None:
+    return judge.judge(rate, since_seconds=now - 1, now_seconds=now)
+
+
+def test_a_resize_that_brings_too_little_is_taken_back_and_the_next_waits_for_longer_each_time() -> None:
+    before, judge, now = plan(100), ResizeJudge(), 0.0
+    for hold in (10, 20, 40):
+        assert judge.may_resize(100.0, now_seconds=now)
+        judge.begin(before, rate=100.0, expected=150.0, from_seconds=now + 1)
+        assert not judge.may_resize(100.0, now_seconds=now)
+        assert judged(90.0, now=now + 1.5, judge=judge) is None, "its workers are starting"
+        assert judged(119.0, now=now + 2, judge=judge) is before
+        now += 2
+        assert not judge.may_resize(100.0, now_seconds=now + hold - 0.1)
+        assert judge.may_resize(79.0, now_seconds=now), "it is another feed, or another machine"
+        now += hold
+    judge.begin(before, rate=100.0, expected=150.0, from_seconds=now)
+    assert judged(121.0, now=now + 1, judge=judge) is None
+    assert judge.may_resize(121.0, now_seconds=now + 1), "what brought enough stays, and more may follow"
+    judge.begin(before, rate=121.0, expected=200.0, from_seconds=now)
+    assert judged(121.0, now=now + 1, judge=judge) is before
+    assert judge.may_resize(121.0, now_seconds=now + 11)
