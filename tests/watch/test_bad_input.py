@@ -209,3 +209,24 @@ def test_an_answer_can_be_queried_beside_the_relation_it_is_of():
     gc.collect()
     assert joined.fetchall() == [(100,)]
     assert answer.columns[0] == "combination"
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["r0", "r1", "r2", "r3"])])
+def test_categories_of_polars_are_attributes(dtype):
+    region = [None if n % 7 == 0 else each for n, each in enumerate(table()["region"])]
+    frame = pl.DataFrame(table(region=region)).with_columns(pl.col("region").cast(dtype))
+    assert list(found_in(frame)) == ["region = r2"]
+    assert list(found_in(frame, outliers=[each is None for each in region])) == ["region is missing"]
+
+
+@pytest.mark.parametrize("wrap", [lambda n: [n, n], lambda n: {"n": n}])
+def test_lists_and_structs_of_arrow_are_attributes_as_they_are_written(wrap):
+    frame = pl.DataFrame(table(parts=[wrap(int(region[1])) for region in table()["region"]]))
+    assert list(found_in(frame, on=["parts"])) == [f"parts = {wrap(2)}"]
+
+
+def test_whole_numbers_may_be_larger_than_floats_tell_apart():
+    load = [2**60 + 1 + n * 2**50 for n in range(ROWS)]
+    frame = pl.DataFrame(table(load=load, region=["a" if n < 200 else "b" for n in range(ROWS)]))
+    assert list(found_in(frame, outliers=f"load >= {load[200]}")) == ["region = b"]
+    assert list(found_in(frame, outliers=[n < 40 for n in range(ROWS)], on=["load"], ranges=["load"])) != []
