@@ -131,7 +131,7 @@ class GatewayApp:
             self._note(number, asked, each, answers[each], prices[each])
         self._record_answer(number, name, prices)
         given = keep_majority(bodies[name]) if self._samples(asked, name) > 1 else bodies[name]
-        return JSONResponse(given | {"id": number}, headers={"x-dovetail-model": name})
+        return _as_it_came(given | {"id": number}, headers={"x-dovetail-model": name})
 
     async def _first_answer(self, asked: ChatRequest, order: Sequence[str]) -> tuple[dict[str, Any], str]:
         """The answer of the first model that gives one."""
@@ -256,4 +256,9 @@ def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Res
 
 
 def _pass_on(error: UpstreamFailed) -> Response:
-    return JSONResponse(error.body, error.status)
+    return _as_it_came(error.body, error.status)
+
+
+def _as_it_came(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A model's own words: NaN and halves of characters too, which a JSONResponse would refuse."""
+    return Response(json.dumps(body), status, headers=headers, media_type="application/json")
