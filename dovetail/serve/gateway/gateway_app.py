@@ -173,26 +173,29 @@ class GatewayApp:
     async def _parts(
         self, asked: ChatRequest, name: str, lines: AsyncIterator[str], stack: contextlib.AsyncExitStack
     ) -> AsyncIterator[str]:
+        """The lines of an answer as they come. What came is paid for and noted, also where a client goes or the model
+        breaks off midway."""
         text: list[str] = []
         last: dict[str, Any] = {}
         number = ""
-        async with stack:
-            try:
-                async for line in lines:
-                    with contextlib.suppress(ValueError, AttributeError):
-                        part = json.loads(line.removeprefix("data:"))
-                        text.append(answer_text(part))
-                        number = number or str(part.get("id") or "")
-                        last = part if part.get("usage") else last
-                    yield line + "\n"
-            except UpstreamFailed as error:  # the status is sent; a client learns of it in its stream
-                yield f"data: {json.dumps(_error_body(502, str(error)))}\n\n"
-                self._metrics.count_broken_answer(name)
-                return
-        number = number or uuid.uuid4().hex
-        price = self._price(asked, name, last, sum(map(len, text)))
-        self._note(number, asked, name, "".join(text), price)
-        self._record_answer(number, name, {name: price})
+        try:
+            async with stack:
+                try:
+                    async for line in lines:
+                        with contextlib.suppress(ValueError, AttributeError):
+                            part = json.loads(line.removeprefix("data:"))
+                            text.append(answer_text(part))
+                            number = number or str(part.get("id") or "")
+                            last = part if part.get("usage") else last
+                        yield line + "\n"
+                except UpstreamFailed as error:  # the status is sent; a client learns of it in its stream
+                    self._metrics.count_broken_answer(name)
+                    yield f"data: {json.dumps(_error_body(502, str(error)))}\n\n"
+        finally:
+            number = number or uuid.uuid4().hex
+            price = self._price(asked, name, last, sum(map(len, text)))
+            self._note(number, asked, name, "".join(text), price)
+            self._record_answer(number, name, {name: price})
 
     def _price(self, asked: ChatRequest, name: str, found: dict[str, Any], characters: int) -> float:
         tokens = tokens_of(found, tokens_in=asked.tokens_in(), characters_out=characters)

@@ -56,3 +56,40 @@ def test_an_answer_comes_as_it_is_whatever_it_holds(tmp_path):
     assert found.status_code == 200
     assert json.loads(found.content)["choices"] == [{"logprob": float("-inf"), "text": "half \ud83d"}]
     gateway.log.write()
+
+
+PARTS = b'data: {"id": "1", "choices": [{"delta": {"content": "one two "}}]}\n\n'
+
+
+async def cut_after_the_first_part(app, body):
+    """Ask by ASGI, and go once something has come."""
+    has_begun, requests = asyncio.Event(), [{"type": "http.request", "body": body.encode()}]
+
+    async def receive():
+        if requests:
+            return requests.pop()
+        await has_begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        if message.get("body"):
+            has_begun.set()
+            await asyncio.sleep(10)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "headers": []}
+    await asyncio.wait_for(app(scope, receive, send), 5)
+    await asyncio.sleep(0.05)  # generators that were left are closed by the loop
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_stream_that_ends_midway_is_paid_for_and_noted(tmp_path, is_cut):
+    gateway = Gateway(tmp_path, PARTS)
+    if is_cut:
+        asyncio.run(cut_after_the_first_part(gateway.app, asking(stream=True)))
+    else:
+        assert "closed midway" in gateway.post(asking(stream=True)).text
+    (noted,) = gateway.log._rows
+    assert (noted["id"], noted["answer"]) == ("1", "one two ")
+    assert noted["price"] > 8 / 4
+    assert noted["seconds"] > 0
+    assert gateway.policy._spent == noted["price"]
