@@ -4,6 +4,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
@@ -89,6 +90,14 @@ def test_frames_sparse_groups_and_unions():
     union = FeatureUnion([("all", FunctionTransformer()), ("costly", FunctionTransformer(costly))])
     cascade = dt.CascadeClassifier(Pipeline([("f", union), ("m", LogisticRegression())]), lose=0.02).fit(X, y)
     assert cascade.stages_ == [("all",)]
+
+
+def test_a_sparse_group_is_dense_where_the_pipeline_makes_it_so():
+    X, y = rows(2000)
+    frame = pandas.DataFrame({"cheap": X[:, 0], "hidden": X[:, 1], "kind": (X[:, 0] > 0).astype(str)})
+    features = ColumnTransformer([("kind", OneHotEncoder(), ["kind"]), ("rest", "passthrough", ["cheap", "hidden"])])
+    cascade = dt.CascadeClassifier(Pipeline([("f", features), ("m", GaussianNB())]), lose=0.02).fit(frame, y)
+    assert cascade.predict(frame).shape == (2000,)
 
 
 def test_where_nothing_is_easy_it_is_the_plain_pipeline():
