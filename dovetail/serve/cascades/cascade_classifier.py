@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 
 from dovetail.serve.cascades.feature_cascade import FeatureCascade, GroupStage, LabelledRows
-from dovetail.serve.cascades.feature_groups import count_rows, side_by_side
+from dovetail.serve.cascades.feature_groups import count_rows, side_by_side, take
 from dovetail.serve.cascades.promise import least_rows
 from dovetail.serve.cascades.thresholds import LEAST_SAVED, Verdicts
 from dovetail.serve.cascades.top_rows import keep_threshold, least_top_rows
@@ -89,7 +89,7 @@ class CascadeClassifier(ClassifierMixin, FeatureCascade):  # type: ignore[misc]
                 score = _score(stage.model, side_by_side([computed[group] for group in stage.groups]))
                 fewest = numpy.partition(score, rows - count)[rows - count]
                 left = numpy.flatnonzero(score >= min(threshold, fewest))
-                computed = {group: values[left] for group, values in computed.items()}
+                computed = {group: take(values, left) for group, values in computed.items()}
         score = _score(self._whole, self._complete(X, left, computed))
         best = numpy.argsort(-score, kind="stable")[:count]
         return left[best]

@@ -100,7 +100,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
             sureness, judged = self._judge(stage.model, side_by_side([computed[group] for group in stage.groups]))
             is_sure = sureness >= threshold
             parts.append((left[is_sure], answer_all(stage.model, judged[is_sure])))
-            computed = {group: values[~is_sure] for group, values in computed.items()}
+            computed = {group: take(values, ~is_sure) for group, values in computed.items()}
             left = left[~is_sure]
             if not len(left):
                 break

@@ -1,5 +1,6 @@
 import numpy
 import pandas
+import polars
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -132,6 +133,28 @@ def test_the_best_rows_are_found_by_few_of_the_costly_features():
     assert len({*found} & {*best}) >= 18
     assert (numpy.diff(score[found]) <= 0).all()
     assert len(cascade.top(fresh[:7])) == 7
+
+
+@pytest.mark.parametrize("kind", [pandas.DataFrame, polars.DataFrame])
+def test_frames_with_a_group_that_passes_through_are_answered_and_ranked(kind):
+    def frame(X):
+        return kind({"cheap": X[:, 0], "hidden": X[:, 1]})
+
+    features = ColumnTransformer(
+        [("cheap", "passthrough", ["cheap"]), ("costly", FunctionTransformer(costly), ["cheap", "hidden"])]
+    )
+    whole = Pipeline([("features", features), ("model", LogisticRegression())])
+    X, y = rows(6000)
+    # Shuffled, so that rows by number are not rows by label.
+    fresh = frame(rows(1000, seed=1)[0])
+    fresh = fresh.sample(frac=1.0, random_state=0) if kind is pandas.DataFrame else fresh
+    cascade = dt.CascadeClassifier(whole, lose=0.02).fit(frame(X), y)
+    assert cascade.stages_ == [("cheap",)]
+    assert (cascade.predict(fresh) == cascade.plain_.predict(fresh)).mean() > 0.9
+    ranking = dt.CascadeClassifier(whole, top_k=20, precision=0.9).fit(frame(X), y)
+    assert ranking.stages_ == [("cheap",)]
+    best = numpy.argsort(-ranking.plain_.decision_function(fresh))[:20]
+    assert len({*ranking.top(fresh)} & {*best}) >= 15
 
 
 @pytest.mark.parametrize(
