@@ -23,6 +23,7 @@ from dovetail.vocabulary import DovetailError
 
 try:
     from sklearn.base import BaseEstimator, clone
+    from sklearn.utils import column_or_1d
 except ImportError as error:
     raise DovetailError(
         f"a cascade of features must have scikit-learn; found: {error}. Run: pip install 'dovetail[serve]'"
@@ -64,7 +65,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit the pipeline and the stages before it, choose among them and calibrate them, on parts of these rows that
         have none in common."""
-        y = numpy.asarray(y)
+        y = _labels_of(y)
         self._check(X, y)
         learn, choose, known = self._split(len(y))
         self._fit_whole(take(X, learn), y[learn])
@@ -226,6 +227,13 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
 
     def _keep(self, stages: Sequence[GroupStage]) -> None:
         self.stages_ = [tuple(self._groups[group].name for group in stage.groups) for stage in stages]
+
+
+def _labels_of(y: Any) -> numpy.ndarray:
+    """One for each row; of a column, with scikit-learn's own warning."""
+    if numpy.ndim(y) == 2 and numpy.shape(y)[1] != 1:
+        raise DovetailError(f"there must be one label for each row; got labels of shape {numpy.shape(y)}.")
+    return numpy.asarray(column_or_1d(y, warn=True))
 
 
 def _order_nested(stages: Sequence[GroupStage]) -> Sequence[GroupStage] | None:

@@ -4,6 +4,7 @@ import polars
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import FeatureUnion, Pipeline
@@ -183,6 +184,15 @@ def test_labels_must_match_and_top_must_be_asked_for():
         dt.CascadeClassifier(pipeline()).fit(X, y[:-1])
     with pytest.raises(dt.DovetailError, match="make the cascade with top_k="):
         dt.CascadeClassifier(pipeline()).fit(X, y).top(X)
+
+
+def test_labels_may_be_a_column():
+    X, y = rows(3000)
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        cascade = dt.CascadeClassifier(pipeline(), lose=0.02).fit(X, y[:, None])
+    assert cascade.predict(X).shape == (3000,)
+    with pytest.raises(dt.DovetailError, match=r"one label for each row; got labels of shape \(3000, 2\)"):
+        dt.CascadeClassifier(pipeline(), lose=0.02).fit(X, numpy.column_stack([y, y]))
 
 
 def test_costs_are_a_fixed_part_and_one_by_row():
