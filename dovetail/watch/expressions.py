@@ -177,7 +177,9 @@ class _ConditionReader:
             raise DovetailError(f"a condition must name columns of the table; {self._text!r} names {name!r}{hint}")
         return self._read(name)
 
-    def _refusal(self, node: ast.AST, must: str = "consist of comparisons, and, or, not, in and arithmetic") -> DovetailError:
+    def _refusal(
+        self, node: ast.AST, must: str = "consist of comparisons, and, or, not, in and arithmetic"
+    ) -> DovetailError:
         return DovetailError(
             f"a condition must {must}, such as {_EXAMPLE}, got {ast.unparse(node)!r} in {self._text!r}."
         )

@@ -24,6 +24,7 @@ from dovetail.vocabulary import DovetailError
 try:
     from sklearn.base import BaseEstimator, clone
     from sklearn.utils import column_or_1d
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise DovetailError(
         f"a cascade of features must have scikit-learn; found: {error}. Run: pip install 'dovetail[serve]'"
@@ -88,10 +89,16 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
         self._choose(candidates, chosen, fresh)
         return self
 
-    def _answer(
-        self, X: Any, answer_all: Callable[[Any, Any], numpy.ndarray], whole: Callable[[Any], Any]
-    ) -> numpy.ndarray:
-        """What the stage that is sure of a row says of it, by `answer_all(stage model, judged rows)`, or the whole."""
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns the rows had that it was fitted to."""
+        return int(self.plain_.n_features_in_)
+
+    def _answer(self, X: Any, answer_all: Callable[[Any, Any], numpy.ndarray], method: str) -> numpy.ndarray:
+        """What the stage that is sure of a row says of it, by `answer_all(stage model, judged rows)`, or the whole, by
+        its method of this name."""
+        check_is_fitted(self, "plain_")
+        whole = getattr(self._whole, method)
         rows = count_rows(X)
         left, computed = numpy.arange(rows), dict[int, Any]()
         parts: list[tuple[numpy.ndarray, numpy.ndarray]] = []
@@ -123,6 +130,8 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
         check_promise(self.lose, self.confidence)
         if not 0 < self.calibrate_share < 1:
             raise DovetailError(f"calibrate_share must lie between 0 and 1; got {self.calibrate_share:g}.")
+        if self.batch_rows < 1:
+            raise DovetailError(f"batch_rows must be at least 1, the rows of a usual call; got {self.batch_rows}.")
         if count_rows(X) != len(y):
             raise DovetailError(f"there must be a label for each row; got {count_rows(X)} rows and {len(y)} labels.")
         if len(getattr(self.pipeline, "steps", ())) != 2:

@@ -4,8 +4,9 @@ import polars
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import get_scorer
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
@@ -163,6 +164,7 @@ def test_frames_with_a_group_that_passes_through_are_answered_and_ranked(kind):
     [
         ({"lose": 0}, "lose and confidence must lie between 0 and 1"),
         ({"calibrate_share": 1.5}, "calibrate_share must lie between"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"pipeline": LogisticRegression()}, "must have two steps"),
         ({"pipeline": Pipeline([("s", StandardScaler()), ("m", LogisticRegression())])}, "they are a StandardScaler"),
@@ -184,6 +186,30 @@ def test_labels_must_match_and_top_must_be_asked_for():
         dt.CascadeClassifier(pipeline()).fit(X, y[:-1])
     with pytest.raises(dt.DovetailError, match="make the cascade with top_k="):
         dt.CascadeClassifier(pipeline()).fit(X, y).top(X)
+
+
+def test_it_says_what_the_plain_pipeline_can():
+    X, y = rows(3000)
+    chances, scores = (dt.CascadeClassifier(pipeline(model), lose=0.02) for model in (None, RidgeClassifier()))
+    for each in (chances, scores):
+        with pytest.raises(NotFittedError):
+            each.predict(X)
+        assert not hasattr(each, "n_features_in_")
+        assert each.fit(X, y).n_features_in_ == 2
+        assert get_scorer("roc_auc")(each, X, y) > 0.9
+    assert (hasattr(chances, "predict_proba"), hasattr(chances, "decision_function")) == (True, False)
+    assert (hasattr(scores, "predict_proba"), hasattr(scores, "decision_function")) == (False, True)
+    assert ((scores.decision_function(X) > 0) == scores.predict(X)).all()
+
+
+def test_one_class_is_refused_and_of_no_rows_none_is_best():
+    X, y = rows(300)
+    with pytest.raises(dt.DovetailError, match=r"two classes or more, .*; of 180 rows all are 0"):
+        dt.CascadeClassifier(pipeline()).fit(X, numpy.zeros(300, dtype=int))
+    ranking = dt.CascadeClassifier(pipeline(), top_k=5)
+    with pytest.raises(NotFittedError):
+        ranking.top(X)
+    assert ranking.fit(X, y).top(X[:0]).shape == (0,)
 
 
 def test_labels_may_be_a_column():
