@@ -35,7 +35,7 @@ def route_requests(
     found = read_models(models, os.environ)
     table = read_outcomes(outcomes, record)
     policy = RoutingPolicy(found, outcomes=table, budget=budget, money=money)
-    log = OutcomeLog(record) if record is not None else None
+    log = OutcomeLog(record, said=said) if record is not None else None
     if policy.router is None:
         said("nothing to learn from yet: models are asked by price and order; judge answers by POST /v1/feedback")
     else:

@@ -57,6 +57,10 @@ def seconds(column: Any, name: str) -> np.ndarray:
     >>> seconds(np.array(["1970-01-01T00:01"], dtype="datetime64[ms]"), "at").tolist()
     [60.0]
     """
+    if column.dtype.kind == "M" and not isinstance(column.dtype, np.dtype):  # as pandas has them, with a zone
+        import pandas
+
+        column = pandas.DatetimeIndex(pandas.to_datetime(column, utc=True)).tz_convert(None)
     plain = np.asarray(column)
     if plain.dtype.kind == "M":
         found = plain.astype("datetime64[us]").astype(np.int64) / 1e6

@@ -1,6 +1,7 @@
 """Conditions on columns in words, such as `power_drain > 0.9 and state in ('NY', 'CA')`: parsed, never run as code."""
 
 import ast
+import keyword
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_WORDS = {"and", "or", "not", "in", "is", "True", "False", "None"}
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -32,7 +34,8 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 def match_rows(text: str, names: Sequence[str], read: Callable[[str], "np.ndarray"], *, rows: int) -> "np.ndarray":
     """Which rows a condition holds for. `read` gives a column by its name. A row without a value matches nothing.
 
-    Columns whose names are no words of Python, such as `train/loss`, are found by their names all the same.
+    Columns whose names are no words of Python, such as `train/loss` or `class`, are found by their names all the same;
+    those named as a number or a word of conditions (`0`, `in`) in backticks.
 
     >>> import numpy as np
     >>> columns = {"train/loss": np.array([1.0, np.nan, 4.0]), "norm": np.array(["none", "none", "layer"])}
@@ -52,32 +55,47 @@ def match_rows(text: str, names: Sequence[str], read: Callable[[str], "np.ndarra
     reader = _ConditionReader(text, names, read, stand_ins)
     with np.errstate(all="ignore"):  # a division by zero gives infinity, which compares as it should
         try:
-            found = np.asarray(reader.value(tree.body))
+            found = np.asarray(reader.truth(tree.body))
         except TypeError as error:
             raise DovetailError(
                 f"a condition must compare numbers with numbers and words with words; in {text!r}: {error}."
             ) from None
-    if found.dtype != bool:
-        raise DovetailError(
-            f"a condition must be true or false for each row, such as {_EXAMPLE}, got {text!r}, which is neither."
-        )
     return np.broadcast_to(found, (rows,)).copy()
 
 
 def _with_words(text: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The text with each column whose name is no word of Python replaced by one that is, outside quotes."""
-    odd = sorted((name for name in names if not name.isidentifier() and name), key=len, reverse=True)
+    odd = sorted((name for name in names if name and not _is_word(name)), key=len, reverse=True)
     stand_ins = {f"_column_{number}": name for number, name in enumerate(odd)}
     if not odd:
         return text, {}
     # Quotes first, so that what is within them stays; no column begins or ends inside a word.
-    pattern = "|".join([r"'[^']*'", r'"[^"]*"', *(rf"`?(?<![\w/]){re.escape(name)}(?![\w/])`?" for name in odd)])
+    pattern = "|".join([r"'[^']*'", r'"[^"]*"', *map(_pattern, odd)])
     back = {name: word for word, name in stand_ins.items()}
 
     def replace(match: re.Match[str]) -> str:
         return back.get(match[0].strip("`"), match[0])
 
     return re.sub(pattern, replace, text), stand_ins
+
+
+def _is_word(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _pattern(name: str) -> str:
+    """Of a column's name in a condition: in backticks where it would else be a number or a word of conditions."""
+    if name in _WORDS or _is_number(name):
+        return f"`{re.escape(name)}`"
+    return rf"`?(?<![\w/]){re.escape(name)}(?![\w/])`?"
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 class _ConditionReader:
@@ -97,7 +115,7 @@ class _ConditionReader:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.value(node.operand)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return ~self._truth(node.operand)
+            return ~self.truth(node.operand)
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
         if isinstance(node, ast.BoolOp):
@@ -107,14 +125,15 @@ class _ConditionReader:
         raise self._refusal(node)
 
     def _joined(self, node: ast.BoolOp) -> Any:
-        found = [self._truth(each) for each in node.values]
+        found = [self.truth(each) for each in node.values]
         combine = operator.and_ if isinstance(node.op, ast.And) else operator.or_
         answer = found[0]
         for each in found[1:]:
             answer = combine(answer, each)
         return answer
 
-    def _truth(self, node: ast.AST) -> Any:
+    def truth(self, node: ast.AST) -> Any:
+        """The same of a part that must be true or false for each row, such as a column of booleans."""
         import numpy as np
 
         found = np.asarray(self.value(node))
@@ -122,7 +141,7 @@ class _ConditionReader:
             return found
         if found.dtype == float and np.isin(found, (0.0, 1.0)).all():  # a column of booleans
             return found == 1.0
-        raise self._refusal(node, "true or false")
+        raise self._refusal(node, "be true or false for each row")
 
     def _comparison(self, node: ast.Compare) -> Any:
         left, answer = self.value(node.left), True
@@ -158,9 +177,11 @@ class _ConditionReader:
             raise DovetailError(f"a condition must name columns of the table; {self._text!r} names {name!r}{hint}")
         return self._read(name)
 
-    def _refusal(self, node: ast.AST, wanted: str = "comparisons, and, or, not, in and arithmetic") -> DovetailError:
+    def _refusal(
+        self, node: ast.AST, must: str = "consist of comparisons, and, or, not, in and arithmetic"
+    ) -> DovetailError:
         return DovetailError(
-            f"a condition must consist of {wanted}, such as {_EXAMPLE}, got {ast.unparse(node)!r} in {self._text!r}."
+            f"a condition must {must}, such as {_EXAMPLE}, got {ast.unparse(node)!r} in {self._text!r}."
         )
 
 

@@ -74,7 +74,7 @@ class TableReader:
             column = column.cast(column.type.value_type)
         is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
         if is_number or pa.types.is_boolean(column.type) or pa.types.is_decimal(column.type):
-            return column.cast(pa.float64()).to_numpy()
+            return column.cast(pa.float64(), safe=False).to_numpy()  # whole numbers may be beyond 2**53
         return np.array(column.to_pylist(), dtype=object)
 
     def build(self, rows: Rows) -> Any:
@@ -196,21 +196,22 @@ def _encode_arrow(name: str, column: Any, as_range: bool | None) -> Attribute:
 
     is_float, is_integer = pa.types.is_floating(column.type), pa.types.is_integer(column.type)
     if (is_float or is_integer) and (as_range if as_range is not None else is_float):
-        return encode_range(name, column.cast(pa.float64()).to_numpy())
+        return encode_range(name, column.cast(pa.float64(), safe=False).to_numpy())
     if is_integer and not column.null_count and len(column) and (found := encode_integers(name, column.to_numpy())):
         return found
     if found := _encode_text(name, column):
         return found
     if pa.types.is_null(column.type):  # a column without any value, which has no dictionary
         return encode_objects(name, [None] * len(column))
+    if pa.types.is_nested(column.type):  # nor have lists and structs
+        return encode_objects(name, column.to_pylist())
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     one = encoded.combine_chunks() if hasattr(encoded, "chunks") else encoded
     if isinstance(one, pa.ChunkedArray):
         one = one.unify_dictionaries().chunk(0) if one.num_chunks else pa.array([], one.type)
-    indices = one.indices
-    return _with_missing(
-        name, indices.fill_null(-1).to_numpy(zero_copy_only=False), one.dictionary.to_pylist(), nulls=indices.null_count
-    )
+    indices = one.indices.cast(pa.int64())  # Polars' have no sign
+    codes = indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return _with_missing(name, codes, one.dictionary.to_pylist(), nulls=indices.null_count)
 
 
 def _with_missing(name: str, codes: "np.ndarray", values: list[Any], *, nulls: int | None = None) -> Attribute:

@@ -12,6 +12,7 @@ import pytest
 import dovetail as dt
 from dovetail.watch.criteria import Criteria
 from dovetail.watch.explain import explain_table
+from dovetail.watch.expressions import match_rows
 from dovetail.watch.tables import TableReader
 
 ROWS = 400
@@ -42,7 +43,7 @@ def found_in(given, *, outliers="bad == 1", on=("region",), **settings):
         ("__import__('os')", "a condition must consist of comparisons, and, or, not, in and arithmetic, such as"),
         ("load.real > 1", "a condition must consist of comparisons, and, or, not, in and arithmetic, such as"),
         ("region > 1", "a condition must compare numbers with numbers and words with words; in 'region > 1': '>' not"),
-        ("load and bad", "a condition must consist of true or false, such as 'power_drain > 0.9', got 'load' in"),
+        ("load and bad", "a condition must be true or false for each row, such as 'power_drain > 0.9', got 'load' in"),
     ],
 )  # fmt: skip
 def test_outliers_that_cannot_be(outliers, said):
@@ -209,3 +210,48 @@ def test_an_answer_can_be_queried_beside_the_relation_it_is_of():
     gc.collect()
     assert joined.fetchall() == [(100,)]
     assert answer.columns[0] == "combination"
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["r0", "r1", "r2", "r3"])])
+def test_categories_of_polars_are_attributes(dtype):
+    region = [None if n % 7 == 0 else each for n, each in enumerate(table()["region"])]
+    frame = pl.DataFrame(table(region=region)).with_columns(pl.col("region").cast(dtype))
+    assert list(found_in(frame)) == ["region = r2"]
+    assert list(found_in(frame, outliers=[each is None for each in region])) == ["region is missing"]
+
+
+@pytest.mark.parametrize("wrap", [lambda n: [n, n], lambda n: {"n": n}])
+def test_lists_and_structs_of_arrow_are_attributes_as_they_are_written(wrap):
+    frame = pl.DataFrame(table(parts=[wrap(int(region[1])) for region in table()["region"]]))
+    assert list(found_in(frame, on=["parts"])) == [f"parts = {wrap(2)}"]
+
+
+def test_whole_numbers_may_be_larger_than_floats_tell_apart():
+    load = [2**60 + 1 + n * 2**50 for n in range(ROWS)]
+    frame = pl.DataFrame(table(load=load, region=["a" if n < 200 else "b" for n in range(ROWS)]))
+    assert list(found_in(frame, outliers=f"load >= {load[200]}")) == ["region = b"]
+    assert list(found_in(frame, outliers=[n < 40 for n in range(ROWS)], on=["load"], ranges=["load"])) != []
+
+
+@pytest.mark.parametrize(
+    ("outliers", "expected"),
+    [
+        ("power > 0", 399),
+        ("power > 0.5", 399),
+        ("power > -1", 400),
+        ("`0` == 1", 100),
+        ("class == 1 and lambda > 0", 100),
+        ("`class` == 1", 100),
+        ("`in` in (1, 2)", 200),
+        ("`in` == 1 and power in (1, 2)", 1),
+        ("flag", 200),
+        ("not flag", 200),
+    ],
+)
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_columns_named_as_numbers_and_words_of_python_and_of_booleans(outliers, expected, kind):
+    power = [float(n) for n in range(ROWS)]
+    parts = [n % 4 for n in range(ROWS)]
+    odd = {"0": parts, "-1": power, "class": parts, "in": parts, "lambda": power, "flag": [n % 2 == 0 for n in parts]}
+    reader = TableReader(kind({"power": power, **odd}))
+    assert match_rows(outliers, reader.names, reader.numbers, rows=ROWS).sum() == expected

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 
 from dovetail.serve.cascades.feature_cascade import FeatureCascade, GroupStage, LabelledRows
-from dovetail.serve.cascades.feature_groups import count_rows, side_by_side
+from dovetail.serve.cascades.feature_groups import count_rows, side_by_side, take
 from dovetail.serve.cascades.promise import least_rows
 from dovetail.serve.cascades.thresholds import LEAST_SAVED, Verdicts
 from dovetail.serve.cascades.top_rows import keep_threshold, least_top_rows
@@ -14,10 +14,16 @@ from dovetail.vocabulary import DovetailError
 
 try:
     from sklearn.base import ClassifierMixin, clone
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise DovetailError(
         f"a CascadeClassifier must have scikit-learn; found: {error}. Run: pip install 'dovetail[serve]'"
     ) from error
+
+
+def _plain_has(cascade: Any, method: str) -> bool:
+    return hasattr(getattr(cascade, "plain_", cascade.pipeline), method)
 
 
 class CascadeClassifier(ClassifierMixin, FeatureCascade):  # type: ignore[misc]
@@ -66,17 +72,26 @@ class CascadeClassifier(ClassifierMixin, FeatureCascade):  # type: ignore[misc]
 
     def predict(self, X: Any) -> numpy.ndarray:
         """The class of each row."""
-        return self._answer(X, _as_classes, self._whole.predict)
+        return self._answer(X, _as_classes, "predict")
 
+    @available_if(lambda self: _plain_has(self, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> numpy.ndarray:
-        """How likely each class is, by the stage that answers the row."""
-        return self._answer(X, lambda model, scores: scores, self._whole.predict_proba)
+        """How likely each class is, by the stage that answers the row; where the plain pipeline can say."""
+        return self._answer(X, lambda model, scores: scores, "predict_proba")
+
+    @available_if(lambda self: not _plain_has(self, "predict_proba") and _plain_has(self, "decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> numpy.ndarray:
+        """The score of each class, by the stage that answers the row; where the plain pipeline gives no chances."""
+        return self._answer(X, lambda model, scores: scores, "decision_function")
 
     def top(self, X: Any) -> numpy.ndarray:
         """The numbers of the `top_k` rows with the highest score, the best first."""
         if self.top_k is None:
             raise DovetailError("top must have a number of rows to find: make the cascade with top_k=.")
+        check_is_fitted(self, "plain_")
         rows = count_rows(X)
+        if not rows:
+            return numpy.arange(0)
         count = min(self.top_k, rows)
         left, computed = numpy.arange(rows), dict[int, Any]()
         if self._ranking is not None:
@@ -89,7 +104,7 @@ class CascadeClassifier(ClassifierMixin, FeatureCascade):  # type: ignore[misc]
                 score = _score(stage.model, side_by_side([computed[group] for group in stage.groups]))
                 fewest = numpy.partition(score, rows - count)[rows - count]
                 left = numpy.flatnonzero(score >= min(threshold, fewest))
-                computed = {group: values[left] for group, values in computed.items()}
+                computed = {group: take(values, left) for group, values in computed.items()}
         score = _score(self._whole, self._complete(X, left, computed))
         best = numpy.argsort(-score, kind="stable")[:count]
         return left[best]
@@ -110,6 +125,11 @@ class CascadeClassifier(ClassifierMixin, FeatureCascade):  # type: ignore[misc]
         return 2 * least_top_rows(self.top_k, precision=self.precision, confidence=self.confidence)
 
     def _fit_whole(self, X: Any, y: numpy.ndarray) -> None:
+        if len(classes := set(y.tolist())) < 2:
+            raise DovetailError(
+                f"the rows to learn from must have two classes or more, for one to be surer than another; of {len(y)} "
+                f"rows {f'all are {classes.pop()!r}' if classes else 'none is there'}."
+            )
         super()._fit_whole(X, y)
         self.classes_ = self._whole.classes_
         self._ranking: tuple[GroupStage, numpy.ndarray, numpy.ndarray] | None = None

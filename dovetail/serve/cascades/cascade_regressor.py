@@ -66,7 +66,7 @@ class CascadeRegressor(RegressorMixin, FeatureCascade):  # type: ignore[misc]
 
     def predict(self, X: Any) -> numpy.ndarray:
         """The value of each row."""
-        return self._answer(X, lambda model, values: values, self._whole.predict)
+        return self._answer(X, lambda model, values: values, "predict")
 
     def _check(self, X: Any, y: numpy.ndarray) -> None:
         super()._check(X, y)

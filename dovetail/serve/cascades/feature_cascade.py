@@ -23,6 +23,8 @@ from dovetail.vocabulary import DovetailError
 
 try:
     from sklearn.base import BaseEstimator, clone
+    from sklearn.utils import column_or_1d
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise DovetailError(
         f"a cascade of features must have scikit-learn; found: {error}. Run: pip install 'dovetail[serve]'"
@@ -64,7 +66,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit the pipeline and the stages before it, choose among them and calibrate them, on parts of these rows that
         have none in common."""
-        y = numpy.asarray(y)
+        y = _labels_of(y)
         self._check(X, y)
         learn, choose, known = self._split(len(y))
         self._fit_whole(take(X, learn), y[learn])
@@ -87,10 +89,16 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
         self._choose(candidates, chosen, fresh)
         return self
 
-    def _answer(
-        self, X: Any, answer_all: Callable[[Any, Any], numpy.ndarray], whole: Callable[[Any], Any]
-    ) -> numpy.ndarray:
-        """What the stage that is sure of a row says of it, by `answer_all(stage model, judged rows)`, or the whole."""
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns the rows had that it was fitted to."""
+        return int(self.plain_.n_features_in_)
+
+    def _answer(self, X: Any, answer_all: Callable[[Any, Any], numpy.ndarray], method: str) -> numpy.ndarray:
+        """What the stage that is sure of a row says of it, by `answer_all(stage model, judged rows)`, or the whole, by
+        its method of this name."""
+        check_is_fitted(self, "plain_")
+        whole = getattr(self._whole, method)
         rows = count_rows(X)
         left, computed = numpy.arange(rows), dict[int, Any]()
         parts: list[tuple[numpy.ndarray, numpy.ndarray]] = []
@@ -100,7 +108,7 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
             sureness, judged = self._judge(stage.model, side_by_side([computed[group] for group in stage.groups]))
             is_sure = sureness >= threshold
             parts.append((left[is_sure], answer_all(stage.model, judged[is_sure])))
-            computed = {group: values[~is_sure] for group, values in computed.items()}
+            computed = {group: take(values, ~is_sure) for group, values in computed.items()}
             left = left[~is_sure]
             if not len(left):
                 break
@@ -122,6 +130,8 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
         check_promise(self.lose, self.confidence)
         if not 0 < self.calibrate_share < 1:
             raise DovetailError(f"calibrate_share must lie between 0 and 1; got {self.calibrate_share:g}.")
+        if self.batch_rows < 1:
+            raise DovetailError(f"batch_rows must be at least 1, the rows of a usual call; got {self.batch_rows}.")
         if count_rows(X) != len(y):
             raise DovetailError(f"there must be a label for each row; got {count_rows(X)} rows and {len(y)} labels.")
         if len(getattr(self.pipeline, "steps", ())) != 2:
@@ -226,6 +236,13 @@ class FeatureCascade(BaseEstimator, abc.ABC):  # type: ignore[misc]
 
     def _keep(self, stages: Sequence[GroupStage]) -> None:
         self.stages_ = [tuple(self._groups[group].name for group in stage.groups) for stage in stages]
+
+
+def _labels_of(y: Any) -> numpy.ndarray:
+    """One for each row; of a column, with scikit-learn's own warning."""
+    if numpy.ndim(y) == 2 and numpy.shape(y)[1] != 1:
+        raise DovetailError(f"there must be one label for each row; got labels of shape {numpy.shape(y)}.")
+    return numpy.asarray(column_or_1d(y, warn=True))
 
 
 def _order_nested(stages: Sequence[GroupStage]) -> Sequence[GroupStage] | None:

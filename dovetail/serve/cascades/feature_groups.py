@@ -15,18 +15,21 @@ _FEW, _MANY = 50, 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeatureGroup:
-    """A fitted part of the features: columns of the input, and what is made of them."""
+    """A fitted part of the features: columns of the input, and what is made of them; `is_dense` where the pipeline's
+    estimator knows it as a dense matrix, whatever the transformer makes."""
 
     name: str
     transformer: Any
     columns: Any = None
+    is_dense: bool = False
 
     def compute(self, rows: Any) -> Any:
         """The features of this group for these rows."""
         from sklearn.utils import _safe_indexing
 
         selected = rows if self.columns is None else _safe_indexing(rows, self.columns, axis=1)
-        return selected if self.transformer == "passthrough" else self.transformer.transform(selected)
+        found = selected if self.transformer == "passthrough" else self.transformer.transform(selected)
+        return found.toarray() if self.is_dense and hasattr(found, "toarray") else found
 
 
 def groups_of(features: Any) -> list[FeatureGroup]:
@@ -46,7 +49,7 @@ def groups_of(features: Any) -> list[FeatureGroup]:
         parts = [FeatureGroup(name, each) for name, each in features.transformer_list if each != "drop"]
     else:
         parts = [
-            FeatureGroup(name, each, columns)
+            FeatureGroup(name, each, columns, is_dense=not features.sparse_output_)
             for name, each, columns in features.transformers_
             if each != "drop" and not _is_empty(columns)
         ]

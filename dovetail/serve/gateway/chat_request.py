@@ -34,6 +34,8 @@ class ChatRequest:
         """
         try:
             payload = json.loads(body)
+            # It is sent on and noted, and Python reads more than can be: NaN, 1e999, half of a pair of surrogates.
+            json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise RequestRefused(400, f"the body must be JSON; found: {error}.") from None
         if not isinstance(payload, dict) or not isinstance(payload.get("model"), str):

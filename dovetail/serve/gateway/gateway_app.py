@@ -131,7 +131,7 @@ class GatewayApp:
             self._note(number, asked, each, answers[each], prices[each])
         self._record_answer(number, name, prices)
         given = keep_majority(bodies[name]) if self._samples(asked, name) > 1 else bodies[name]
-        return JSONResponse(given | {"id": number}, headers={"x-dovetail-model": name})
+        return _as_it_came(given | {"id": number}, headers={"x-dovetail-model": name})
 
     async def _first_answer(self, asked: ChatRequest, order: Sequence[str]) -> tuple[dict[str, Any], str]:
         """The answer of the first model that gives one."""
@@ -173,26 +173,29 @@ class GatewayApp:
     async def _parts(
         self, asked: ChatRequest, name: str, lines: AsyncIterator[str], stack: contextlib.AsyncExitStack
     ) -> AsyncIterator[str]:
+        """The lines of an answer as they come. What came is paid for and noted, also where a client goes or the model
+        breaks off midway."""
         text: list[str] = []
         last: dict[str, Any] = {}
         number = ""
-        async with stack:
-            try:
-                async for line in lines:
-                    with contextlib.suppress(ValueError, AttributeError):
-                        part = json.loads(line.removeprefix("data:"))
-                        text.append(answer_text(part))
-                        number = number or str(part.get("id") or "")
-                        last = part if part.get("usage") else last
-                    yield line + "\n"
-            except UpstreamFailed as error:  # the status is sent; a client learns of it in its stream
-                yield f"data: {json.dumps(_error_body(502, str(error)))}\n\n"
-                self._metrics.count_broken_answer(name)
-                return
-        number = number or uuid.uuid4().hex
-        price = self._price(asked, name, last, sum(map(len, text)))
-        self._note(number, asked, name, "".join(text), price)
-        self._record_answer(number, name, {name: price})
+        try:
+            async with stack:
+                try:
+                    async for line in lines:
+                        with contextlib.suppress(ValueError, AttributeError):
+                            part = json.loads(line.removeprefix("data:"))
+                            text.append(answer_text(part))
+                            number = number or str(part.get("id") or "")
+                            last = part if part.get("usage") else last
+                        yield line + "\n"
+                except UpstreamFailed as error:  # the status is sent; a client learns of it in its stream
+                    self._metrics.count_broken_answer(name)
+                    yield f"data: {json.dumps(_error_body(502, str(error)))}\n\n"
+        finally:
+            number = number or uuid.uuid4().hex
+            price = self._price(asked, name, last, sum(map(len, text)))
+            self._note(number, asked, name, "".join(text), price)
+            self._record_answer(number, name, {name: price})
 
     def _price(self, asked: ChatRequest, name: str, found: dict[str, Any], characters: int) -> float:
         tokens = tokens_of(found, tokens_in=asked.tokens_in(), characters_out=characters)
@@ -256,4 +259,9 @@ def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Res
 
 
 def _pass_on(error: UpstreamFailed) -> Response:
-    return JSONResponse(error.body, error.status)
+    return _as_it_came(error.body, error.status)
+
+
+def _as_it_came(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A model's own words: NaN and halves of characters too, which a JSONResponse would refuse."""
+    return Response(json.dumps(body), status, headers=headers, media_type="application/json")

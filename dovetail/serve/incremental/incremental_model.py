@@ -47,8 +47,8 @@ def incremental(model: nn.Module, base: torch.Tensor) -> "IncrementalModel":
 
 
 class IncrementalModel:
-    """What `incremental` gives. `share` is the part of the model's multiplications that the last call took, and `why`
-    says why a model is computed whole, where it is."""
+    """What `incremental` gives. `share` is the part of the model's multiplications that the last call took, `part` what
+    `crop` was told last, and `why` says why a model is computed whole, where it is."""
 
     def __init__(self, model: nn.Module, base: torch.Tensor) -> None:
         if base.dim() != 4 or len(base) != 1 or not base.is_floating_point():
@@ -57,7 +57,7 @@ class IncrementalModel:
                 f"{base.dtype}."
             )
         self._model, self.base = model, base
-        self.share, self.why = 1.0, ""
+        self.share, self.part, self.why = 1.0, 1.0, ""
         training = {module for module in model.modules() if module.training}
         model.eval()
         try:
@@ -103,6 +103,7 @@ class IncrementalModel:
         and no longer exact. 1 is all of it."""
         if not 0 < part <= 1:
             raise ProgramError(f"a part must be more than 0 and at most 1, got {part}.")
+        self.part = part
         if self._graph is not None:
             self._graph.crop = part
 

@@ -41,8 +41,8 @@ def occlusion(
     given), is covered with `fill`. The class is the one that the whole picture gets, unless `target` is given; its
     score is what the model gives, logits or probabilities. Computed by `incremental`: exactly, several times faster
     than asking the model again for each place; for many images give `incremental(model, image)` instead of the model,
-    which is traced once then. With an `error` (0.05: a twentieth of the largest drop) less is computed
-    around each square, as much less as a sample of places allows.
+    which is traced once then, and left with the base and the crop that it had. With an `error` (0.05: a twentieth of
+    the largest drop) less is computed around each square, as much less as a sample of places allows.
 
     >>> import torch
     >>> from torch import nn
@@ -58,12 +58,27 @@ def occlusion(
     picture = image if image.dim() == 4 else image[None]
     stride = patch if stride is None else stride
     _check(picture, patch, stride, error)
-    if isinstance(model, IncrementalModel):
-        answering = model
-        answering.rebase(picture)
-        answering.crop(1.0)
-    else:
-        answering = IncrementalModel(model, picture)
+    if not isinstance(model, IncrementalModel):
+        return _map(IncrementalModel(model, picture), picture, patch, stride, fill, target, error)
+    base, part = model.base, model.part
+    try:
+        model.rebase(picture)
+        model.crop(1.0)
+        return _map(model, picture, patch, stride, fill, target, error)
+    finally:  # it is the caller's, who may have others ask it
+        model.rebase(base)
+        model.crop(part)
+
+
+def _map(
+    answering: IncrementalModel,
+    picture: torch.Tensor,
+    patch: int,
+    stride: int,
+    fill: float,
+    target: int | None,
+    error: float,
+) -> OcclusionMap:
     whole = answering.frame(picture)
     if whole.dim() != 2:
         raise ProgramError(f"the model must give a score for each class, pictures x classes; it gave {whole.shape}.")

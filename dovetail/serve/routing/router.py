@@ -76,6 +76,7 @@ class Router:
 
     def estimate(self, queries: Sequence[str], domains: Sequence[str] | None = None) -> QualityEstimate:
         """The quality of each model's answer to each query, calibrated, and how unsure its lead or lag is."""
+        _check_queries(queries, domains)
         rows = self._estimator.represent(queries, domains if self._domains else None)
         return self._fitted.estimate(rows, self._is_familiar(queries, domains))
 
@@ -210,6 +211,14 @@ class Router:
         if name not in self.models:
             raise DovetailError(f"a model must be one of the table's, {', '.join(self.models)}; got {name!r}.")
         return self.models.index(name)
+
+
+def _check_queries(queries: Sequence[str], domains: Sequence[str] | None) -> None:
+    if isinstance(queries, str) or not len(queries):
+        raise DovetailError(f"queries must be a list of texts, one or more; got {queries!r}. Put a single one into [].")
+    if domains is not None and (isinstance(domains, str) or len(domains) != len(queries)):
+        got = repr(domains) if isinstance(domains, str) else f"{len(domains)} domains"
+        raise DovetailError(f"there must be a domain for each query; got {len(queries)} queries and {got}.")
 
 
 class _AnswerJudge:

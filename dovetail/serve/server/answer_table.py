@@ -17,6 +17,8 @@ CLASS, SURENESS, ANSWER, ESCALATED, CONFIDENCE, RIGHT = (
     "class", "sureness", "answer", "escalated", "confidence", "right",
 )  # fmt: skip
 
+MISSING = "missing"
+
 
 def input_numbers(schema: Schema, arrays: Sequence[numpy.ndarray]) -> dict[str, numpy.ndarray]:
     """A few numbers for each row.
@@ -79,13 +81,17 @@ class InputParts:
         >>> parts.name({"x": numpy.array([-5.0, 3.0, 100.0])})["x"].tolist()
         ['up to 1.75', '1.75 to 3.5', 'above 5.25']
         """
-        return cls({name: numpy.unique(numpy.nanquantile(values, _PARTS)) for name, values in numbers.items()})
+        known = {name: values[~numpy.isnan(values)] for name, values in numbers.items()}
+        return cls(
+            {name: numpy.unique(numpy.quantile(each, _PARTS)) if len(each) else each for name, each in known.items()}
+        )
 
     def name(self, numbers: Mapping[str, numpy.ndarray]) -> dict[str, Any]:
-        """The quarter that each number lies in, in words."""
+        """The quarter that each number lies in, in words; 'missing' where there is none."""
         found = {}
         for name, ends in self.ends.items():
             between = [f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(ends)]
-            words = numpy.array([f"up to {ends[0]:.3g}", *between, f"above {ends[-1]:.3g}"])
-            found[name] = words[numpy.searchsorted(ends, numbers[name], side="left")]
+            parts = [f"up to {ends[0]:.3g}", *between, f"above {ends[-1]:.3g}"] if len(ends) else ["there"]
+            places = numpy.searchsorted(ends, numbers[name], side="left")
+            found[name] = numpy.array([*parts, MISSING])[numpy.where(numpy.isnan(numbers[name]), len(parts), places)]
         return found

@@ -160,12 +160,17 @@ class ModelApp:
         """What was right for some rows, so that errors and calibration are watched."""
         body = _json(await read_body(request))
         arrays = self._schema.read(body)
-        labels = numpy.array(given) if isinstance(given := body.get("labels"), list) else numpy.empty(0)
+        try:
+            labels = numpy.array(given) if isinstance(given := body.get("labels"), list) else numpy.empty(0)
+        except ValueError:  # lists of unlike lengths
+            labels = numpy.empty(0)
         if labels.shape != (len(arrays[0]),) or labels.dtype.kind != "i":
             raise BadRequest(f"labels must be whole numbers, the class of each of the {len(arrays[0])} rows.")
         found = await self._queue.ask(arrays, within=self._within)
         if not has_classes(found.scores):
             raise BadRequest("labels are compared with classes, and this model gives none.")
+        if not ((labels >= 0) & (labels < (count := found.scores.shape[1]))).all():
+            raise BadRequest(f"labels must be classes, from 0 to {count - 1}; got {labels.min()} to {labels.max()}.")
         return JSONResponse({"rows": len(labels), "right": self._watch.note_labels(arrays, found, labels)})
 
     async def reload(self, request: Request) -> Response:

@@ -1,9 +1,13 @@
 import numpy
 import pandas
+import polars
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import get_scorer
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
@@ -91,6 +95,14 @@ def test_frames_sparse_groups_and_unions():
     assert cascade.stages_ == [("all",)]
 
 
+def test_a_sparse_group_is_dense_where_the_pipeline_makes_it_so():
+    X, y = rows(2000)
+    frame = pandas.DataFrame({"cheap": X[:, 0], "hidden": X[:, 1], "kind": (X[:, 0] > 0).astype(str)})
+    features = ColumnTransformer([("kind", OneHotEncoder(), ["kind"]), ("rest", "passthrough", ["cheap", "hidden"])])
+    cascade = dt.CascadeClassifier(Pipeline([("f", features), ("m", GaussianNB())]), lose=0.02).fit(frame, y)
+    assert cascade.predict(frame).shape == (2000,)
+
+
 def test_where_nothing_is_easy_it_is_the_plain_pipeline():
     cascade = dt.CascadeClassifier(pipeline(), lose=0.01).fit(*rows(4000, easy=0))
     assert cascade.stages_ == []
@@ -125,11 +137,34 @@ def test_the_best_rows_are_found_by_few_of_the_costly_features():
     assert len(cascade.top(fresh[:7])) == 7
 
 
+@pytest.mark.parametrize("kind", [pandas.DataFrame, polars.DataFrame])
+def test_frames_with_a_group_that_passes_through_are_answered_and_ranked(kind):
+    def frame(X):
+        return kind({"cheap": X[:, 0], "hidden": X[:, 1]})
+
+    features = ColumnTransformer(
+        [("cheap", "passthrough", ["cheap"]), ("costly", FunctionTransformer(costly), ["cheap", "hidden"])]
+    )
+    whole = Pipeline([("features", features), ("model", LogisticRegression())])
+    X, y = rows(6000)
+    # Shuffled, so that rows by number are not rows by label.
+    fresh = frame(rows(1000, seed=1)[0])
+    fresh = fresh.sample(frac=1.0, random_state=0) if kind is pandas.DataFrame else fresh
+    cascade = dt.CascadeClassifier(whole, lose=0.02).fit(frame(X), y)
+    assert cascade.stages_ == [("cheap",)]
+    assert (cascade.predict(fresh) == cascade.plain_.predict(fresh)).mean() > 0.9
+    ranking = dt.CascadeClassifier(whole, top_k=20, precision=0.9).fit(frame(X), y)
+    assert ranking.stages_ == [("cheap",)]
+    best = numpy.argsort(-ranking.plain_.decision_function(fresh))[:20]
+    assert len({*ranking.top(fresh)} & {*best}) >= 15
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"lose": 0}, "lose and confidence must lie between 0 and 1"),
         ({"calibrate_share": 1.5}, "calibrate_share must lie between"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"pipeline": LogisticRegression()}, "must have two steps"),
         ({"pipeline": Pipeline([("s", StandardScaler()), ("m", LogisticRegression())])}, "they are a StandardScaler"),
@@ -151,6 +186,39 @@ def test_labels_must_match_and_top_must_be_asked_for():
         dt.CascadeClassifier(pipeline()).fit(X, y[:-1])
     with pytest.raises(dt.DovetailError, match="make the cascade with top_k="):
         dt.CascadeClassifier(pipeline()).fit(X, y).top(X)
+
+
+def test_it_says_what_the_plain_pipeline_can():
+    X, y = rows(3000)
+    chances, scores = (dt.CascadeClassifier(pipeline(model), lose=0.02) for model in (None, RidgeClassifier()))
+    for each in (chances, scores):
+        with pytest.raises(NotFittedError):
+            each.predict(X)
+        assert not hasattr(each, "n_features_in_")
+        assert each.fit(X, y).n_features_in_ == 2
+        assert get_scorer("roc_auc")(each, X, y) > 0.9
+    assert (hasattr(chances, "predict_proba"), hasattr(chances, "decision_function")) == (True, False)
+    assert (hasattr(scores, "predict_proba"), hasattr(scores, "decision_function")) == (False, True)
+    assert ((scores.decision_function(X) > 0) == scores.predict(X)).all()
+
+
+def test_one_class_is_refused_and_of_no_rows_none_is_best():
+    X, y = rows(300)
+    with pytest.raises(dt.DovetailError, match=r"two classes or more, .*; of 180 rows all are 0"):
+        dt.CascadeClassifier(pipeline()).fit(X, numpy.zeros(300, dtype=int))
+    ranking = dt.CascadeClassifier(pipeline(), top_k=5)
+    with pytest.raises(NotFittedError):
+        ranking.top(X)
+    assert ranking.fit(X, y).top(X[:0]).shape == (0,)
+
+
+def test_labels_may_be_a_column():
+    X, y = rows(3000)
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        cascade = dt.CascadeClassifier(pipeline(), lose=0.02).fit(X, y[:, None])
+    assert cascade.predict(X).shape == (3000,)
+    with pytest.raises(dt.DovetailError, match=r"one label for each row; got labels of shape \(3000, 2\)"):
+        dt.CascadeClassifier(pipeline(), lose=0.02).fit(X, numpy.column_stack([y, y]))
 
 
 def test_costs_are_a_fixed_part_and_one_by_row():

@@ -1,6 +1,7 @@
 import numpy
 import pytest
 from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -39,6 +40,13 @@ def test_rows_where_the_cheap_group_is_enough_are_answered_from_it():
     off = numpy.abs(found - cascade.plain_.predict(X)) > 0.2
     assert off.mean() <= 0.02 + 3 * (0.02 / 2000) ** 0.5
     assert cascade.score(X, y) > 0.95
+
+
+def test_values_may_be_a_column():
+    X, y = rows(3000)
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        column = dt.CascadeRegressor(pipeline(), within=0.5, lose=0.05).fit(X, y[:, None])
+    assert column.predict(X).shape == (3000,)
 
 
 def test_a_distance_that_nothing_keeps_gives_the_plain_pipeline():

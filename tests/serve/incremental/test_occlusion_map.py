@@ -37,6 +37,22 @@ def test_an_error_that_is_asked_for_is_kept_and_buys_work():
     assert float((near.drops - exact.drops).abs().max()) <= 0.3 * float(exact.drops.abs().max())
 
 
+def test_a_traced_model_is_left_as_it_was():
+    torch.manual_seed(1)
+    layers = [part for n in range(6) for part in (nn.Conv2d(3 if not n else 8, 8, 5, padding=2), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).eval()
+    first, second, box = torch.rand(1, 3, 48, 48), torch.rand(1, 3, 48, 48), torch.zeros(1, 3, 8, 8)
+    traced = dt.incremental(model, first)
+    dt.occlusion(traced, second, patch=8, error=0.2)
+    with torch.no_grad():
+        torch.testing.assert_close(traced(box, at=[(20, 20)]), model(pasted(first, box, [(20, 20)])))
+    traced.crop(0.5)
+    with pytest.raises(ProgramError, match="target must be one of 4"):
+        dt.occlusion(traced, second, patch=8, target=4)
+    assert traced.part == 0.5
+    assert traced.base is first
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -37,6 +37,20 @@ def test_a_stranger_goes_to_the_best_single_model():
     assert with_domains.choose([EASY], ["cooking"], money=0.5) == ["large"]
 
 
+@pytest.mark.parametrize(
+    ("queries", "domains", "message"),
+    [
+        ([], None, r"queries must be a list of texts, one or more; got \[\]"),
+        ("text", None, r"one or more; got 'text'. Put a single one into \[\]"),
+        (["a", "b"], ["easy"], "there must be a domain for each query; got 2 queries and 1 domains"),
+        (["a"], "easy", "there must be a domain for each query; got 1 queries and 'easy'"),
+    ],
+)
+def test_queries_that_cannot_be_are_refused(queries, domains, message):
+    with pytest.raises(DovetailError, match=message):
+        route(table_of(domains=True)).choose(queries, domains)
+
+
 def test_without_anything_to_learn_all_goes_to_the_best_single_model():
     table = table_of(noise=0.0)
     generator = np.random.default_rng(0)

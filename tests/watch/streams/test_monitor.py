@@ -176,3 +176,16 @@ def test_whoevers_table_it_is_the_stream_is_the_same(kind):
     assert np.array_equal(one.update(rows), other.update(batch))
     assert one.frequent() == other.frequent()
     assert one.windows() == other.windows()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "polars", "pandas of arrow"])
+def test_moments_with_a_zone_are_in_the_windows_of_their_seconds(kind):
+    moments = pd.Series(pd.date_range("2024-01-01 01:00", periods=300, freq="s", tz="Europe/Berlin"))
+    frame = pd.DataFrame({"at": moments, "m": np.zeros(300), "region": ["eu", "us"] * 150})
+    if kind == "pandas of arrow":
+        frame["at"] = moments.astype(pd.ArrowDtype(pa.timestamp("us", "Europe/Berlin")))
+    tables = {"arrow": pa.Table.from_pandas, "polars": pl.from_pandas}
+    monitor = dt.Monitor(metrics=["m"], attributes=["region"], time="at", window_seconds=60)
+    monitor.update(tables.get(kind, lambda frame: frame)(frame))
+    windows = monitor.windows()
+    assert [(each.start_seconds, each.events) for each in windows] == [(1704067200 + 60 * n, 60) for n in range(5)]
