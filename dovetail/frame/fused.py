@@ -157,7 +157,8 @@ class FusedFunction:
         values = {node: leaves[number] if number >= 0 else kept for node, number, kept in traced.sources}
         try:
             results = run_plan(traced.prepared, values)
-        except ShapeChanged:
+        except ShapeChanged as error:
+            self._last = TracedFunction("lazy", [str(error)])
             return self._run_lazily(leaves, args, options)[0]
         _note_seconds(traced, results, time.perf_counter() - began)
         return _put_back(traced.structure, results)
@@ -214,7 +215,8 @@ class FusedFunction:
             return TracedFunction("plain", [f"{type(error).__name__}: {error}"], by_shape=True), None
         lazies: list[LazyArray] = []
         structure = _take_arrays(given, lazies, trace)
-        plan = plan_loops([lazy._node for lazy in lazies])
+        roots = [*(lazy._node for lazy in lazies), *trace.sized]
+        plan = plan_loops(roots)
         known = {id(value) for _, _, value in self._guards}
         places = {id(node): number for number, node in enumerate(inputs)}
         sources: list[tuple[FrameNode, int, Any]] = []
@@ -226,10 +228,11 @@ class FusedFunction:
         if trace.reasons:
             return TracedFunction("lazy", trace.reasons, calls=trace.calls), result
         numbers = [(places[id(node)], node.value) for node in trace.numbers if id(node) in places]
-        traced = TracedFunction("loops", [], prepare(plan), sources, structure, numbers, trace.calls, trace.by_shape)
+        prepared = prepare(plan, exact=trace.by_shape)
+        traced = TracedFunction("loops", [], prepared, sources, structure, numbers, trace.calls, trace.by_shape)
         for node in inputs:
             node.value = None  # what was traced must not hold on to the first call's arrays
-        _forget([lazy._node for lazy in lazies])
+        _forget(roots)
         _note_seconds(traced, [], time.perf_counter() - began)
         return traced, result
 

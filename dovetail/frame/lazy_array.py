@@ -24,6 +24,7 @@ from dovetail.frame.nodes import (
     map_node,
     reduce_node,
     strong,
+    walk,
     where_node,
 )
 from dovetail.frame.operations import OPERATIONS, is_native
@@ -51,12 +52,14 @@ class Untraceable(DovetailError):
 @dataclasses.dataclass(slots=True)
 class Trace:
     """What was seen while a function ran on lazy arrays. `reasons` say why it must run each time; `calls` which
-    functions stand between its loops; `numbers` are the Python numbers on whose values its path depends."""
+    functions stand between its loops; `numbers` are the Python numbers on whose values its path depends, and `sized`
+    the calls on the size of whose results it does."""
 
     reasons: list[str] = dataclasses.field(default_factory=list)
     calls: list[str] = dataclasses.field(default_factory=list)
     numbers: list[FrameNode] = dataclasses.field(default_factory=list)
     by_shape: bool = False
+    sized: list[FrameNode] = dataclasses.field(default_factory=list)
 
 
 Compute = Callable[[list[FrameNode]], list[numpy.ndarray]]
@@ -122,6 +125,7 @@ class LazyArray(NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         if self._trace:
             self._trace.by_shape = True
+            self._trace.sized += [node for node in walk([self._node]) if node.kind == "call"]
         return self._node.shape
 
     @property

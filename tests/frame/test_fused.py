@@ -264,3 +264,21 @@ def test_without_a_compiler_numpy_answers(monkeypatch):
     assert fused.wait(10) is False
     numpy.testing.assert_allclose(fused(X), numpy.exp(X) * 1.2345678 + X.max(), rtol=1e-15)
     assert "no compiler" in fused.explain()
+
+
+def test_selections_that_happened_to_have_one_size_may_have_others_later():
+    def means(x, label):
+        return x[label == 0].mean(), x[label == 1].mean()
+
+    row = numpy.arange(len(X))
+    fused = compiled(means, X, row % 2)
+    for label in (row % 2, (row % 3 == 0).astype(int), (row == 7).astype(int)):
+        numpy.testing.assert_allclose(fused(X, label), means(X, label), rtol=1e-14)
+    assert "runs each time" in fused.explain()
+    assert "fit together otherwise" in fused.explain()
+
+
+def test_sizes_that_were_looked_at_are_those_of_the_data():
+    fused = compiled(lambda x: x / len(x[x > 1]), X)
+    for x in (X, X + 0.5):
+        numpy.testing.assert_array_equal(fused(x), x / len(x[x > 1]))
