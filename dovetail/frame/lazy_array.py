@@ -6,6 +6,8 @@ trace notes that, since then the program itself must run each time. Knows nothin
 """
 
 import dataclasses
+import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +41,7 @@ _REDUCED_BY = {
     "logical_or": "any",
 }
 _CHANGING = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}
+_CHANGING_METHODS = {"sort", "partition", "fill", "resize", "put", "itemset", "setfield", "setflags", "byteswap"}
 # Of Python's numbers these give what the loop's doubles give; others are computed when traced, and guarded.
 _OF_NUMBERS = {"add", "subtract", "multiply", "negative", "positive"}
 _BY_PYTHON = {"divide", "floor_divide", "remainder", "power"}
@@ -87,6 +90,8 @@ class LazyArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
+        if method == "at":
+            raise Untraceable(f"numpy.{ufunc.__name__}.at changes an array in place, which fused functions cannot.")
         if out is not None:
             return self._apply_in_place(ufunc, method, inputs, options, out)
         try:
@@ -99,17 +104,17 @@ class LazyArray(NDArrayOperatorsMixin):
         return self._call(getattr(ufunc, method), inputs, options, name=ufunc.__name__)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        if _changes_an_array(function, args, options):
+            raise Untraceable(f"numpy.{function.__name__} changes an array in place, which fused functions cannot.")
         try:
             if found := _FUNCTIONS.get(function):
                 return found(self, *args, **options)
         except (Unknown, TypeError):
             pass
-        if function.__name__ in _CHANGING:
-            raise Untraceable(f"numpy.{function.__name__} changes an array in place, which fused functions cannot.")
         return self._call(function, args, options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
-        return numpy.array(self._value("numpy.asarray"), dtype=dtype, copy=copy)
+        return numpy.array(_unchangeable(self._value("numpy.asarray")), dtype=dtype, copy=copy)
 
     # What arrays have.
 
@@ -209,7 +214,7 @@ class LazyArray(NDArrayOperatorsMixin):
         return operator.index(self._value("an index"))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._value("iter"))
+        return iter(_unchangeable(self._value("iter")))
 
     def __repr__(self) -> str:
         return f"LazyArray({self._node.dtype}, shape={self._node.shape})"
@@ -231,7 +236,17 @@ class LazyArray(NDArrayOperatorsMixin):
             raise AttributeError(name)
         if not hasattr(numpy.ndarray, name):
             raise AttributeError(f"'LazyArray' object has no attribute {name!r}")
-        return getattr(self._value(f"ndarray.{name}"), name)
+        if name in _CHANGING_METHODS:
+            raise Untraceable(f"ndarray.{name} changes an array in place, which fused functions cannot.")
+        method = getattr(numpy.ndarray, name)
+        if callable(method) and not self._node.weak:
+            return functools.partial(self._call_method, method)
+        return getattr(_unchangeable(self._value(f"ndarray.{name}")), name)
+
+    def _call_method(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if options.get("out") is not None or any(isinstance(each, numpy.ndarray | LazyArray) for each in args[1:]):
+            raise Untraceable(f"ndarray.{method.__name__} may change an array in place, which fused functions cannot.")
+        return self._call(method, (self, *args), options)
 
     # How that is done.
 
@@ -341,6 +356,24 @@ class LazyArray(NDArrayOperatorsMixin):
             raise Untraceable(f"{ufunc.__name__} in place would change the type.")  # NumPy says so
         target._node = cast(found._node, target._node.dtype)
         return target
+
+
+def _unchangeable(value: Any) -> Any:
+    """A view of an array for a program that would otherwise change what loops still read."""
+    if isinstance(value, numpy.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _changes_an_array(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> bool:
+    """Whether a function of NumPy's writes into something that it is given."""
+    try:
+        given = inspect.signature(function).bind(*args, **options).arguments
+    except (TypeError, ValueError):  # NumPy has an error for what it is given, or no signature
+        given = options
+    kept = function.__name__ == "nan_to_num" and given.get("copy") is False
+    return function.__name__ in _CHANGING or given.get("out") is not None or kept or bool(given.get("overwrite_input"))
 
 
 def _is_known(ufunc: numpy.ufunc) -> bool:

@@ -282,3 +282,55 @@ def test_sizes_that_were_looked_at_are_those_of_the_data():
     fused = compiled(lambda x: x / len(x[x > 1]), X)
     for x in (X, X + 0.5):
         numpy.testing.assert_array_equal(fused(x), x / len(x[x > 1]))
+
+
+def sort_after_use(x):
+    y = x * 2
+    z = y + 1
+    y.sort()
+    return z
+
+
+def count_into(x, into):
+    numpy.add.at(into, [0, 1], 1)
+    into[2] = x[0]
+    return x + 1
+
+
+def change_rows(x, into):
+    for row in into[None, :]:
+        row += 1
+    numpy.asarray(into)[0] = 5
+    into.ravel()[1] = 6
+    return x + into
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, into: numpy.clip(x, 0, 1, out=into),
+        lambda x, into: numpy.clip(x, 0, 1, into),
+        lambda x, into: numpy.cumsum(x, out=into),
+        lambda x, into: numpy.cumsum(x, None, None, into),
+        lambda x, into: x.cumsum(out=into),
+        lambda x, into: x.cumsum(None, None, into),
+        lambda x, into: numpy.add.accumulate(x, out=into),
+        lambda x, into: numpy.nan_to_num(into, copy=False) + x,
+        lambda x, into: sort_after_use(x) + into,
+        lambda x, into: (into.fill(3), x + 1)[1],
+        count_into,
+        change_rows,
+    ],
+)
+def test_what_changes_an_array_is_called_as_it_is(function):
+    fused, mine, right = df.fuse(function), -X, -X
+    for number in range(3):
+        numpy.testing.assert_array_equal(fused(X - number, mine), function(X - number, right))
+        numpy.testing.assert_array_equal(mine, right)
+    assert "is called as it is" in fused.explain()
+
+
+def test_other_methods_of_arrays_stand_between_loops():
+    fused = compiled(lambda x: x.cumsum().round(2) + x.ravel().cumsum(axis=0), X)
+    numpy.testing.assert_array_equal(fused(X), X.cumsum().round(2) + X.ravel().cumsum(axis=0))
+    assert fused._last.mode == "loops"
