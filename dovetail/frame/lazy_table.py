@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_groups, whole_number_key
 from dovetail.frame.lazy_array import LazyArray
-from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node
+from dovetail.frame.nodes import BOOL, FLOAT64, FrameNode, cast, constant_node, input_node, map_node
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     columns_of,
@@ -141,7 +141,7 @@ class LazyColumn(NDArrayOperatorsMixin):
 
     def mean(self) -> float:
         """The mean of what is there."""
-        total, count = self._totals()
+        total, count = self._totals(floats=True)
         return total / count if count else float("nan")
 
     def min(self) -> Any:
@@ -152,9 +152,11 @@ class LazyColumn(NDArrayOperatorsMixin):
         """The greatest of what is there."""
         return self._extreme("max")
 
-    def _totals(self) -> tuple[Any, int]:
-        """One pass: the sum and the count of rows that are chosen and there."""
+    def _totals(self, *, floats: bool = False) -> tuple[Any, int]:
+        """One pass: the sum, of whole numbers as floats where it would wrap, and the count of rows that are chosen and
+        there."""
         lazy = self._numbers("sum")
+        lazy = lazy.astype("f8") if floats and lazy.dtype.kind != "f" else lazy
         there = self._counted_rows()
         values = lazy if there is None else numpy.where(there, lazy, lazy.dtype.type(0))
         nodes = [numpy.sum(values)._node] + ([] if there is None else [numpy.sum(there)._node])
@@ -424,7 +426,7 @@ class GroupedTable:
                 share: numpy.ndarray = numpy.true_divide(found.sums[place], found.counts[place], dtype="f8")
                 return share.astype(kind(place))
 
-        return self._compute("mean", mean)
+        return self._compute("mean", mean, floats=True)
 
     def count(self) -> Any:
         """How many values of each column each group has."""
@@ -434,12 +436,14 @@ class GroupedTable:
         keys = {key.name for key in self._keys}
         return self._chosen if self._chosen is not None else [name for name in self._table.columns if name not in keys]
 
-    def _compute(self, method: str, column: Any) -> Any:
+    def _compute(self, method: str, column: Any, *, floats: bool = False) -> Any:
         names = self._names()
         contents = [self._table._columns[name] for name in names]
         if not all(isinstance(content, LazyArray) for content in contents):
             return self.__getattr__(method)()
-        found = sum_groups(self._keys, self._table._mask, [content._node for content in contents])
+        nodes = [content._node for content in contents]
+        nodes = [cast(node, FLOAT64) if floats and node.dtype.kind != "f" else node for node in nodes]
+        found = sum_groups(self._keys, self._table._mask, nodes)
         if found is None:
             return self.__getattr__(method)()
         labels = self._labels(found.groups)

@@ -160,3 +160,14 @@ def test_text_is_asked_of_distinct_values():
     lengths = t.assign(first=found, size=t.state.str.len()).collect()
     assert lengths["first"].tolist() == right.tolist()
     assert lengths["size"].tolist() == FRAME.state.str.len().tolist()
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_means_of_large_whole_numbers_do_not_wrap(ready, monkeypatch):
+    if ready:
+        compile_group_by(monkeypatch)
+    large = pandas.DataFrame({"k": ["b", "a", "b", "b"], "v": [2**62] * 4, "u": numpy.full(4, 2**63, "u8")})
+    t = df.table(large)
+    assert t.v.mean() == large.v.mean()
+    assert t[t.k == "b"].u.mean() == large[large.k == "b"].u.mean()
+    pandas.testing.assert_frame_equal(t.groupby("k")[["v", "u"]].mean(), large.groupby("k")[["v", "u"]].mean())
