@@ -326,6 +326,9 @@ class _ResultPlace:
 
 def _take_arrays(value: Any, found: list[LazyArray], trace: Trace) -> Any:
     if isinstance(value, LazyArray):
+        for number, each in enumerate(found):
+            if each is value:  # one array in two places
+                return _ResultPlace(number)
         found.append(value)
         return _ResultPlace(len(found) - 1)
     if type(value) in (tuple, list):
@@ -346,6 +349,8 @@ def _put_back(structure: Any, results: list[Any]) -> Any:
         return kind(_put_back(each, results) for each in structure)
     if kind is dict:
         return {key: _put_back(each, results) for key, each in structure.items()}
+    if kind is numpy.ndarray and not structure.flags.writeable:
+        return structure.copy()  # a view that the program was not to change
     return structure
 
 

@@ -154,11 +154,14 @@ class LazyArray(NDArrayOperatorsMixin):
             return self._call(numpy.ndarray.astype, (self, dtype), options)
         if wanted.kind == "b" and self.dtype.kind != "b":
             return self._lazy(map_node("not_equal", numpy.not_equal, (self._node, constant_node(0))))
-        node = cast(strong(self._node), wanted)
-        return self._lazy(node)
+        if wanted == self.dtype:
+            return self.copy()
+        return self._lazy(cast(strong(self._node), wanted))
 
-    def copy(self) -> "LazyArray":
-        return self._lazy(self._node)
+    def copy(self, order: str = "C") -> "LazyArray":
+        if order != "C" or not is_native(self.dtype):
+            return self._call(numpy.ndarray.copy, (self, order), {})  # type: ignore[no-any-return]
+        return self._lazy(FrameNode("map", "cast", self.dtype, self._node.shape, (self._node,)))
 
     def sum(self, axis: Any = None, **options: Any) -> Any:
         return numpy.sum(self, axis=axis, **options)

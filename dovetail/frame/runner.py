@@ -80,7 +80,13 @@ def run_plan(prepared: PreparedPlan, values: dict[FrameNode, Any]) -> list[Any]:
         else:
             values[step] = _call(step, values)
             _require_sizes(step, values[step].shape, {} if prepared.exact else sizes, exact=prepared.exact)
-    return [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
+    found = [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
+    given: dict[FrameNode, None] = {}
+    for number, node in enumerate(prepared.plan.outputs):  # equal values are computed once, and are arrays of their own
+        if node in given and not node.is_leaf():
+            found[number] = found[number].copy()
+        given[node] = None
+    return found
 
 
 def _require_sizes(node: FrameNode, shape: tuple[int, ...], sizes: dict[int, int], *, exact: bool = False) -> None:

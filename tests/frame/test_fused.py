@@ -334,3 +334,25 @@ def test_other_methods_of_arrays_stand_between_loops():
     fused = compiled(lambda x: x.cumsum().round(2) + x.ravel().cumsum(axis=0), X)
     numpy.testing.assert_array_equal(fused(X), X.cumsum().round(2) + X.ravel().cumsum(axis=0))
     assert fused._last.mode == "loops"
+
+
+def test_results_are_arrays_of_their_own_where_numpys_are():
+    def several(x):
+        y = x + 1
+        return y, x + 1, x.copy(), x.astype(x.dtype), numpy.asarray(x), y
+
+    fused = df.fuse(several)  # which looks at values
+    for _ in range(2):
+        mine = X.copy()
+        found = fused(mine)
+        assert found[0] is found[5]
+        for number, each in enumerate(found[:4]):
+            each[:] = number
+            assert each.flags.writeable
+        numpy.testing.assert_array_equal(mine, X)
+        assert [each[0] for each in found[:4]] == [0, 1, 2, 3]
+    loops = compiled(lambda x: (x.copy(), x.astype("f8"), x + 1, x + 1), X)
+    mine = X.copy()
+    found = loops(mine)
+    assert loops._last.mode == "loops"
+    assert not any(numpy.shares_memory(one, other) for one in found for other in (mine, *found) if one is not other)
