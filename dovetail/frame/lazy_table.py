@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_groups, whole_number_key
 from dovetail.frame.lazy_array import LazyArray
-from dovetail.frame.nodes import BOOL, FLOAT64, FrameNode, cast, constant_node, input_node, map_node
+from dovetail.frame.nodes import BOOL, FLOAT64, FrameNode, cast, constant_node, input_node, map_node, merge_equal
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     columns_of,
@@ -61,32 +61,59 @@ class LazyColumn(NDArrayOperatorsMixin):
         self._table, self._content = table, content
 
     def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        columns = [each for each in inputs if isinstance(each, LazyColumn)]
-        if method == "__call__" and not options and ufunc in (numpy.equal, numpy.not_equal):
-            compared = self._compare_text(ufunc, inputs)
-            if compared is not None:
-                return compared
-        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
-        if method == "__call__" and not options and lazy:
-            found = ufunc(*(each._content if isinstance(each, LazyColumn) else each for each in inputs))
-            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
-                return LazyColumn(self._table, found)
-        return getattr(ufunc, method)(*map(_collect, inputs), **options)
+        if method == "__call__" and options.keys() == {"out"} and options["out"][0] is inputs[0]:
+            options = {}  # `column += 1` gives the name another column
+        if method == "__call__" and not options:
+            if ufunc in (numpy.equal, numpy.not_equal) and (found := self._compare_text(ufunc, inputs)) is not None:
+                return found
+            if self._are_numbers(inputs) and (found := self._apply(ufunc, inputs, {})) is not None:
+                return found
+            if ufunc in _COMPARISONS and (found := self._compare_by_library(ufunc, inputs)) is not None:
+                return found
+        return getattr(ufunc, method)(*_collect(inputs), **_collect(options))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        columns = [each for each in args if isinstance(each, LazyColumn)]
-        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
-        if function in (numpy.where, numpy.clip) and lazy:
-            found = function(*(each._content if isinstance(each, LazyColumn) else each for each in args), **options)
-            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
-                return LazyColumn(self._table, found)
-        return function(*map(_collect, args), **options)
+        known = function in (numpy.where, numpy.clip) and self._are_numbers((*args, *options.values()))
+        found = self._apply(function, args, options) if known else None
+        return function(*_collect(args), **_collect(options)) if found is None else found
+
+    def _are_numbers(self, values: Any) -> bool:
+        """Whether these are numbers, and numbers of the same rows of one table, as one loop computes them."""
+        for each in values:
+            if isinstance(each, LazyColumn):
+                if not (isinstance(each._content, LazyArray) and self._has_rows_of(each)):
+                    return False
+            elif isinstance(each, numpy.ndarray) and each.ndim:
+                if self._table._mask is not None or each.dtype.kind not in "biuf":
+                    return False
+            elif not isinstance(each, int | float | numpy.number | numpy.bool_ | numpy.ndarray | None):
+                return False
+        return True
+
+    def _has_rows_of(self, other: "LazyColumn") -> bool:
+        return other._origin is self._origin and _same_rows(other._table._mask, self._table._mask)
+
+    def _apply(self, function: Any, args: Any, options: dict[str, Any]) -> "LazyColumn | None":
+        contents = [each._content if isinstance(each, LazyColumn) else each for each in (*args, *options.values())]
+        found = function(*contents[: len(args)], **dict(zip(options, contents[len(args) :], strict=True)))
+        lazy = isinstance(found, LazyArray) and found._node.shape == (self._origin.length,)
+        return LazyColumn(self._table, found) if lazy else None
+
+    def _compare_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
+        """A comparison of all rows by pandas, so that it can be a filter of later loops."""
+        others = [each for each in inputs if isinstance(each, LazyColumn)]
+        alone = all(isinstance(each, LazyColumn) or numpy.ndim(each) == 0 for each in inputs)
+        if self._origin.library != "pandas" or not alone or not all(map(self._has_rows_of, others)):
+            return None
+        found = ufunc(*(_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs))
+        return None if found.dtype != BOOL else LazyColumn(self._table, self._lazy(input_node(found.to_numpy())))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.asarray(self.collect(), dtype=dtype)
 
-    def __getitem__(self, condition: "LazyColumn") -> "LazyColumn":
-        return LazyColumn(self._table[condition], self._content)
+    def __getitem__(self, condition: Any) -> Any:
+        chosen = self._table._filter(condition)
+        return _collect(self)[_collect(condition)] if chosen is None else LazyColumn(chosen, self._content)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -225,6 +252,8 @@ class LazyColumn(NDArrayOperatorsMixin):
         if numbered is None:
             return None
         codes, labels = numbered
+        if not all(type(label) is type(other) for label in labels):
+            return None  # a date, say, whose equality with a text is the library's to say
         number = labels.index(other) if other in labels else -1
         node = map_node(ufunc.__name__, ufunc, (input_node(codes), constant_node(number)))
         return LazyColumn(column._table, self._lazy(node))
@@ -292,11 +321,24 @@ class LazyTable:
             return LazyColumn(self, self._columns[key])
         if isinstance(key, list):
             return LazyTable(self._origin, {name: self._columns[name] for name in key}, self._mask)
-        if isinstance(key, LazyColumn) and isinstance(key._content, LazyArray) and key._content.dtype == BOOL:
-            node = key._content._node
-            both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
-            return LazyTable(self._origin, self._columns, both)
-        return self.collect()[key]
+        chosen = self._filter(key)
+        return self.collect()[_collect(key)] if chosen is None else chosen
+
+    def _filter(self, key: Any) -> "LazyTable | None":
+        """The rows where a condition of this table's rows holds; None of what the library must look at."""
+        if isinstance(key, numpy.ndarray) and key.dtype == BOOL and self._mask is None:
+            if key.shape != (self._origin.length,):
+                return None
+            return LazyTable(self._origin, self._columns, input_node(key))
+        if not isinstance(key, LazyColumn) or not isinstance(key._content, LazyArray) or key._content.dtype != BOOL:
+            return None
+        if key._origin is not self._origin or not (
+            key._table._mask is None or _same_rows(key._table._mask, self._mask)
+        ):
+            return None
+        node = key._content._node
+        both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
+        return LazyTable(self._origin, self._columns, both)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -322,17 +364,32 @@ class LazyTable:
         found = dict(self._columns)
         for name, value in columns.items():
             given = value(LazyTable(self._origin, found, self._mask)) if callable(value) else value
-            if isinstance(given, LazyColumn) and given._origin is self._origin:
+            of_array = isinstance(given, numpy.ndarray) and given.ndim and self._mask is not None
+            if isinstance(given, LazyColumn) and self._may_have(given):
                 found[name] = given._content
-            elif isinstance(given, int | float | numpy.ndarray) and numpy.shape(given) in ((), (self._origin.length,)):
+            elif (
+                isinstance(given, int | float | numpy.ndarray)
+                and not of_array
+                and (numpy.shape(given) in ((), (self._origin.length,)))
+            ):
                 node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
                 found[name] = LazyArray(node, compute=compute)
+            elif self._origin.library == "pandas":
+                if self._mask is not None:
+                    here = table(LazyTable(self._origin, found, self._mask).collect())
+                    return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
+                found[name] = _content_of(_as_column(given, self._origin.data.index), "pandas")
             else:
                 raise DovetailError(
                     f"a new column must be a column of the same table, a number or an array of its "
                     f"{self._origin.length:,} rows, got {type(given).__name__} for {name!r}."
                 )
         return LazyTable(self._origin, found, self._mask)
+
+    def _may_have(self, column: LazyColumn) -> bool:
+        """Whether it has all rows of this table, among others perhaps."""
+        mask = column._table._mask
+        return column._origin is self._origin and (mask is None or _same_rows(mask, self._mask))
 
     def groupby(self, by: str | list[str], **options: Any) -> Any:
         """Groups of rows with the same keys: `sum`, `mean`, `count` and `size` are one loop over the table."""
@@ -375,6 +432,8 @@ class LazyTable:
 
     def _key(self, name: str) -> GroupKey | None:
         content = self._columns[name]
+        if str(getattr(content, "dtype", "")) == "category":
+            return None  # whose order is its own, and whose groups may have no rows
         if isinstance(content, LazyArray):
             if content.dtype.kind in "iub":
                 found = whole_number_key(name, content._node)
@@ -406,11 +465,16 @@ class GroupedTable:
 
     def sum(self) -> Any:
         """Each column's sum in each group."""
-        kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added
+        kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added, where they fit
+        kinds = [self._table._columns[name].dtype for name in self._names()]
 
         def total(found: GroupSums, place: int) -> numpy.ndarray:
-            dtype = self._table._columns[self._names()[place]].dtype
-            return found.sums[place].astype(dtype) if kept and dtype.kind in "iu" else found.sums[place]
+            dtype = kinds[place]
+            if not kept or dtype.kind not in "iu":
+                return found.sums[place]
+            alike = [sums for sums, kind in zip(found.sums, kinds, strict=True) if kind == dtype]
+            fits = all((sums.astype(dtype) == sums).all() for sums in alike)
+            return found.sums[place].astype(dtype) if fits else found.sums[place]
 
         return self._compute("sum", total)
 
@@ -419,7 +483,7 @@ class GroupedTable:
 
         def kind(place: int) -> numpy.dtype:
             dtype: numpy.dtype = self._table._columns[self._names()[place]].dtype
-            return dtype if dtype.kind == "f" else numpy.dtype("f8")
+            return dtype if dtype.kind == "f" else FLOAT64
 
         def mean(found: GroupSums, place: int) -> numpy.ndarray:
             with numpy.errstate(all="ignore"):
@@ -466,8 +530,42 @@ class GroupedTable:
         return dict(reversed(found.items()))
 
 
+_COMPARISONS = (numpy.equal, numpy.not_equal, numpy.less, numpy.less_equal, numpy.greater, numpy.greater_equal)
+
+
 def _collect(value: Any) -> Any:
-    return value.collect() if isinstance(value, LazyColumn) else value
+    """The same with columns that are computed: pandas' own, which know which row is which, or arrays."""
+    if isinstance(value, LazyColumn):
+        return value._table._as_library(value) if value._origin.library == "pandas" else value.collect()
+    if type(value) in (list, tuple):
+        return type(value)(map(_collect, value))
+    return {name: _collect(each) for name, each in value.items()} if type(value) is dict else value
+
+
+def _all_rows(column: LazyColumn) -> Any:
+    """A column as the library's own, of all rows that the table came with."""
+    return LazyTable(column._origin, {"column": column._content}).collect()["column"]
+
+
+def _same_rows(one: FrameNode | None, other: FrameNode | None) -> bool:
+    """Whether two filters are the same condition."""
+    if one is None or other is None:
+        return one is other
+    first, second = merge_equal([one, other])
+    return first is second
+
+
+def _as_column(value: Any, index: Any) -> Any:
+    """As pandas makes a column of a value, for rows of this index."""
+    import pandas
+
+    return pandas.DataFrame(index=index).assign(column=_collect(value))["column"]
+
+
+def _content_of(column: Any, library: str) -> Any:
+    """A library's column as loops hold it, or itself where they do not."""
+    array = numbers_of(column, library)
+    return column if array is None else LazyArray(input_node(array), compute=compute)
 
 
 def table(data: Any) -> LazyTable:
@@ -479,8 +577,4 @@ def table(data: Any) -> LazyTable:
     {'city': array(['A'], dtype='<U1'), 'people': array([600000])}
     """
     origin = TableOrigin(data)
-    columns: dict[str, Any] = {}
-    for name, column in origin.columns.items():
-        array = numbers_of(column, origin.library)
-        columns[name] = column if array is None else LazyArray(input_node(array), compute=compute)
-    return LazyTable(origin, columns)
+    return LazyTable(origin, {name: _content_of(each, origin.library) for name, each in origin.columns.items()})

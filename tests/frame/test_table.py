@@ -171,3 +171,50 @@ def test_means_of_large_whole_numbers_do_not_wrap(ready, monkeypatch):
     assert t.v.mean() == large.v.mean()
     assert t[t.k == "b"].u.mean() == large[large.k == "b"].u.mean()
     pandas.testing.assert_frame_equal(t.groupby("k")[["v", "u"]].mean(), large.groupby("k")[["v", "u"]].mean())
+
+
+DATED = pandas.DataFrame(
+    {
+        "date": pandas.to_datetime(["2020-01-01", "2021-01-01", "2020-01-01"]),
+        "name": ["a", "b", "c"],
+        "grade": pandas.Categorical(["low", "high", "low"], categories=["low", "mid", "high"], ordered=True),
+        "n": [1, 2, 3],
+    }
+)
+
+
+def test_dates_and_columns_are_compared_as_pandas_does():
+    t = df.table(DATED)
+    pandas.testing.assert_frame_equal(t[t.date == "2020-01-01"].collect(), DATED[DATED.date == "2020-01-01"])
+    pandas.testing.assert_frame_equal(t[t.date > "2020-06-01"].collect(), DATED[DATED.date > "2020-06-01"])
+    pandas.testing.assert_frame_equal(t[t.grade == "low"].collect(), DATED[DATED.grade == "low"])
+    assert len(t[t.n == "a"]) == len(DATED[DATED.n == "a"])
+    some = t[t.n > 1]
+    pandas.testing.assert_frame_equal(
+        some[some.date == "2020-01-01"].collect(), DATED[(DATED.n > 1) & (DATED.date == "2020-01-01")]
+    )
+
+
+def test_group_sums_are_as_wide_as_they_must_be():
+    narrow = pandas.DataFrame(
+        {"k": [1, 1, 2], "a": numpy.array([100, 100, 1], "i1"), "u": numpy.array([1, 2, 3], "u1")}
+    )
+    pandas.testing.assert_frame_equal(df.table(narrow).groupby("k").sum(), narrow.groupby("k").sum())
+
+
+def test_columns_of_other_rows_are_the_librarys_to_align():
+    t, some = df.table(DATED), DATED[DATED.n > 1]
+    assert (t.n + t[t.n > 1].n).sum() == (DATED.n + some.n).sum()
+    assert (t[t.n > 1].n + t[t.n > 1].n).sum() == (some.n + some.n).sum()
+    pandas.testing.assert_frame_equal(t.assign(z=t[t.n > 1].n).collect(), DATED.assign(z=some.n))
+    pandas.testing.assert_frame_equal(t[t.n > 1].assign(z=t.n, y="a").collect(), some.assign(z=DATED.n, y="a"))
+    pandas.testing.assert_frame_equal(
+        t[t.n > 1].assign(z=numpy.array([7, 8])).collect(), some.assign(z=numpy.array([7, 8]))
+    )
+
+
+def test_groups_of_categories_are_in_their_order():
+    found, wanted = df.table(DATED).groupby("grade")[["n"]], DATED.groupby("grade")[["n"]]
+    pandas.testing.assert_frame_equal(found.sum(), wanted.sum())
+    found, wanted = (each.groupby("grade", observed=False)[["n"]] for each in (df.table(DATED), DATED))
+    pandas.testing.assert_frame_equal(found.sum(), wanted.sum())
