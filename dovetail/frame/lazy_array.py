@@ -16,6 +16,7 @@ import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.nodes import (
+    BOOL,
     FLOAT64,
     FrameNode,
     Unknown,
@@ -232,6 +233,8 @@ class LazyArray(NDArrayOperatorsMixin):
                 return numpy.square(self)
             if floating and not self._node.weak and other in (0.5, -1):
                 return numpy.sqrt(self) if other == 0.5 else numpy.reciprocal(self)
+            if self._node.dtype == BOOL:
+                return self._call(operator.pow, (self, other), {}, name="power")
         return numpy.power(self, other)
 
     def __getattr__(self, name: str) -> Any:
@@ -336,7 +339,7 @@ class LazyArray(NDArrayOperatorsMixin):
             value = apply(*(each if each.ndim else each[()] for each in self._compute([each._node for each in found])))
         for each in found:
             each._shared = True  # what was given may be a view of it
-        pure = str(getattr(function, "__module__", None) or "numpy").startswith("numpy")
+        pure = str(getattr(function, "__module__", None) or "numpy").startswith(("numpy", "_operator"))
         if isinstance(value, numpy.ndarray | numpy.generic) and pure:
             if self._trace:
                 self._trace.calls.append(apply.__name__)

@@ -1,5 +1,7 @@
 """Fused functions: what is traced, what is guarded, and what is NumPy's to compute."""
 
+import collections
+import dataclasses
 import pickle
 import threading
 
@@ -356,3 +358,71 @@ def test_results_are_arrays_of_their_own_where_numpys_are():
     found = loops(mine)
     assert loops._last.mode == "loops"
     assert not any(numpy.shares_memory(one, other) for one in found for other in (mine, *found) if one is not other)
+
+
+WEIGHTS = numpy.arange(3.0)
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+@dataclasses.dataclass
+class Held:
+    value: object
+
+
+def test_names_in_functions_within_are_guarded(monkeypatch):
+    for function in (lambda x: sum(x * RATE for _ in range(2)), lambda x: (lambda y: y * RATE)(x)):
+        monkeypatch.setitem(globals(), "RATE", 2.0)
+        fused = compiled(function, X)
+        monkeypatch.setitem(globals(), "RATE", 3.0)
+        numpy.testing.assert_array_equal(fused(X), function(X))
+
+
+def test_an_array_from_around_that_was_read_at_once_is_looked_at():
+    fused, before = compiled(lambda x: x * WEIGHTS.max(), X), WEIGHTS.copy()
+    try:
+        WEIGHTS[:] = 9
+        numpy.testing.assert_array_equal(fused(X), X * 9)
+    finally:
+        WEIGHTS[:] = before
+
+
+def test_named_tuples_keep_their_kind_and_other_containers_hold_arrays():
+    fused = compiled(lambda x: Pair(x + 1, [x * 2]), X)
+    for _ in range(2):
+        found = fused(X)
+        assert isinstance(found, Pair)
+        numpy.testing.assert_array_equal(found.second[0], X * 2)
+    held = df.fuse(lambda x: Held(x + 1))
+    for _ in range(2):
+        assert type(held(X).value) is numpy.ndarray
+    assert "gives a Held" in held.explain()
+
+
+def test_whole_numbers_and_sizes_are_compiled_for_a_few_and_then_numpys():
+    scaled = df.fuse(lambda x, n: x * n)
+    for number in range(12):
+        numpy.testing.assert_array_equal(scaled(X, number), X * number)
+    assert "each value of a whole number" in scaled.explain()
+    share = df.fuse(lambda x: x / len(x))
+    for size in range(12):
+        numpy.testing.assert_array_equal(share(X[size:]), X[size:] / (len(X) - size))
+    assert "it looks at sizes" in share.explain()
+
+
+def test_powers_of_truth_have_numpys_type():
+    flags = X > 1
+    fused = compiled(lambda x: (x**2, x**3), flags)
+    for found in fused(flags), fused(flags):
+        assert [each.dtype for each in found] == [(flags**2).dtype, (flags**3).dtype]
+
+
+def test_what_changes_an_argument_on_some_paths_only_is_called_as_it_is_there():
+    def halve(x, much):
+        if x.sum() > much:
+            x /= 2
+        return x + 1
+
+    fused, mine, right = df.fuse(halve), X.copy(), X.copy()
+    for much in (1e9, 0.0, 1e9):
+        numpy.testing.assert_array_equal(fused(mine, much), halve(right, much))
+        numpy.testing.assert_array_equal(mine, right)
